@@ -24,8 +24,8 @@ from mpx.deploy.backends import REFUSED, Callers, Served
 from mpx.deploy.build import Trained, cast, in_format, mode_of
 from mpx.deploy.choose import choose, free
 from mpx.deploy.fold import folded
+from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.measure import latency, throughput
-from mpx.deploy.table import OWN
 from mpx.models import build
 from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
@@ -90,7 +90,7 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
     for layer in choice.layers:
         if layer.ms:
             times = " ".join(f"[{kernel} {ms:.4f}]" for kernel, ms in layer.ms.items())
-            told = (layer.name, layer.shape, layer.rows, times, choice.kernels.get(layer.name, OWN), layer.refused or "")
+            told = (layer.name, layer.shape, layer.rows, times, choice.kernels.get(layer.name, OWN_KERNEL), layer.refused or "")
             print("  layer", *told, file=sys.stderr)
     print("  refused", choice.refused, file=sys.stderr)
     call = None

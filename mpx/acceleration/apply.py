@@ -41,13 +41,13 @@ class Acceleration:
     def compile(self, step: int) -> None:
         """Compile the steps from now on. step: optimizer steps before."""
         self.compiled.start(step)
-        self._record_anew()
+        self._record_again()
 
     def give_up_compiling(self, reason: str) -> None:
         self.compiled.give_up(reason)
-        self._record_anew()
+        self._record_again()
 
-    def _record_anew(self) -> None:
+    def _record_again(self) -> None:
         if self.graph is not None:
             self.graph.restart()
 

@@ -72,11 +72,11 @@ class Choice:
         return {name: getattr(self, name) for name in chosen} | {"why": dict(self.why)}
 
 
-Wish = bool | str  # True, False or auto
+Requested = bool | str  # True, False or auto
 
 
-def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_last: Wish, facts: Facts) -> Choice:
-    """Choose by the wishes and the facts. Raises UserError for a wish that cannot be met.
+def choose(speed: str, compiling: str, graphs: Requested, benchmark: Requested, channels_last: Requested, facts: Facts) -> Choice:
+    """Choose by the settings and the facts. Raises UserError for a request that cannot be met.
 
     speed: auto or plain. compiling: auto, off or a mode of torch.compile.
     """
@@ -91,17 +91,17 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     return Choice(use, compiling, graphs is True, search, layout, why, undecided, facts.cuda, against=against)
 
 
-def _wished(key: str, wish: Wish, speed: str = "auto") -> tuple[bool, str] | None:
+def _as_requested(key: str, requested: Requested, speed: str = "auto") -> tuple[bool, str] | None:
     """What the user asks for, with the reason. None: the facts decide."""
-    if wish != "auto":
-        return wish, f"trainer.{key}={str(wish).lower()}"
+    if requested != "auto":
+        return requested, f"trainer.{key}={str(requested).lower()}"
     return (False, "speed=plain") if speed == "plain" else None
 
 
-def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    if wish is True and facts.against_channels_last is not None:
+def _channels_last(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
+    if requested is True and facts.against_channels_last is not None:
         raise UserError(f"trainer.channels_last=true is not possible: {facts.against_channels_last}. Use trainer.channels_last=auto.")
-    if (asked := _wished("channels_last", wish, "auto" if facts.cuda else speed)) is not None:
+    if (asked := _as_requested("channels_last", requested, "auto" if facts.cuda else speed)) is not None:
         return asked
     if (reason := facts.against_channels_last or facts.loses_channels_last) is not None:
         return False, reason
@@ -111,12 +111,12 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     return facts.filters <= most, f"{facts.filters:,} filter weights, pays up to about {most:,} at this batch size"
 
 
-def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    """A wish that cannot be met is no error, because a study may set it for several models, some of them without convolutions."""
+def _search(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
+    """A request that cannot be met is not an error, because a study may set it for several models, some of them without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
-    if wish is True and reason is not None:
+    if requested is True and reason is not None:
         return False, f"trainer.benchmark=true, but {reason}"
-    if (asked := _wished("benchmark", wish, speed)) is not None:
+    if (asked := _as_requested("benchmark", requested, speed)) is not None:
         return asked
     if reason is not None:
         return False, reason
@@ -124,13 +124,13 @@ def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     return facts.steps >= SEARCH_FROM, f"{steps} steps, pays from about {SEARCH_FROM:,}"
 
 
-def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str, Figures | None]:
-    if wish == "off":
+def _compile(speed: str, requested: str, facts: Facts) -> tuple[str, str, Figures | None]:
+    if requested == "off":
         return "off", "trainer.compile=off", None
-    if wish != "auto":
+    if requested != "auto":
         if facts.against_compiling is not None:
-            raise UserError(f"trainer.compile={wish} is not possible: {facts.against_compiling}. Use trainer.compile=off.")
-        return wish, f"trainer.compile={wish}", None
+            raise UserError(f"trainer.compile={requested} is not possible: {facts.against_compiling}. Use trainer.compile=off.")
+        return requested, f"trainer.compile={requested}", None
     if speed == "plain":
         return "off", "speed=plain", None
     reason = facts.against_compiling or (facts.loses_compiled if facts.cuda else "on a CPU it rarely pays")
@@ -143,10 +143,10 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str, Figures | N
     return "off", "the first steps are timed, to see whether it pays", facts.figures
 
 
-def _graphs(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    if wish is True and facts.against_graphs is not None:
+def _graphs(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
+    if requested is True and facts.against_graphs is not None:
         raise graphs_refused(facts.against_graphs)
-    if (asked := _wished("cuda_graphs", wish, speed)) is not None:
+    if (asked := _as_requested("cuda_graphs", requested, speed)) is not None:
         return asked
     reason = facts.against_graphs or facts.loses_recorded
     return (True, "the whole step repeats") if reason is None else (False, reason)

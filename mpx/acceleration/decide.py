@@ -35,7 +35,7 @@ def decide(
     done: int = 0,
     notebook: Notebook | None = None,
 ) -> Choice:
-    """Choose the accelerations of a run. Raises UserError for a wish that cannot be met.
+    """Choose the accelerations of a run. Raises UserError for a request that cannot be met.
 
     steps: optimizer steps of the whole run. recipe: of the pruning; None for a dense run. done: steps before the run was resumed.
     notebook: what is known of its steps on this machine.
@@ -59,8 +59,8 @@ def decide(
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
     )
-    wishes = cfg.trainer
-    return choose(cfg.speed, wishes.compile, wishes.cuda_graphs, wishes.benchmark, wishes.channels_last, facts)
+    trainer = cfg.trainer
+    return choose(cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts)
 
 
 def notebook_of(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, ranks: int) -> Notebook | None:
@@ -103,7 +103,7 @@ def masks_in_full(model: nn.Module) -> str | None:
     In an ordinary step transformers sees whether a mask is needed. In a recorded or compiled one it cannot, and writes out the whole mask.
     """
     masked = getattr(model, "mpx_pad_id", None) is not None
-    return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
+    return "transformers writes out the whole attention mask then and cannot use its fast kernels" if masked else None
 
 
 def _against_compiling(cfg: DictConfig, precision: ModePrecision) -> str | None:

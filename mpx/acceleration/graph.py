@@ -23,7 +23,7 @@ from mpx.settings.check import graphs_refused
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording, which load and choose kernels, and make optimizer state and buffers
-WARMUP_OF_SEVERAL = 11  # DDP builds its buckets anew after the first step and times itself in the first ten
+WARMUP_OF_SEVERAL = 11  # DDP builds its buckets again after the first step and times itself in the first ten
 ROOM = 2.2  # times the memory of a step; recorded and ordinary steps each have activations of their own
 
 
@@ -36,7 +36,7 @@ class StepGraph:
     """Runs training steps, most of them by replaying a recording.
 
     version: returns an object; when it returns another one, tensors of the step have been replaced (by a pruning), and the step is recorded
-        anew.
+        again.
     required: raise UserError if the step cannot be recorded; otherwise train without a graph, and `tell` says why.
     ranks: number of processes that train together. All of them record, or none.
     """
@@ -154,7 +154,7 @@ class StepGraph:
         self._recording = self._result = self._recorded_version = None
 
     def restart(self) -> None:
-        """The step becomes another one: warm up and record anew."""
+        """The step becomes another one: warm up and record again."""
         self.release()
         self._warm = 0
 

@@ -1,1 +1,1 @@
-"""`python -m mpx.bench` (__main__.py): kernels/ measures, show/ prints and draws. Each has one file per what=."""
+"""`python -m mpx.bench` (__main__.py): kernels/ measures, show/ prints and draws. Both have one file per what=."""

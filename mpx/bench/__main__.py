@@ -42,6 +42,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
 
     from mpx.measure.environment import environment
     from mpx.measure.exclusive import cpu_busy, exclusive
+    from mpx.render.plots.picture import save
 
     there = torch.cuda.is_available()
     require_gpu("accelerator", accelerator, there=there)
@@ -65,13 +66,12 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
     report.show(about, rows)  # before writing, which a full disk refuses
-    from mpx.render.plots.picture import save
-
     with below_output_dir(folder):
         write_whole(folder / f"{what}.json", record)
         write_whole(folder / f"{what}.csv", to_text(benchmark.COLUMNS, rows))
-        drawn = [save(picture, folder)[1].name for picture in report.pictures(about, rows) if picture.reason is None]
-    print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
+        drawn = report.plot(about, rows)
+        files = save(drawn, folder) if drawn.reason is None else []
+    print(f"written to {folder / what}.csv and .json" + (f", drawn in {files[1].name}" if files else ""))
 
 
 def main() -> None:

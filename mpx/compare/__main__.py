@@ -25,7 +25,7 @@ from mpx.compare.metric import check_metric
 from mpx.compare.results import to_csv
 from mpx.compare.served_csv import SERVED
 from mpx.errors import UserError, nearest
-from mpx.settings.compare import COMPARE, LONGEST_NOTE, check_compare
+from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
 from mpx.whole_file import below_output_dir, try_writing, write_whole
 
@@ -122,10 +122,10 @@ def _note(folder: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UserError(f"{path} cannot be read ({reason}). Save it as UTF-8, or remove it.") from error
-    if len(text) > LONGEST_NOTE:
-        raise UserError(f"{path} has {len(text):,} characters, and a note at most {LONGEST_NOTE:,}. Shorten it.")
+    if len(text) > MAX_NOTE:
+        raise UserError(f"{path} has {len(text):,} characters, and a note at most {MAX_NOTE:,}. Shorten it.")
     return text.strip()
 
 

@@ -15,8 +15,8 @@ from mpx.compare.looks import Plan, plan_of
 from mpx.compare.metric import choose_metric
 from mpx.compare.names import labels, natural, short
 from mpx.compare.notes import looks, notes
-from mpx.compare.soonest import end_verdict, timed
 from mpx.compare.statistics import estimate
+from mpx.compare.time_to_train import time_verdict, timed
 from mpx.compare.verdict import serve_verdict, train_verdict
 
 
@@ -67,12 +67,12 @@ def _group(
         rows.sort(key=lambda row: natural(row.setting))
     spot = served.usual_spot(rows, name, metric.name)
     rows = [_served(row, spot, metric) for row in rows]
-    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, metric)
+    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric, members.changes, spot)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
     said = (*notes(group, members, wanted, margin, margin_for), *looks(group, plan, margin, confidence))
     group = replace(group, notes=(*meant, *unused, *said))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
-    return replace(group, **verdicts, end_verdict=end_verdict(group, confidence))
+    return replace(group, **verdicts, time_verdict=time_verdict(group, confidence))
 
 
 def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:

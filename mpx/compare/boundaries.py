@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 from scipy import special
 
-LEAST, MOST = 1e-14, 0.5  # error probabilities for which boundaries are computed
-FAR = 9.0  # standard deviations beyond which a normal distribution has no weight
+MIN_LEVEL, MAX_LEVEL = 1e-14, 0.5  # error probabilities for which boundaries are computed
+TAIL = 9.0  # standard deviations beyond which a normal distribution has no weight
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
 Spending = Callable[[float, float], float]  # error probability in all, share of the seeds -> error probability spent until then
 
@@ -41,7 +41,7 @@ class _State:
         return float(self.mass @ special.ndtr((self.points + drift * step - bound) / math.sqrt(step)))
 
     def within(self, share: float, bound: float, drift: float = 0.0) -> "_State":
-        step, low = share - self.share, drift * share - FAR * math.sqrt(share)
+        step, low = share - self.share, drift * share - TAIL * math.sqrt(share)
         points = low + (bound - low) * (NODES + 1) / 2  # [points]
         away = (points[:, None] - self.points - drift * step) / math.sqrt(step)  # [points, points before]
         density = np.exp(-(away**2) / 2) @ self.mass / math.sqrt(2 * math.pi * step)
@@ -59,7 +59,7 @@ def bounds(level: float, shares: tuple[float, ...], spending: Spending = pocock)
     found, state, spent = [], START, 0.0
     for share in shares:
         now, root = spending(level, share), math.sqrt(share)
-        bound = brentq(lambda z, at=state, due=now - spent, t=share, r=root: at.beyond(t, z * r) - due, -FAR, FAR, xtol=1e-9)
+        bound = brentq(lambda z, at=state, due=now - spent, t=share, r=root: at.beyond(t, z * r) - due, -TAIL, TAIL, xtol=1e-9)
         found.append(bound)
         state, spent = state.within(share, bound * root), now
     return tuple(found)
@@ -80,13 +80,13 @@ def power(drift: float, limits: tuple[float, ...], shares: tuple[float, ...]) ->
 
 
 def repeated(p: float, shares: tuple[float, ...]) -> float:
-    """The error probability in all by which a test with this p value decides at the last of these looks; 1 for MOST and more."""
+    """The error probability in all by which a test with this p value decides at the last of these looks; 1 for MAX_LEVEL and more."""
     from scipy.optimize import brentq
 
     def beyond(logarithm: float) -> float:
         return levels(math.exp(logarithm), shares)[-1] - p
 
-    least, most = math.log(LEAST), math.log(MOST)
+    least, most = math.log(MIN_LEVEL), math.log(MAX_LEVEL)
     if beyond(least) >= 0:  # so small that no look matters
         return p
     return 1.0 if beyond(most) <= 0 else math.exp(brentq(beyond, least, most, xtol=1e-6))

@@ -202,7 +202,7 @@ def _device(record: dict[str, Any]) -> str | None:
 
 
 def _counting(served: Iterable[Served], record: dict[str, Any]) -> float | None:
-    """Samples per second of the fastest way, alone on the device of the training, that is as accurate; None if there is none."""
+    """The highest samples per second of an accurate way to serve, alone on the training's device; None if there is none."""
     trained_on = record["environment"].get("device")
     device = trained_on[0] if trained_on else None
     return max((one.samples_per_s for one in served if one.exclusive and one.accurate and one.place.device == device), default=None)

@@ -39,7 +39,7 @@ class Way:
     format: str
     sparse: bool  # some layers by 2:4 kernels
     backend: str
-    tuned: bool = False  # by weights that were fine-tuned with 8 bits
+    tuned: bool = False  # with weights that were fine-tuned for 8 bits
 
     @property
     def words(self) -> str:
@@ -59,7 +59,7 @@ class Served:
     samples_per_s: float
     weights_gib: float
     exclusive: bool | None
-    accurate: bool  # almost as accurate as the run was after training
+    accurate: bool  # almost as accurate as after training
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,18 @@ class Run:
     compiled: str | None = None  # the mode of torch.compile; None: no step was compiled
     label: str | None = None  # the user's name for the setting
     contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
-    metric: str | None = None  # by which its record says that runs of its kind are compared; None: by METRICS
+    metric: str | None = None  # that its record declares for comparisons; None: one of METRICS
     metric_goal: str | None = None  # max | min, of `metric`
-    own_task: bool | None = None  # True: a project or loop of the user's, whose metrics have any scale; None: a task of mpx's
+    own_task: bool | None = None  # True: the user's project or loop, whose metrics may have any scale; None: one of mpx's tasks
     looks: str | None = None  # the plan of `until=decided` under which it was made, as JSON
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
-    served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
+    served: tuple[Served, ...] = field(default=(), compare=False)  # from deploy.json
     predictions: Predictions | None = field(default=None, compare=False)  # from predictions.json
 
     @property
     def measured_alone(self) -> bool:
-        """Whether the speed is the setting's, measured after the sweep, which all of the setting's runs then have."""
+        """Whether the speed was measured after the sweep, once for the setting, and is therefore the same for all of its runs."""
         return self.speed_measured not in (None, BESIDE)
 
     @property
@@ -127,7 +127,7 @@ class Run:
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
-COMPOUND = ("metrics", "environment", "config", "served", "predictions")  # fields that are no single value
+COMPOUND = ("metrics", "environment", "config", "served", "predictions")  # fields that are not a single value
 SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("changes", *COMPOUND)}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
 
@@ -158,8 +158,8 @@ TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
 def metric_of(name: str, goal: str) -> Metric:
     """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
 
-    One that must rise is taken for a share, as an accuracy is, and its margin has its unit. One that must fall has any scale, as a
-    perplexity has, and its margin is a share of the control's.
+    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric that should fall may have any
+    scale, such as a perplexity, and its margin is a share of the control's value.
     """
     falls = goal == "min"
     return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec="#.4g" if falls else ".4f")
@@ -188,8 +188,8 @@ class Method(StrEnum):
     EXACT = "exact"  # no variance: the difference is known
     EQUAL = "equal seeds"  # no variance, but too few seeds, or a difference too close to the margin, to rely on that
     NONE = "none"  # a side has fewer than two values
-    UNSAMPLED = "no predictions"  # a margin for the population without what it takes
-    TURNED = "samples that turn"  # the seeds tie, but single test samples turn between them
+    UNSAMPLED = "no predictions"  # the margin is for the population, but the runs have no predictions
+    TURNED = "samples that turn"  # the seeds tie, but single test samples change between right and wrong
     CROSSED = "seeds and samples"  # for the population that the test set is a sample of
 
 
@@ -204,7 +204,7 @@ class Population:
 
 @dataclass(frozen=True)
 class Look:
-    """Which look of a plan a decision rests on (looks.py)."""
+    """The look of a plan at which a decision was made (looks.py)."""
 
     number: int  # 0: before the first
     of: int
@@ -243,7 +243,7 @@ class Decision:
 
     @property
     def p_decided(self) -> float | None:
-        """The p value behind the verdict: that of the test for a loss if the verdict is a loss, else that of the test for no loss."""
+        """The p value of the deciding test: the test for a loss if the verdict is a loss, otherwise the test for no loss."""
         if self.verdict != Verdict.LOSS:
             return self.p_holm
         return None if self.reason else self.p_loss_holm
@@ -291,15 +291,10 @@ class Group:
     train_verdict: str  # one sentence
     serve_verdict: str  # one sentence; empty if nothing was deployed
     notes: tuple[str, ...]  # caveats: other batch sizes, other devices, emulation, shared devices
-    metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
+    metric: Metric = METRICS["test/accuracy"]  # by which its settings are compared; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
-    own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
-    end_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
-
-    @property
-    def by(self) -> Metric:
-        return self.own or METRICS[self.metric]
+    time_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
 
 
 @dataclass(frozen=True)

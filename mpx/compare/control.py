@@ -38,11 +38,11 @@ def ran(runs: Iterable[Run], control: str) -> bool:
         return True
     if " " not in control:
         return any(run.plain == control for run in runs)
-    return any(called(control, pair) is not None for pair in by_pair(runs).values())
+    return any(setting_named(control, pair) is not None for pair in by_pair(runs).values())
 
 
 def by_label(runs: Sequence[Run], control: str) -> str:
-    """The setting that the user labelled `control`, if it is one and no other control has that name; else `control` itself."""
+    """The setting with the label `control`, if exactly one has it and no control is named so; otherwise `control` itself."""
     if ran(runs, control):
         return control
     labelled = {run.setting for run in runs if run.label == control}
@@ -50,7 +50,7 @@ def by_label(runs: Sequence[Run], control: str) -> str:
 
 
 def refuse_other_contents(runs: Iterable[Run]) -> None:
-    """Raise UserError where data of one name had different contents: no difference between such runs is the setting's."""
+    """Raise UserError if data of one name had different contents, since the settings then do not explain the differences."""
     first: dict[str, Run] = {}
     for run in runs:
         if run.contents is None:
@@ -63,7 +63,7 @@ def refuse_other_contents(runs: Iterable[Run]) -> None:
             )
 
 
-def called(name: str, runs: list[Run]) -> str | None:
+def setting_named(name: str, runs: list[Run]) -> str | None:
     """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes that all of them share."""
     plain, *words = name.split()
     typed = dict(word.partition("=")[::2] for word in words)

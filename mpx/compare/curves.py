@@ -29,9 +29,9 @@ class Band:
 
 
 def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
-    """At most `points` values of each tag in TAGS that the run in `folder` logged.
+    """At most `points` values of each tag in TAGS, as the run in `folder` logged them.
 
-    Runs of older versions of mpx have no curves.csv; TensorBoard's loader reads their events, which takes far longer.
+    Runs of older versions of mpx have no curves.csv. TensorBoard's loader then reads their events, which takes far longer.
     """
     path = folder / CURVES
     logged = _of_file(path) if path.is_file() else _of_events(folder)
@@ -50,7 +50,7 @@ def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
 def _scale_at_ends(folder: Path) -> tuple[Point, Point] | None:
     """The loss scale before the first step and after the last one, from the record, since a short run may log none or one.
 
-    None where the run had none, or the record does not tell.
+    None if the run had no loss scale, or if the record lacks it.
     """
     precision = (read_result(folder) or {}).get("precision") or {}
     scale = precision.get("loss_scale")

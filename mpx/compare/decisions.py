@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mpx.compare.comparison import TEST_SET, Decision, Look, Method, Metric, Population, Row, Run, Verdict
+from mpx.compare.comparison import Decision, Look, Method, Metric, Population, Row, Run, Verdict
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import population, sampled, settled, test_samples
 from mpx.compare.statistics import Finding, examine, holm, more_seeds
@@ -11,7 +11,7 @@ from mpx.compare.statistics import Finding, examine, holm, more_seeds
 
 @dataclass(frozen=True)
 class _Pair:
-    """A setting and its control, as far as the decision may see them: without a plan all of their runs, else those of the latest look."""
+    """The runs of a setting and of its control that count for the decision: all of them, or with a plan those of the latest look."""
 
     row: Row
     control: Row
@@ -19,22 +19,22 @@ class _Pair:
 
 
 def decisions(
-    control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float, margin_for: str = TEST_SET,
-    plan: Plan | None = None,
-) -> dict[str, Decision]:  # fmt: skip
+    control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float, margin_for: str, plan: Plan | None
+) -> dict[str, Decision]:
     """Setting -> decision, corrected for looks and, by Holm's method, for all tested settings. Empty if no run of the control completed."""
     if not values(control.runs, metric):
         return {}
     pairs = {row.setting: _pair(row, control, plan) for row in rows if row.metric or _diverged(row, control)}
-    findings = {
-        name: examine(mine, theirs, metric, margin, _confidence(pair, plan, confidence), **_known(pair, metric))
-        for name, pair in pairs.items()
-        if (mine := values(pair.row.runs, metric)) and (theirs := values(pair.control.runs, metric))
-    }
-    levels = {name: _confidence(pairs[name], plan, confidence) for name in findings}
-    samples = {name: sampled(pairs[name].row, pairs[name].control, metric, margin) for name in findings}
-    findings = {name: settled(finding, samples[name], levels[name], margin_for) for name, finding in findings.items()}
-    there = {name: population(found, levels[name]) for name, found in samples.items()}
+    findings: dict[str, Finding] = {}
+    there: dict[str, Population] = {}
+    for name, pair in pairs.items():
+        mine, theirs = values(pair.row.runs, metric), values(pair.control.runs, metric)
+        if mine and theirs:
+            at_look = confidence if plan is None else plan.confidence_at(pair.look, confidence)
+            alike, samples = _alike(pair.row, pair.control), test_samples(pair.row, pair.control, metric)
+            by_seed = examine(mine, theirs, metric, margin, at_look, alike=alike, samples=samples)
+            by_sample = sampled(pair.row, pair.control, metric, margin)
+            findings[name], there[name] = settled(by_seed, by_sample, at_look, margin_for), population(by_sample, at_look)
     tested = {name: finding for name, finding in findings.items() if finding.p_no_loss is not None}
     no_loss = _corrected({name: finding.p_no_loss for name, finding in tested.items()}, pairs, plan)
     loss = _corrected({name: finding.p_loss for name, finding in tested.items()}, pairs, plan)
@@ -49,15 +49,6 @@ def _pair(row: Row, control: Row, plan: Plan | None) -> _Pair:
     return _Pair(plan.at(look, row), plan.at(look, control), look)
 
 
-def _confidence(pair: _Pair, plan: Plan | None, confidence: float) -> float:
-    return confidence if plan is None else plan.confidence_at(pair.look, confidence)
-
-
-def _known(pair: _Pair, metric: Metric) -> dict[str, bool | int | None]:
-    """What the runs tell beside their values, as arguments of `examine`."""
-    return {"alike": _alike(pair.row, pair.control), "samples": test_samples(pair.row, pair.control, metric)}
-
-
 def _corrected(p_values: Mapping[str, float], pairs: Mapping[str, _Pair], plan: Plan | None) -> dict[str, float]:
     """Setting -> p value after the corrections."""
     repeated = [p if plan is None else plan.repeated(p, pairs[name].look) for name, p in p_values.items()]
@@ -68,7 +59,7 @@ def _decision(
     pair: _Pair, finding: Finding | None, there: Population | None, no_loss: Mapping[str, float], loss: Mapping[str, float], level: float,
     plan: Plan | None,
 ) -> Decision:  # fmt: skip
-    """Decide one setting. If a larger share of its seeds diverged than of the control's, it loses, whatever the other seeds show.
+    """Decide one setting. A setting of which a larger share of seeds diverged than of its control loses, regardless of the other seeds.
 
     finding, there: for this test set and for the population; None if no run completed, or before the first look.
     no_loss, loss: setting -> corrected p. The number of further seeds is for Holm's strictest level.
@@ -91,7 +82,7 @@ def _decision(
 
 
 def _look(pair: _Pair, finding: Finding | None, plan: Plan, level: float, *, go_on: bool) -> Look:
-    known = finding is not None and finding.p_no_loss is not None and finding.method != Method.CROSSED  # more seeds are no more samples
+    known = finding is not None and finding.p_no_loss is not None and finding.method != Method.CROSSED  # more seeds do not add test samples
     hopeless = known and plan.hopeless(min(finding.p_no_loss, finding.p_loss), pair.look, level)
     return plan.look(pair.look, go_on=go_on and not hopeless)
 
@@ -105,9 +96,9 @@ def _diverged(row: Row, control: Row) -> str | None:
 
 
 def _alike(row: Row, control: Row) -> bool:
-    """Whether both runs of each shared seed, of at least two, agree in every metric including the losses: they computed the same.
+    """Whether the two runs of each shared seed agree in every metric, including the losses, so that they computed the same.
 
-    Of runs that have no other metric than the one compared, nobody knows.
+    False for fewer than two shared seeds, and for runs that have no metric besides the compared one.
     """
     theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
     shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]

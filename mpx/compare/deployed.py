@@ -1,4 +1,4 @@
-"""Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is set aside with its reason."""
+"""Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is left out, with the reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,24 +8,24 @@ from typing import Any
 
 from mpx.compare.comparison import METRICS, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
-from mpx.compare.rules import LARGEST, SMALLEST, is_figure, metric_fits
+from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, metric_fits
+from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import DEPLOY, FORMATS
-from mpx.settings.rules import LARGEST_COUNT
+from mpx.settings.rules import MAX_COUNT
 
-DEPLOYED = "deploy.json"
-SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
-LONGEST = 200  # characters of a device's name
+SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training
+MAX_DEVICE_NAME = 200  # characters of a device's name
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
 
 
 def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Served, ...], list[str]]:
-    """The rows of the folder's deploy.json, and why others are set aside. trained: the run's own metrics."""
+    """(the rows of the folder's deploy.json, why others are left out). trained: the run's own metrics."""
     if not (folder / DEPLOYED).is_file():
         return (), []
     try:
         rows = read_json(folder / DEPLOYED)["rows"]
         if not isinstance(rows, list):
-            raise ValueError("its rows are no list")
+            raise ValueError("its rows are not a list")
     except (OSError, *DAMAGED) as error:
         return (), [f"{DEPLOYED} was not written by mpx, or is damaged ({in_short(error)})"]
     found, aside = [], []
@@ -43,9 +43,9 @@ def _served(row: dict[str, Any]) -> Served:
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
-        raise TypeError("sparse_layers is no list")
+        raise TypeError("sparse_layers is not a list")
     served = Served(
-        place=ServingPlace(_device(row), smallest["batch"], largest["batch"]),
+        place=ServingPlace(device_of(row), smallest["batch"], largest["batch"]),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
         metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
@@ -64,19 +64,20 @@ def wrong(served: Served) -> tuple[str, Any] | None:
     """(field, value) of the first impossible value; None if there is none."""
     place, way = served.place, served.way
     checks: list[tuple[str, Any, Callable[[Any], bool]]] = [
-        ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= LONGEST and name.isprintable()),
-        ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= LARGEST_COUNT),
-        ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= LARGEST_COUNT),
+        ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= MAX_DEVICE_NAME and name.isprintable()),
+        ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= MAX_COUNT),
+        ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= MAX_COUNT),
         ("format", way.format, lambda name: name in FORMATS),
         ("backend", way.backend, DEPLOY["backend"].fits),
         *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
-        *((name, getattr(served, name), partial(is_figure, least=SMALLEST, most=LARGEST)) for name in FIGURES),
+        *((name, getattr(served, name), partial(is_figure, least=MIN_RATE, most=MAX_RATE)) for name in FIGURES),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
 
 
-def _device(row: dict[str, Any]) -> str | None:
+def device_of(row: Mapping[str, Any]) -> str | None:
+    """The device on which a row of deploy.json, or mpx.bench, was measured."""
     environment = row["environment"]
     return cpu(environment) if row["device"] == "cpu" else environment["device"][0]
 

@@ -21,8 +21,8 @@ def to_csv(comparison: Comparison) -> str:
 def _row(row: Row, group: Group, comparison: Comparison) -> dict[str, str]:
     decision, there = row.decision, row.decision.population
     found = {name: getattr(decision, name) for name in (*DECISION, "method", "verdict", "reason")}
-    found |= {"model": group.model, "data": group.data, "control": group.control, "setting": row.setting, "metric": group.metric}
-    found |= {"seeds": len(row.runs), "diverged": row.diverged, "margin_is": "relative" if group.by.relative else "absolute"}
+    found |= {"model": group.model, "data": group.data, "control": group.control, "setting": row.setting, "metric": group.metric.name}
+    found |= {"seeds": len(row.runs), "diverged": row.diverged, "margin_is": "relative" if group.metric.relative else "absolute"}
     found |= {name: getattr(comparison, name) for name in ("margin", "margin_for", "confidence")}
     found |= {f"population_{name}": value for name, value in vars(there).items()} if there is not None else {}
     return {name: written(value) for name, value in found.items()}

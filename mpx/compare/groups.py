@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mpx.compare.comparison import Changes, Run, text_of
-from mpx.compare.control import AUTO, by_pair, called, highest, lacking, note
+from mpx.compare.control import AUTO, by_pair, highest, lacking, note, setting_named
 from mpx.compare.names import label, natural, shared_changes, short
 
 
@@ -30,7 +30,7 @@ class Members:
     model: str
     data: str
     changes: Changes  # changes that all of them share: those of the control variant, if there are several
-    note: str | None = None  # why this control was chosen or is missing, or how to compare a control without other settings
+    note: str | None = None  # why this control was chosen or is missing, or how to compare it if it is alone
     control: list[Run] = field(default_factory=list)
     others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # setting without the group's changes -> runs
 
@@ -46,7 +46,7 @@ def grouped(runs: Iterable[Run], control: str) -> list[Members]:
 
 def _members(model: str, data: str, runs: list[Run], control: str) -> list[Members]:
     if " " in control:
-        setting = called(control, runs)
+        setting = setting_named(control, runs)
         told = None if setting else lacking(runs, control)
         return [_one_table(Members(model, data, shared_changes(runs), told), runs, setting)]
     wanted = highest(runs) if control == AUTO else control

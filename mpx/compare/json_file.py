@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-# What reading a file leads to that has another shape than mpx's.
+# Raised while reading a file that does not have mpx's structure.
 DAMAGED = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
-SHOWN = 120  # characters of what is wrong with a file
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character that is spelled as two, or half of none
+MAX_SHOWN = 120  # characters of what is wrong with a file
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of an escaped surrogate pair, or a lone surrogate
 
 
 def read_json(path: Path) -> Any:
@@ -23,4 +23,4 @@ def read_json(path: Path) -> Any:
 def in_short(error: Exception) -> str:
     """The error in one line: `KeyError: 'speed'`."""
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{what[:SHOWN]}…" if len(what) > SHOWN else what
+    return f"{what[:MAX_SHOWN]}…" if len(what) > MAX_SHOWN else what

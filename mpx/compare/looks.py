@@ -1,11 +1,12 @@
 """Looks: tests after each round of seeds, which together err no more often than one test. `until=decided` trains so (mpx/sweep/rounds.py).
 
-Whoever tests after each seed, and stops when the test says "no loss", errs more often than the test's level says. A plan states beforehand
-when to look and up to how many seeds. Its error probability is spent over the looks by a function of the share of seeds that have run
-(Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive integration
-(Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000, chapters 4, 7, 19).
-A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few seeds it then errs up to a
-tenth more often than normal values would, so a plan spends no more than 85 % of the error probability (experiments/looks measures it).
+Testing after each seed, and stopping once the test says "no loss", errs more often than the level of the test. A plan therefore fixes
+beforehand when to look and the largest number of seeds. A function of the share of seeds that have run spends its error probability over
+the looks (Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive
+integration (Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000,
+chapters 4, 7, 19). A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few seeds
+it then errs up to a tenth more often than normal values would, so a plan spends no more than 85 % of the error probability
+(experiments/looks measures it).
 
 The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9). Holm's
 correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer and Bretz
@@ -37,11 +38,11 @@ class Plan:
 
     @classmethod
     def read(cls, text: str) -> "Plan":
-        """Raises ValueError or TypeError for a text that `text` did not write."""
+        """The reverse of `text`. Raises ValueError or TypeError for any other text."""
         plan = cls(**json.loads(text))
         allowed = all(FIELDS[f"until.{key}"].fits(value) for key, value in asdict(plan).items())
         if not allowed or plan.max_seeds < SEEDS_EACH * plan.looks:
-            raise ValueError(f"{text} is no plan of looks")
+            raise ValueError(f"{text} is not a plan of looks")
         return plan
 
     @property
@@ -74,7 +75,7 @@ class Plan:
         return levels(SPENT * level, self.shares)
 
     def confidence_at(self, look: int, confidence: float) -> float:
-        """That of the interval at this look, so that the intervals of all looks include the truth with probability `confidence`."""
+        """The confidence of the interval at this look. The intervals of all looks together then hold with probability `confidence`."""
         return 1 - 2 * self.levels((1 - confidence) / 2)[look - 1]
 
     def repeated(self, p: float, look: int) -> float:

@@ -1,4 +1,4 @@
-"""By which metric runs are compared, whether it should rise or fall, and what a margin means for it."""
+"""Choose the metric by which runs are compared: its name, whether it should rise or fall, and the meaning of a margin."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,17 +20,17 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
     """
     runs = list(runs)
     there = {name for run in runs for name in run.metrics}
-    wished = wanted if wanted == AUTO else metric_name(wanted)
+    asked = wanted if wanted == AUTO else metric_name(wanted)
     own = dict.fromkeys(run.metric for run in runs if run.metric is not None)
-    found = next((name for name in (wished, *own, "test/perplexity", "test/accuracy") if name in there), wished)
+    found = next((name for name in (asked, *own, "test/perplexity", "test/accuracy") if name in there), asked)
     found = next(iter(own), "test/accuracy") if found == AUTO else found
-    sign = _sign(found, runs, goal if wished in (AUTO, found) else AUTO)
+    sign = _sign(found, runs, goal if asked in (AUTO, found) else AUTO)
     metric = replace(metric_of(found, "min" if sign < 0 else "max"), sign=sign)
     return metric if margin_is == AUTO else replace(metric, relative=margin_is == "relative")
 
 
 def check_metric(runs: Iterable[Run], wanted: str) -> None:
-    """Raise UserError for a metric that no run has. Those of mpx are allowed: a study without the one has the other."""
+    """Raise UserError for a metric that no run has. METRICS are always allowed, since a study without one of them has the other."""
     there = {name for run in runs for name in run.metrics}
     if wanted != AUTO and wanted not in METRICS and metric_name(wanted) not in there:
         raise UserError(f"metric={wanted}: no run has it.{nearest(wanted, there)} There are: {', '.join(sorted(there)) or 'none'}.")

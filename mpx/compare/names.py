@@ -21,9 +21,9 @@ def label(run: Run, variant: Changes) -> str:
 
 
 def labels(runs: Iterable[Run]) -> tuple[dict[str, str], list[str]]:
-    """The users' labels, by Run.setting, and a line for each label that is not used since it names several settings.
+    """(the user's labels by Run.setting, a line for each label that is not used because it names several settings).
 
-    runs: those of one model and data set. Of several labels of a setting the newest counts.
+    runs: those of one model and data set. If a setting has several labels, the newest counts.
     """
     given = {run.setting: run.label for run in sorted(runs, key=lambda run: run.environment.get("started_at") or "") if run.label}
     settings: dict[str, list[str]] = defaultdict(list)

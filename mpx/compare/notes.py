@@ -22,8 +22,8 @@ ALONE = "speed measured alone after the sweep, once for all seeds together, so i
 
 def notes(group: Group, members: Members, wanted: str, margin: float, margin_for: str) -> list[str]:
     """members: the source of the group. wanted: the metric that the user asked for. margin, margin_for: as in Comparison."""
-    metric, found = group.by, []
-    if wanted != AUTO and metric_name(wanted) != group.metric:
+    metric, found = group.metric, []
+    if wanted != AUTO and metric_name(wanted) != metric.name:
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
     if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):

@@ -13,13 +13,13 @@ of freedom. The samples' own term is S²_sample / n − S²_rest / (k·n), from 
     mean ± √(t²(k − 1) · S²_seed / k + z² · σ²_sample / n)
 
 It keeps its level for any ratio of the two, since the chi-squared distribution function with one degree of freedom is concave (Banerjee
-1960, Sankhyā 22, 357). Where the sides have other seeds, each adds a term with its own t.
+1960, Sankhyā 22, 357). If the two settings have different seeds, each adds a term with its own t.
 
-In a small test set no sample may tell the settings apart by chance. So the samples' term counts two more samples, one that each setting
-alone has right (Bonett & Price 2012, J. Educ. Behav. Stat. 37, 479), and no interval has the width zero.
+In a small test set it may happen by chance that no sample tells the settings apart. The samples' term therefore counts two more samples,
+one that each setting alone has right (Bonett & Price 2012, J. Educ. Behav. Stat. 37, 479), so that no interval has the width zero.
 
-Seeds whose means tie do not say how seeds scatter. But single samples turn from right to wrong between them, and S²_rest / n is what the
-seeds' means scatter at least, if samples turn independently. It then takes the place of S²_seed.
+If the seeds' means tie, they do not show how seeds scatter. But single samples change between right and wrong from seed to seed. If they do
+so independently, the seeds' means scatter by at least S²_rest / n, which then replaces S²_seed.
 """
 
 import math
@@ -37,7 +37,7 @@ class Scatter:
     """A mean difference, and the variance that each source gives it."""
 
     mean: float
-    seeds: tuple[tuple[float, int], ...]  # (variance, degrees of freedom); two where the sides have other seeds
+    seeds: tuple[tuple[float, int], ...]  # (variance, degrees of freedom); two if the settings have different seeds
     samples: float = 0.0
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -65,7 +65,7 @@ class Scatter:
 
 
 def scatter(setting: np.ndarray, control: np.ndarray, *, paired: bool, factor: float = 1.0) -> Scatter:
-    """Of setting − factor · control, for the population. setting, control: [seeds, samples], 1 where a sample is right, at least two seeds.
+    """The scatter of setting − factor · control for the population. setting, control: [seeds, samples], at least two seeds; 1 is right.
 
     paired: row j of both has the same seed.
     """

@@ -1,4 +1,4 @@
-"""Read a run's predictions.json. It is not trusted: a file that does not fit the run's record is set aside with its reason."""
+"""Read a run's predictions.json. It is not trusted: a file that does not fit the run's record is left out, with the reason."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ ROUNDING = 1e-9
 
 
 def read_predictions(folder: Path, record: Mapping[str, Any]) -> tuple[Predictions | None, list[str]]:
-    """The folder's predictions, and why they are set aside. record: of the same folder, whose test set and accuracy they must have."""
+    """(the folder's predictions, why they are left out). record: of the same folder; test set and accuracy must agree with it."""
     if not (folder / PREDICTIONS).is_file():
         return None, []
     try:
@@ -27,7 +27,7 @@ def read_predictions(folder: Path, record: Mapping[str, Any]) -> tuple[Predictio
 
 
 def refuse_others(predictions: Predictions, test_set: str | None, accuracy: float | None) -> None:
-    """Raise ValueError for predictions of another test set or run than that with this accuracy."""
+    """Raise ValueError for predictions of another test set, or with another accuracy than the run's."""
     if predictions.test_set != test_set:
         raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")
     share = predictions.accuracy

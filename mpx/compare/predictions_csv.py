@@ -24,7 +24,7 @@ def _row(run: Run, found: Predictions) -> dict[str, str]:
 
 
 def with_predictions(runs: Iterable[Run], results: Path) -> list[Run]:
-    """The runs with what the predictions.csv beside `results` says of them.
+    """The runs with their predictions from the predictions.csv beside `results`.
 
     Raises UserError for a file that `to_csv` cannot have written.
     """

@@ -1,4 +1,4 @@
-"""What a value that compare reads may be. A value outside shows that mpx did not write the record or table."""
+"""The allowed values of a record or table. Any other value shows that mpx did not write it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from mpx.printing import shown
 from mpx.runs.folder import DONE
 from mpx.settings.fields import LABEL
 
-SMALLEST, LARGEST = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite
-LARGEST_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
-TEXTS = ("command", "started_at")  # parts of the environment that are nothing but text
-LONGEST = 4096  # characters, which is the longest path
+MIN_RATE, MAX_RATE = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite
+MAX_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
+TEXTS = ("command", "started_at")  # parts of the environment that must be text
+MAX_TEXT = 4096  # characters, which is the longest path
 
 
 def wrong(run: Run) -> tuple[str, Any] | None:
@@ -22,7 +22,7 @@ def wrong(run: Run) -> tuple[str, Any] | None:
 
 def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind))
-    yield from ((name, value) for name in RATES if (value := getattr(run, name)) is not None and not SMALLEST <= value <= LARGEST)
+    yield from ((name, value) for name in RATES if (value := getattr(run, name)) is not None and not MIN_RATE <= value <= MAX_RATE)
     yield from ((name, value) for name, value in run.metrics.items() if not _is_metric(name, value, own=run.own_task is True))
     yield from (
         ("changes", f"{key}={value}") for key, value in run.changes.items() if not (_is_word(key) and "=" not in key and is_text(value))
@@ -49,7 +49,7 @@ def _is_plan(text: str) -> bool:
 
 def is_text(value: Any) -> bool:
     """Whether it is one line of text that is safe to print."""
-    return isinstance(value, str) and len(value) <= LONGEST and "\n" not in value and shown(value) == value
+    return isinstance(value, str) and len(value) <= MAX_TEXT and "\n" not in value and shown(value) == value
 
 
 def is_figure(value: Any, least: float, most: float) -> bool:
@@ -57,20 +57,20 @@ def is_figure(value: Any, least: float, most: float) -> bool:
 
 
 def is_layer(layer: Mapping[str, Any]) -> bool:
-    """Whether it is an entry of a record's `sparsity.layers`, as far as the report draws it."""
+    """Whether it is an entry of a record's `sparsity.layers` that the report can draw."""
     shares = [layer["density"], layer["kept_magnitude"]] if layer["pruned"] else []
-    return is_text(layer["name"]) and all(share is None or is_figure(share, 0, LARGEST_NUMBER) for share in shares)
+    return is_text(layer["name"]) and all(share is None or is_figure(share, 0, MAX_NUMBER) for share in shares)
 
 
 def metric_fits(name: str, value: Any) -> bool:
     """name: of METRICS."""
-    return is_figure(value, 0, LARGEST_NUMBER if METRICS[name].relative else 1)
+    return is_figure(value, 0, MAX_NUMBER if METRICS[name].relative else 1)
 
 
 def _is_metric(name: str, value: float, *, own: bool) -> bool:
-    """own: of a task of the user's, whose test/accuracy may be in percent."""
+    """own: the metric is of the user's own task, whose test/accuracy may be in percent."""
     named = _is_word(name) and "/" in name  # which tells its column of results.csv from others
-    return named and (metric_fits(name, value) if name in METRICS and not own else is_figure(value, -LARGEST_NUMBER, LARGEST_NUMBER))
+    return named and (metric_fits(name, value) if name in METRICS and not own else is_figure(value, -MAX_NUMBER, MAX_NUMBER))
 
 
 def _is_word(text: str) -> bool:
@@ -89,7 +89,7 @@ def _is_simple(value: Any) -> bool:
     """A command line may contain line breaks and tabs."""
     if isinstance(value, str):
         return is_text(" ".join(value.split()))
-    return value is None or isinstance(value, bool) or is_figure(value, -LARGEST_NUMBER, LARGEST_NUMBER)
+    return value is None or isinstance(value, bool) or is_figure(value, -MAX_NUMBER, MAX_NUMBER)
 
 
 def _holds(value: Any, kind: Any) -> bool:
@@ -97,5 +97,5 @@ def _holds(value: Any, kind: Any) -> bool:
     if isinstance(value, bool):
         return kind == (bool | None)
     if isinstance(value, (int, float)):
-        return is_figure(value, 0, LARGEST_NUMBER) and (isinstance(value, kind) or kind == (float | None))
+        return is_figure(value, 0, MAX_NUMBER) and (isinstance(value, kind) or kind == (float | None))
     return isinstance(value, kind) and (value is None or (value != "" and is_text(value)))

@@ -20,9 +20,9 @@ def key_of(run: Run) -> tuple[str, ...]:
 
 
 def with_table(runs: Iterable[Run], path: Path, read: Callable[[dict[str, str]], T], add: Callable[[Run, list[T]], Run]) -> list[Run]:
-    """The runs with what the table says of them; as they are where there is none.
+    """The runs with the contents of the table; unchanged if there is no table.
 
-    read: what a row says. add: the run with what its rows say. Raises UserError, naming the file, where one of them cannot be.
+    read: parses a row. add: adds a run's parsed rows to it. Raises UserError, naming the file, if either fails.
     """
     found: dict[tuple[str, ...], list[T]] = defaultdict(list)
     if not path.is_file():

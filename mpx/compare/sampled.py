@@ -1,4 +1,4 @@
-"""What the predictions on single test samples add to a decision: an interval for the population, and one where seeds tie."""
+"""Use the predictions on single test samples for decisions: an interval for the population, and an interval if seeds tie."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding
 from mpx.runs.predictions import PREDICTIONS, Predictions
 
-OTHERS = "the runs were tested on different samples"
+OTHER_SAMPLES = "the runs were tested on different samples"
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Sampled:
     """A setting's difference to its control over seeds and test samples."""
 
     difference: Scatter
-    against: Scatter  # of what the margin bounds
+    against: Scatter  # of the quantity that the margin bounds
     bound: float
     sign: int  # of the metric
 
     def settle(self, finding: Finding, confidence: float, margin_for: str) -> Finding:
-        """The finding with the test for the population; or, where seeds tie, with an interval from the samples that turn between them."""
+        """The finding with the test for the population; or, if seeds tie, with an interval from the samples that change between them."""
         if margin_for == POPULATION:
             return replace(finding, method=Method.CROSSED, spreads=(), **self._test(self.against))
         here, against = (replace(one, samples=0.0) for one in (self.difference, self.against))
@@ -38,7 +38,7 @@ class Sampled:
 
 
 def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | str:
-    """The difference of the row to its control; or the reason why its samples are not known. margin: as in Comparison."""
+    """The difference between the row and its control over seeds and samples, or the reason why it is unknown. margin: as in Comparison."""
     if metric.name != ACCURACY:
         return f"only a test accuracy is paired over samples, not {metric.words}"
     sides = [{run.seed: run.predictions for run in one.runs if run.status == "completed"} for one in (row, control)]
@@ -46,7 +46,7 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
         if None in found.values():
             return f"some of {whose} runs have no {PREDICTIONS}"
     if len({(one.test_set, one.samples) for found in sides for one in found.values()}) > 1:
-        return OTHERS
+        return OTHER_SAMPLES
     shared = sorted(sides[0].keys() & sides[1].keys())
     paired = len(shared) >= 2
     seeds = (shared, shared) if paired else tuple(map(sorted, sides))
@@ -62,7 +62,7 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
 
 
 def test_samples(row: Row, control: Row, metric: Metric) -> int | None:
-    """The number of test samples of which the metric is a share; None where the runs do not tell."""
+    """The number of test samples of which the metric is a share; None if the runs do not record it."""
     known = {run.predictions.samples for one in (row, control) for run in one.runs if run.predictions} if metric.name == ACCURACY else set()
     return known.pop() if len(known) == 1 else None
 
@@ -73,7 +73,7 @@ def _right(found: Predictions) -> np.ndarray:
 
 
 def settled(finding: Finding, found: Sampled | str, confidence: float, margin_for: str) -> Finding:
-    """What decides: the finding over seeds, or what the samples make of it."""
+    """The finding that decides: the one over seeds, as the samples change it."""
     if isinstance(found, Sampled):
         return found.settle(finding, confidence, margin_for)
     if margin_for == POPULATION:
@@ -86,9 +86,9 @@ def population(found: Sampled | str, confidence: float) -> Population:
 
 
 def notes_on(row: Row, *, wanted: bool) -> list[str]:
-    """Why an interval is missing, or not one of the stated confidence; and always that accuracies are of different samples.
+    """Notes on an interval that is missing or has no stated confidence. A note on different test samples is always given.
 
-    wanted: other settings have one for the population, or must.
+    wanted: also give notes on missing intervals for the population, since the margin or other settings ask for them.
     """
     decision = row.decision
     if decision is None or decision.population is None:
@@ -98,4 +98,4 @@ def notes_on(row: Row, *, wanted: bool) -> list[str]:
         shown = "it has no interval" if decision.low is None else "its interval is one test sample to each side, at no stated confidence"
         more = f"; single samples do not say it either, since {reason}" if reason else ""
         return [f"{row.setting}: the seeds tie and do not say how the difference scatters, so {shown}{more}"]
-    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and (wanted or reason == OTHERS) else []
+    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and (wanted or reason == OTHER_SAMPLES) else []

@@ -1,4 +1,4 @@
-"""How the settings of a group were served, over their seeds, and at which device and batch size that is compared."""
+"""Aggregate over seeds how the settings of a group were served, and choose the device and batch size for the comparison."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ class Serving:
     weights_gib: Estimate
     exclusive: bool  # every seed
     accurate: bool  # every seed
-    counted: Estimate | None  # throughput that is compared: of seeds that had the device to themselves, if all are accurate
+    counted: Estimate | None  # the compared throughput, over seeds alone on the device; None unless all seeds are accurate
 
     @property
     def spot(self) -> Spot:
@@ -37,7 +37,7 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     found: dict[tuple[ServingPlace, Way], dict[int, Served]] = defaultdict(dict)
     for run in runs:
         for served in run.served if run.status == "completed" else ():
-            found[served.place, served.way][run.seed] = served  # of two rows of one way the last is the newest
+            found[served.place, served.way][run.seed] = served  # the last of several rows is the newest
     less = {(place, _numbers(way)) for (place, way), seeds in found.items() for one in seeds.values() if not one.accurate}
     return [
         _serving(place, way, list(seeds.values()), metric, accurate=(place, _numbers(way)) not in less)
@@ -46,7 +46,7 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
 
 
 def _numbers(way: Way) -> Way:
-    """What decides the accuracy: backends of one format compute the same, and seeds may have been served by different ones."""
+    """The way without its backend: the accuracy depends on the format alone, and backends may differ between seeds."""
     return replace(way, backend="")
 
 
@@ -63,7 +63,7 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
 
 
 def places(group: Group) -> list[ServingPlace]:
-    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric)}
+    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
     return sorted(found, key=lambda place: (place.device, place.largest, place.smallest))
 
 
@@ -72,19 +72,19 @@ def order(way: Way) -> tuple[int, bool, bool, str]:
 
 
 def spots(row: Row, metric: str) -> list[Spot]:
-    """Where the speed of serving this setting counts."""
+    """The devices and batch sizes at which this setting's serving speed counts."""
     return sorted({serving.spot for serving in servings(row.runs, metric) if serving.counted})
 
 
 def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
-    """Where most settings were served; if the control's speed counts, a spot of its."""
+    """The spot at which most settings were served; one of the control's, if its speed counts anywhere."""
     everywhere = {row.setting: spots(row, metric) for row in rows}
     possible = everywhere.get(control) or {spot for found in everywhere.values() for spot in found}
     return min(possible, key=lambda spot: (-sum(spot in found for found in everywhere.values()), spot), default=None)
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
-    """The fastest way at `spot` whose speed counts, of those with the most seeds: the best of few would be so by chance."""
+    """The fastest of the ways at `spot` with the most seeds, since the best of few seeds may be chance. Only speeds that count."""
     there = [serving for serving in servings(row.runs, metric) if serving.counted and serving.spot == spot]
     return max(there, key=lambda serving: (serving.counted.n, serving.counted.mean), default=None)
 
@@ -96,5 +96,5 @@ def was_served(rows: Iterable[Row]) -> bool:
 def by_way(group: Group, place: ServingPlace) -> Iterator[tuple[Row, dict[Way, Serving]]]:
     """Each setting that was served at this place."""
     for row in group.rows:
-        if found := {serving.way: serving for serving in servings(row.runs, group.metric) if serving.place == place}:
+        if found := {serving.way: serving for serving in servings(row.runs, group.metric.name) if serving.place == place}:
             yield row, found

@@ -32,7 +32,7 @@ def _row(run: Run, served: Served) -> dict[str, str]:
 
 
 def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
-    """The runs with what the served.csv beside `results` says of them. Raises UserError for a file that `to_csv` cannot have written."""
+    """The runs with their rows of the served.csv beside `results`. Raises UserError for a file that `to_csv` cannot have written."""
     return with_table(runs, results.with_name(SERVED), _served, lambda run, served: replace(run, served=tuple(served)))
 
 

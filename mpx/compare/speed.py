@@ -16,7 +16,7 @@ SOFTWARE = ("cpu", "driver", "torch", "mpx")  # of a run's environment, where it
 
 
 class Place(NamedTuple):
-    """Where a speed was measured. Speeds of other places are not compared."""
+    """Where a speed was measured. Only speeds of the same place are compared."""
 
     device: str | None
     batch_size: int | None
@@ -91,7 +91,7 @@ def shared(runs: Iterable[Run]) -> Estimate | None:
 
 
 def throughput(runs: Sequence[Run]) -> Estimate | None:
-    """Over measurements: one that was made alone for all runs of the setting counts once."""
+    """Mean over measurements. A speed that was measured once for all runs of the setting counts once."""
     own = [run.train_samples_per_s for run in runs if not run.measured_alone]
     return estimate([*own, *sorted({run.train_samples_per_s for run in runs if run.measured_alone})])
 

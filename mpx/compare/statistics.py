@@ -16,8 +16,8 @@ Values without variance:
   FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
-- Means that a project takes in float32 differ by rounding where they tie. That is no variance either, with fewer than four seeds or where
-  the values are shares of a number of test images.
+- Means that a project computes in float32 may differ by rounding although they tie. This is not counted as variance with fewer than four
+  seeds, or if the values are shares of a number of test images.
 """
 
 import math
@@ -32,12 +32,12 @@ from mpx.compare.comparison import Estimate, Method, Metric
 
 POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
-FAR = 30.0  # above this mean, a noncentral t approaches the limits of double precision
+LARGE_SHIFT = 30.0  # above this mean, a noncentral t approaches the limits of double precision
 MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
-# (size of a test set, how near a mean over it is to a fraction with that denominator) in float64 and in float32
+# (largest size of a test set, largest rounding error of a mean over it) for means in float64 and in float32
 FRACTIONS = ((MAX_IMAGES, 1e-12), (1000, 3e-7))
-ENOUGH = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
-DOUBLE, SINGLE = 1e-12, 1e-6  # by which share of itself a mean in float64 and one in float32 is rounded at most
+MIN_VALUES = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
+DOUBLE, SINGLE = 1e-12, 1e-6  # largest relative rounding error of a mean in float64 and in float32
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def examine(
     found = Finding(Method.NONE, float(s.mean() - c.mean()), n, effect)
     if n < 2:
         return found
-    enough = n >= ENOUGH or alike
+    enough = n >= MIN_VALUES or alike
     step = 0.0 if alike else 1 / samples if samples else _step(np.concatenate([s, c]))
     noise = (SINGLE if step or not enough else DOUBLE) * float(max(np.abs(s).max(), np.abs(c).max()))
     if max(np.ptp(s), np.ptp(c)) <= noise or (enough and paired and np.abs(s - c).max() <= noise):
@@ -141,7 +141,7 @@ def _test(a: np.ndarray, b: np.ndarray, pairwise: bool) -> _Test:
         return _Test(float(np.mean(a - b)), float(np.std(a - b, ddof=1) / np.sqrt(len(a))), len(a) - 1)
     var_a, var_b = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
     fewer = min(len(a), len(b))
-    freedom = fewer - 1 if fewer < ENOUGH else (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
+    freedom = fewer - 1 if fewer < MIN_VALUES else (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
     return _Test(float(np.mean(a) - np.mean(b)), float(np.sqrt(var_a + var_b)), float(freedom))
 
 
@@ -175,7 +175,7 @@ def _power(n: np.ndarray, effect: float, spreads: tuple[float, ...], level: floa
     freedom = (n - 1) * variances.sum() ** 2 / np.square(variances).sum()  # n − 1 if paired
     shift = effect / np.sqrt(variances.sum() / n)
     critical = _critical(level, freedom)
-    far = shift > FAR  # the spread of the numerator is then negligible, and the chi-squared denominator determines the power
+    far = shift > LARGE_SHIFT  # the spread of the numerator is then negligible, and the chi-squared denominator determines the power
     approximate = special.chdtr(freedom, freedom * (shift / critical) ** 2)
     return np.where(far, approximate, 1 - special.nctdtr(freedom, np.where(far, 0.0, shift), critical))
 
@@ -188,8 +188,9 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
     """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom.
 
-    With 2 values on one side and 10 on the other, as where the speed of some seeds does not count, Welch's cover the ratio in as few as
-    88 % of studies for 95 %. The smaller side's then take their place. With as many values on both sides, Welch's cover it in 94 %.
+    With 2 values on one side and 10 on the other, as if the speed of some seeds does not count, a 95 % interval with Welch's degrees of
+    freedom covers the ratio in as few as 88 % of studies. The degrees of freedom of the smaller side are then used instead. With equal
+    numbers of values, Welch's cover it in 94 %.
 
     a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither side has any spread.
     """
@@ -201,7 +202,7 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
         return None
     fewer = min(a.n, b.n)
     welch = (var_a + scaled) ** 2 / (var_a**2 / (a.n - 1) + scaled**2 / (b.n - 1))
-    freedom = fewer - 1 if fewer < ENOUGH and a.n != b.n else welch
+    freedom = fewer - 1 if fewer < MIN_VALUES and a.n != b.n else welch
     t = _critical((1 - confidence) / 2, freedom)
     g = t**2 * var_b / b.mean**2
     if g >= 1:  # b's mean does not differ significantly from zero

@@ -14,8 +14,8 @@ from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
 from mpx.compare.words import UNKNOWN, decided, difference, number, population, rate_spec, spread
 
-FEW = 3  # settings that a sentence lists by name
-NEAR = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
+MAX_NAMED = 3  # settings that a sentence lists by name
+CLEARLY_FASTER = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
 
 
 class Outcome(Enum):
@@ -29,7 +29,7 @@ class Outcome(Enum):
 @dataclass(frozen=True)
 class Answer:
     outcome: Outcome
-    reason: str = ""  # for NOTHING
+    reason: str = ""  # why nothing can be compared
     best: Row | None = None  # the fastest setting; to train, if that is the CONTROL, the fastest other one
     rivals: tuple[Row, ...] = ()  # also at no loss, and perhaps as fast
     undecided: tuple[Row, ...] = ()  # faster than the best and the control, but with too few seeds for a decision
@@ -55,9 +55,9 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
 
 
 def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
-    """Settings whose throughput does not differ significantly from the best. Single runs have no interval; they count within NEAR."""
+    """Settings whose throughput does not differ significantly from the best; without an interval, which the best does not clearly beat."""
     pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
-    return tuple(row for row, ahead in pairs if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1))
+    return tuple(row for row, ahead in pairs if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1))
 
 
 def fastest_to_serve(group: Group) -> Answer | None:
@@ -94,11 +94,11 @@ def _no_control(group: Group) -> str | None:
     if group.control is None:
         return "no run of the control to compare with"
     control = group.rows[0]
-    return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric}"
+    return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric.name}"
 
 
 def train_verdict(group: Group, margin: float, confidence: float) -> str:
-    metric, found = group.by, fastest_to_train(group, confidence)
+    metric, found = group.metric, fastest_to_train(group, confidence)
     if found.outcome == Outcome.NOTHING:
         return f"No verdict: {found.reason}."
     control, *others = group.rows
@@ -121,7 +121,7 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 def serve_verdict(group: Group, confidence: float) -> str:
     """Empty if nothing was served."""
-    found, metric = fastest_to_serve(group), group.by
+    found, metric = fastest_to_serve(group), group.metric
     if found is None:
         return ""
     if found.outcome == Outcome.NOTHING:
@@ -155,7 +155,7 @@ def _spot(spot: Spot) -> str:
 
 def _elsewhere(rows: Sequence[Row], group: Group) -> str:
     """Why these settings, which were served, are not compared."""
-    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric))) for row in rows}
+    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric.name))) for row in rows}
     return ", ".join(f"{setting} ({found or 'less accurate, or not known to be alone on its device'})" for setting, found in places.items())
 
 
@@ -165,7 +165,7 @@ def _no_loss(metric: Metric) -> str:
 
 def _states(rows: Sequence[Row]) -> str:
     """The decision on each setting; for many settings, their counts and the setting that needs the fewest further seeds."""
-    if len(rows) <= FEW:
+    if len(rows) <= MAX_NAMED:
         return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
     count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
     soon = min((row for row in rows if row.decision and row.decision.more_seeds), key=lambda row: row.decision.more_seeds, default=None)
@@ -189,10 +189,10 @@ def _by_chance(speedup: Speedup) -> str:
 
 
 def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
-    """Both means, their difference with its interval, and the margin. A paired difference covers the seeds of a look, or that both have."""
+    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
     shared = seeds_of_both(row, control, metric)
-    look = row.decision.look if row.decision else None
+    look = row.decision.look
     paired = f" at {look.words}" if look else f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
     spec = metric.spec
@@ -206,8 +206,8 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
 
 
 def _few(rows: Sequence[Row]) -> str:
-    return ", ".join(row.setting for row in rows) if len(rows) <= FEW else f"{len(rows)} others"
+    return ", ".join(row.setting for row in rows) if len(rows) <= MAX_NAMED else f"{len(rows)} others"
 
 
 def _listed(rows: Sequence[Row], of: Sequence[Row] = ()) -> str:
-    return f"all {len(rows)} others" if FEW < len(rows) == len(of) else ", ".join(row.setting for row in rows)
+    return f"all {len(rows)} others" if MAX_NAMED < len(rows) == len(of) else ", ".join(row.setting for row in rows)

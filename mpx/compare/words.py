@@ -38,13 +38,20 @@ def rate_spec(value: float) -> str:
     return ",.0f" if abs(value) >= 100 else "#.3g"
 
 
+def rate(value: float | None) -> str:
+    """At most three digits of a measured rate, from 0.00031 to 1,979."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def digits(value: float | None, decimals: int) -> str:
-    """At least so many decimals, and of a small value two significant digits: 3.91 GiB, 0.0023 GiB."""
+    """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB, 0.0023 GiB."""
     return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
 
 
 def share_digits(value: float | None) -> str:
-    """The same for a share in percent: 8.750%, 0.0033%."""
+    """As `digits`, for a share in percent: 8.750%, 0.0033%."""
     return digits(value and 100 * value, 3).replace("f", "%")
 
 
@@ -61,10 +68,8 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
     return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
 
 
-def difference(decision: Decision | None, spec: str) -> str:
+def difference(decision: Decision, spec: str) -> str:
     """`+0.0012 (−0.0003 to +0.0027)`."""
-    if decision is None or decision.difference is None:
-        return UNKNOWN
     bounds = "" if decision.low is None else f" ({signed(decision.low, spec)} to {signed(decision.high, spec)})"
     return signed(decision.difference, spec) + bounds
 
@@ -76,10 +81,8 @@ def population(decision: Decision | None, spec: str) -> str:
     return f"{signed(decision.population.low, spec)} to {signed(decision.population.high, spec)}"
 
 
-def speedup(found: Speedup | None) -> str:
+def speedup(found: Speedup) -> str:
     """`1.53× (1.49 to 1.57)`."""
-    if found is None:
-        return UNKNOWN
     return f"{found.ratio:.2f}×" + ("" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})")
 
 
@@ -89,14 +92,14 @@ def decided(decision: Decision | None) -> str:
 
 
 def rests_on(decision: Decision) -> str | None:
-    """What decided instead of the test, or what a decision still needs; with a plan of looks, the look."""
+    """The reason of a decision that the test did not make, or what a decision still needs. With a plan of looks, the look."""
     if decision.look is not None:
         return ", ".join(filter(None, (decision.reason, _look(decision))))
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
     if decision.method == Method.UNSAMPLED:
         return decision.population.reason
-    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "not even 1,000 more would"
     return TOO_FEW.get(decision.method, more)
 
 
@@ -110,9 +113,8 @@ def _look(decision: Decision) -> str:
 
 
 def margin(group: Group, comparison: Comparison) -> str:
-    relative = group.by.relative
     there = " for the population" if comparison.margin_for == POPULATION else ""
-    return (f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}") + there
+    return (f"{100 * comparison.margin:g} % of the control's" if group.metric.relative else f"{comparison.margin:g}") + there
 
 
 def places(group: Group) -> str:

@@ -1,4 +1,4 @@
-"""mpx in transformers.Trainer: 2:4 masks that hold through the training, and the record of the run.
+"""Callbacks for transformers.Trainer: 2:4 masks that hold through the training, and the record of the run.
 
 from mpx.compat.transformers import RecorderCallback, SparsityCallback
 
@@ -103,10 +103,10 @@ class RecorderCallback(TrainerCallback):
     def __init__(self, recorder: Recorder, pruning: SparsityCallback | None = None):
         self.recorder, self.pruning = recorder, pruning
         self._counting: RemovableHandle | None = None
-        self._samples = 0  # in this process's present step, but for its newest batch
-        self._batch = 0  # samples of that
-        self._shapes: Counter[frozenset[tuple[int, ...]]] = Counter()  # of samples -> how many of the step the model was given
-        self._told = False  # that the model is pruned
+        self._samples = 0  # in the current step of this process, without the newest batch
+        self._batch = 0  # samples of the newest batch
+        self._shapes: Counter[frozenset[tuple[int, ...]]] = Counter()  # shapes -> number of samples in the current step
+        self._told = False  # the recorder knows that the model is pruned
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, optimizer: Any, **others: Any) -> None:
         if args.n_gpu > 1:
@@ -122,10 +122,10 @@ class RecorderCallback(TrainerCallback):
             self.recorder.scaled(scaler)
         if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
             self.recorder.continued(state.global_step)
-        if self._counting is not None:  # Trainer begins anew, as auto_find_batch_size does after a batch that did not fit
+        if self._counting is not None:  # Trainer begins again, as auto_find_batch_size does after a batch that did not fit
             self._counting.remove()
             self.recorder.start_over()
-        self._told = False  # each training prunes anew
+        self._told = False  # each training prunes again
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class RecorderCallback(TrainerCallback):
             self.recorder.log(found)
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        with self.recorder.pause():  # Trainer has just saved, which is no part of a step
+        with self.recorder.pause():  # leave out the saving, which is not part of a step
             pass
 
     def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: dict[str, Any], **others: Any) -> None:

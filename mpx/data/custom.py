@@ -59,7 +59,7 @@ class Samples:
     kind: str  # image or text
     name: str  # for errors
     task: str
-    classes: int | None  # labels are below it; None: they are no classes
+    classes: int | None  # labels are below it; None: they are not classes
     vocab_size: int | None  # token ids are below it; None: an image has none
 
     nbytes = None  # the samples are made when they are needed
@@ -133,7 +133,9 @@ def pair(sample: Any, where: str) -> tuple[Tensor, Tensor]:
     try:
         return torch.as_tensor(sample[0]), torch.as_tensor(sample[1])
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"data._target_: {where} holds what is no tensor or number ({first_line(error)}): convert it to numbers") from error
+        raise UserError(
+            f"data._target_: {where} holds a value that is neither a tensor nor a number ({first_line(error)}): convert it to numbers"
+        ) from error
 
 
 def load(cfg) -> Data:
@@ -210,7 +212,7 @@ def check_x(x: Tensor, name: str, cfg) -> None:
 
 
 def check_range(y: Tensor, task: str, classes: int | None, where: str) -> None:
-    """Raise UserError for a label that is no class's number, or for a target that the task's loss has no meaning for."""
+    """Raise UserError for a label that is not a class's number, or for a target that the task's loss has no meaning for."""
     if classes is None:
         fits, needed = ((y == 0) | (y == 1), "zeros and ones") if task == "multilabel" else (y.isfinite(), "finite numbers")
         if not fits.all():
@@ -234,7 +236,7 @@ def check_ids(x: Tensor, vocab_size: int, where: str) -> None:
 
 
 def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
-    """What models see. Raises UserError for splits that differ, and for labels that are no classes."""
+    """What models see. Raises UserError for splits that differ, and for labels that are not classes."""
     shape, width = splits[0].shapes
     for part, name in zip(splits, NAMES, strict=True):
         if part.shapes != (shape, width):

@@ -133,7 +133,7 @@ def images_in(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
         if path.suffix.lower() in ENDINGS and not path.is_dir():
             if not path.is_file():
-                raise UserError(f"data.path: {path} is no ordinary file: remove it")
+                raise UserError(f"data.path: {path} is not an ordinary file: remove it")
             yield str(path)
 
 

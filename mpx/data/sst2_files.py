@@ -43,7 +43,7 @@ def member(content: bytes, name: str) -> bytes:
 def glue_style(content: bytes) -> bytes:
     """Rewrite `label<TAB>sentence` lines with the treebank's escapes as GLUE has them: a header, then `sentence <TAB>label`."""
     lines = ["sentence\tlabel"]
-    for row in content.decode(errors="replace").splitlines():  # what is no text fails the check of the SHA-256
+    for row in content.decode(errors="replace").splitlines():  # what is not text fails the check of the SHA-256
         label, _, sentence = row.partition("\t")
         for old, new in (("\\/", "/"), ("-lrb-", "("), ("-rrb-", ")"), (" ### ", " ")):
             sentence = sentence.replace(old, new)

@@ -23,7 +23,7 @@ MOST_NUMBERS = 20  # if labels are more different whole numbers than this, they 
 
 
 def from_cell(task: str, cell: str) -> Any:
-    """The label that a table's cell holds. Raises ValueError for a cell that is no number where numbers are needed."""
+    """The label that a table's cell holds. Raises ValueError for a cell that is not a number where numbers are needed."""
     if task == "regression":
         return [float(part) for part in cell.split()]
     if task == "multilabel":

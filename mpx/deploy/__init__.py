@@ -1,19 +1,22 @@
-"""`python -m mpx.deploy` (__main__.py): a finished run, or weights of one's own, as they would be served, measured.
+"""`python -m mpx.deploy` (__main__.py) measures how a finished run, or the user's own weights, would be served.
 
-jobs.py        the runs, formats and weights of one call, one after another
-record.py      which runs can be served, from their files alone; deploy.json
-build.py       the trained model with its data, then in the number format of serving; fold.py: batch norm into convolutions,
-               attention.py: attention into layers
-products.py    a weight times rows, by each of a GPU's kernels: 16 bits, INT8, FP8, 2:4; layers.py: a Linear or Conv2d made of one
-kernels.py     which kernels can serve a layer; table.py: how fast each is; algorithms.py: cuSPARSELt's fastest algorithm for one
-calibrate.py   the range of each layer's inputs, for 8 bits; finetune.py: training with rounded operands; seen.py: watching layers
-backends.py    ways to call a model: eager, compiled, recorded in a CUDA graph; onnx.py: by ONNX Runtime
-measure.py     latency, throughput, accuracy of what is served
-choose.py      kernels and backend: the fastest as a whole
-export.py      files that need no mpx: safetensors, pt2, ONNX
-serve.py       puts these together: the fastest way to serve one run in one format
-show.py        the tables; card.py: the model card
+jobs.py        runs the jobs of one call in turn: each run, format and kind of weights
+record.py      says from a run's files alone whether it can be served; reads and writes deploy.json
+build.py       builds the trained model and its data, and converts the model to the format in which it is served
+fold.py        folds batch norm into convolutions; attention.py: splits attention into layers
+products.py    multiplies a weight by rows with each kernel of a GPU: 16 bits, INT8, FP8, 2:4; layers.py: a Linear or Conv2d made of one
+kernels.py     lists the kernels that can serve a layer; kernel_times.py: times them; algorithms.py: finds cuSPARSELt's fastest algorithm
+calibrate.py   measures the range of each layer's inputs, for 8 bits; finetune.py: trains with rounded operands; hooks.py: forward hooks
+backends.py    calls a model eagerly, compiled, from a CUDA graph or by ONNX Runtime (onnx.py)
+measure.py     measures latency, throughput and accuracy
+choose.py      chooses the kernels and the backend that serve the whole model fastest
+export.py      writes files that load without mpx: safetensors, pt2, ONNX
+serve.py       joins these steps for one run in one format
+show.py        prints the tables; card.py: writes the model card
 
-A new backend needs its name in mpx/settings/deploy.py, where it is missing in `lacking` and what calls a model in `Callers` (backends.py),
-its size in serve.py if it makes a file, and what it is in conf/deploy.yaml (comment and help) and docs/deploy.md.
+A new backend needs:
+- its name in mpx/settings/deploy.py
+- in backends.py, the reason why a machine lacks it (`lacking`), and the object that calls the model (`Callers`)
+- its size in serve.py, if it makes a file
+- a description in conf/deploy.yaml (comment and help) and in docs/deploy.md
 """

@@ -1,4 +1,4 @@
-"""Measure finished runs, or your own weights, as served: print tables, and write deploy.json and card.md beside result.json.
+"""Measure how finished runs, or your own weights, are served: print tables, and write deploy.json and card.md beside result.json.
 
 $ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0   # on this machine, by the fastest backend
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # with sparse kernels, on a GPU
@@ -28,14 +28,14 @@ TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a 
 
 
 class Call:
-    """The calls that a command starts: one, or those of a sweep. A call that fails does not stop the others."""
+    """Collects the rows and exit codes of the calls that a command starts: one, or several in a sweep. A failed call stops no other."""
 
     def __init__(self):
         self.rows: list[tuple[str, Row]] = []
         self.codes: list[int] = []
 
     def start(self, cfg: DictConfig) -> None:
-        """Hydra starts this, in a sweep once for each of its jobs."""
+        """Hydra calls this once, or in a sweep once per job."""
         try:
             with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
                 settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
@@ -47,7 +47,7 @@ class Call:
             self.codes.append(ended.code)
 
     def end(self) -> int:
-        """The exit code, after a table of several rows."""
+        """Print a table if there are several rows. Returns the exit code."""
         if len(self.rows) > 1:
             from mpx.deploy.show import show_all
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _prepare_sweep(aside: ExitStack) -> None:
-    """Hydra writes files of a sweep, which nobody reads."""
+    """Send the files that Hydra writes for a sweep to a temporary folder, since nobody reads them."""
     if any(word.startswith("hydra/launcher=") for word in sys.argv[1:]):
         raise UserError("hydra/launcher: mpx.deploy measures one after another, so that nothing else uses the device. Leave it out.")
     folder = aside.enter_context(TemporaryDirectory(prefix="mpx-deploy-"))

@@ -1,7 +1,8 @@
-"""cuSPARSELt's fastest algorithm for a product, searched in a process of its own, because some end a process's use of CUDA, or hang.
+"""Search for cuSPARSELt's fastest algorithm in a child process, because some algorithms hang or make CUDA unusable for their process.
 
-PyTorch's own search runs all algorithms in the caller's process. Here a child runs them, says which one it tries next, and is started again
-behind one that ended it. It takes 5 seconds to start, and a second for the 24 to 27 algorithms of a product (H200).
+PyTorch's own search runs all algorithms in the caller's process. Here a child runs them and announces each before it tries it. After an
+algorithm that ends the child, a new child continues with the next one. A child takes 5 seconds to start, and one second for the 24 to 27
+algorithms of a product (H200).
 """
 
 import json
@@ -17,22 +18,23 @@ from typing import Any
 import torch
 
 from mpx.launch import this_python
+from mpx.measure.timing import elapsed
 from mpx.private.torch_kernels import compress_2of4, mm_2of4
 
-LOSSES = 4  # children that one search may cost
-LIMIT_S = 30.0  # of one child in one search
-MOST = 64  # ids to try
-REFUSALS = 8  # one after another, behind which no more ids are expected
+MAX_CHILDREN = 4  # in one search
+MAX_CHILD_S = 30.0  # seconds that one child may take for one search
+MAX_IDS = 64
+MAX_REFUSALS = 8  # in a row; after them the search expects no further ids
 CALLS, SAMPLES = 10, 5
 CHILD = (*this_python(), "mpx.deploy.algorithms")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of a packed weight [out, inputs] and a matrix [inputs, rows]. An algorithm's id holds for one problem only.
+    """A product of a packed weight [out, inputs] and a matrix [inputs, rows]. An algorithm's id is valid for one problem only.
 
-    operand, result: names of dtypes; they are the same but for operands of 8 bits. bias, scaled: in the epilogue. transposed: the result
-    is written as [rows, out].
+    operand, result: names of dtypes, which differ only for 8-bit operands. bias, scaled: whether the epilogue adds a bias or scales rows.
+    transposed: the result is written as [rows, out].
     """
 
     operand: str
@@ -50,13 +52,13 @@ _child: subprocess.Popen | None = None
 
 
 def fastest(problem: Problem) -> int:
-    """The id of the fastest algorithm with right results. Raises RuntimeError where there is none."""
+    """The id of the fastest algorithm with correct results. Raises RuntimeError if there is none."""
     if problem not in _found:
         times: dict[int, float] = {}
-        first, losses = 0, 0
-        while first is not None and losses < LOSSES:
+        first, children = 0, 0
+        while first is not None and children < MAX_CHILDREN:
             first = _search(problem, first, times)
-            losses += 1
+            children += 1
         if not times:
             raise RuntimeError("cuSPARSELt has no algorithm that works")
         _found[problem] = min(times, key=times.__getitem__)
@@ -64,7 +66,7 @@ def fastest(problem: Problem) -> int:
 
 
 def stop() -> None:
-    """End the child, which has memory on the device. The next search starts another one."""
+    """End the child, which holds memory on the device. The next search starts a new one."""
     global _child
     if _child is not None:
         _child.kill()
@@ -73,9 +75,9 @@ def stop() -> None:
 
 
 def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None:
-    """Add milliseconds by id from `first` on. None: all were tried; otherwise the id behind the one that ended the child."""
+    """Try the ids from `first` on, and add their milliseconds to `times`. Returns None, or the id to continue with if the child ended."""
     child = _started()
-    timer = Timer(LIMIT_S, child.kill)
+    timer = Timer(MAX_CHILD_S, child.kill)
     timer.start()
     try:
         child.stdin.write(json.dumps(asdict(problem) | {"first": first}) + "\n")
@@ -87,7 +89,7 @@ def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None
                 first = said["trying"] + 1
             else:
                 return None
-    except OSError:  # it ended before it read
+    except OSError:  # the child ended before it read the problem
         pass
     finally:
         timer.cancel()
@@ -96,7 +98,7 @@ def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """What the child says; None for what a library printed in between, and for a line that its end cut off."""
+    """The child's message; None for other output, such as a library's, and for an incomplete line."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -113,18 +115,18 @@ def _started() -> subprocess.Popen:
 
 
 def main() -> None:
-    """The child: one problem a line, answered by a line for each id that is tried, one for each that works, and a last one."""
+    """The child: reads one problem per line. Answers with a line before each id that it tries, one for each that works, and a last one."""
     for line in sys.stdin:
-        wish = json.loads(line)
-        first = wish.pop("first")
-        for said in _trials(Problem(**wish), first):
+        job = json.loads(line)
+        first = job.pop("first")
+        for said in _trials(Problem(**job), first):
             print(json.dumps(said), flush=True)
 
 
 def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
     call, expected = _product(problem)
     refused = 0
-    for number in range(first, MOST):
+    for number in range(first, MAX_IDS):
         yield {"trying": number}
         try:
             found = call(number)
@@ -136,15 +138,15 @@ def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
             try:
                 torch.cuda.synchronize()
             except RuntimeError:
-                os._exit(1)  # CUDA is lost to this process
+                os._exit(1)  # this process cannot use CUDA any more
             refused += 1
-        if refused == REFUSALS:
+        if refused == MAX_REFUSALS:
             break
     yield {"end": True}
 
 
 def _product(problem: Problem):
-    """The product of random operands by an algorithm's id, and what it should be."""
+    """(a function from an algorithm's id to its product of random operands, the exact product)."""
     operand, result = getattr(torch, problem.operand), getattr(torch, problem.result)
     here = {"device": "cuda"}
     weight, x = (
@@ -173,23 +175,16 @@ def _right(found, expected) -> bool:
 
 
 def _milliseconds(call) -> float:
-    """Of one call in a CUDA graph; called by itself, the library's host code takes longer than the kernel."""
+    """Of one call in a CUDA graph, since outside a graph the library's host code takes longer than the kernel."""
     aside = torch.cuda.Stream()
     with torch.cuda.stream(aside):
         call()
     torch.cuda.synchronize()
-    graph, times = torch.cuda.CUDAGraph(), []
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             call()
-    for _ in range(SAMPLES):
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        graph.replay()
-        last.record()
-        torch.cuda.synchronize()
-        times.append(first.elapsed_time(last) / CALLS)
-    return statistics.median(times)
+    return statistics.median(elapsed(graph.replay, torch.device("cuda"), 1) * 1e3 / CALLS for _ in range(SAMPLES))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention with its projections as layers: it multiplies its weights itself, so that no product could take their place."""
+"""Give nn.MultiheadAttention layers for its projections. PyTorch's own multiplies its weights itself, so no kernel could replace them."""
 
 import copy
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from mpx.deploy.fold import same_outputs
-from mpx.deploy.seen import seen
+from mpx.deploy.hooks import forward_hooks
 from mpx.sparsity.kernels import may_be_self_attention
 
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """Inside, nn.TransformerEncoderLayer calls its layers; its fast path would read their weights, which products have not."""
+    """A context in which nn.TransformerEncoderLayer calls its layers. Its fast path would read their weights, which a product lacks."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -25,7 +25,7 @@ def layer_by_layer() -> Iterator[None]:
 
 
 class SelfAttention(nn.Module):
-    """What `plain` computes where query, key and value are one input; its attention weights are not returned."""
+    """Computes what `plain` does if query, key and value are one input. It returns no attention weights."""
 
     def __init__(self, plain: nn.MultiheadAttention):
         super().__init__()
@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
         return found if self.batch_first else found.transpose(0, 1), None
 
     def _mask(self, attention: Tensor | None, padding: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        """attention: [T, T] or [B · heads, T, T]; padding: [B, T]. Of each, True and −∞ leave a key out."""
+        """attention: [T, T] or [B · heads, T, T]; padding: [B, T]. In both, True or −∞ excludes a key."""
         masks = []
         if attention is not None:
             masks.append(attention if attention.dim() == 2 else attention.unflatten(0, (-1, self.heads)))
@@ -58,9 +58,9 @@ class SelfAttention(nn.Module):
 
 @torch.no_grad()
 def split(model: nn.Module, x: Tensor) -> nn.Module:
-    """A copy in which self-attentions have layers as projections. `model` where there is none, or where results then differ.
+    """A copy whose self-attentions have layers for their projections; `model` itself if it has none, or if the copy computes otherwise.
 
-    model: in evaluation mode, in FP32. x: a batch, on which they are found and results are compared.
+    model: in evaluation mode, in FP32. x: a batch, to find the self-attentions and to compare the results.
     """
     with layer_by_layer():
         names = _self_attentions(model, x)
@@ -80,7 +80,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _self_attentions(model: nn.Module, x: Tensor) -> list[str]:
-    """Names of those that are always called with one input, a batch of sequences."""
+    """Names of the attentions that are always called with one input, a batch of sequences."""
     calls: dict[str, list[bool]] = {}
 
     def note(name: str, args: tuple, kwargs: dict, out: tuple) -> None:
@@ -89,6 +89,6 @@ def _self_attentions(model: nn.Module, x: Tensor) -> list[str]:
 
     possible = [name for name, layer in model.named_modules() if name and may_be_self_attention(layer)]
     if possible:
-        with seen(model, possible, note):
+        with forward_hooks(model, possible, note):
             model(x)
     return [name for name, alike in calls.items() if all(alike)]

@@ -1,4 +1,4 @@
-"""Ways to call a model: layer by layer, compiled, recorded in a CUDA graph, which then is replayed, or by ONNX Runtime (onnx.py)."""
+"""Ways to call a model: layer by layer, compiled, replayed from a CUDA graph, or by ONNX Runtime (onnx.py)."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,7 +14,7 @@ from mpx.machine import builds_kernels
 from mpx.measure.memory import reset_peak
 from mpx.private.torch_modules import compiler_errors
 
-REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot be compiled or recorded
+REFUSED = (RuntimeError, *compiler_errors())  # raised by a model that cannot be compiled or recorded
 COMPILED = {  # options of torch.compile
     "compile": {},
     "autotune": {
@@ -27,7 +27,7 @@ COMPILED = {  # options of torch.compile
     },
 }
 ONNX_FORMATS = ("fp32", "int8")
-WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen
+WARMUP = 3  # calls before a recording, to load, compile and choose kernels
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -36,27 +36,27 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """One of REFUSED in one line. Raises it again where memory ran out, which says nothing about the backend."""
+    """An error of REFUSED in one line. Raises it again if memory ran out, since that says nothing about the backend."""
     if out_of_memory(error):
         raise error
     return one_line(error)
 
 
-def backends(wish: str, fmt: str, device: torch.device) -> list[str]:
-    """Those to measure. Raises UserError for one that this machine does not have, or not for this format."""
+def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
+    """The backends to measure. Raises UserError if this machine lacks the requested one, or lacks it for this format."""
     missing = lacking(fmt, device)
     there = [name for name, reason in missing.items() if reason is None]
     if not there:
         raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({missing['onnx']}). Install it, or use format=fp32.")
-    if wish == "auto":
+    if requested == "auto":
         return [name for name in there if name != "autotune"]  # it takes minutes
-    if missing[wish] is not None:
-        raise UserError(f"backend={wish}: {missing[wish]}. Use backend=auto or {there[0]}.")
-    return [wish]
+    if missing[requested] is not None:
+        raise UserError(f"backend={requested}: {missing[requested]}. Use backend=auto or {there[0]}.")
+    return [requested]
 
 
 def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
-    """Why this machine does not have a backend, or not for this format, by the backend's name; None for one that it has."""
+    """By each backend's name, why this machine lacks it for this format; None if it has it."""
     on_cpu = device.type == "cpu"
     no_compiler = None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here"
     missing = {
@@ -73,9 +73,9 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
 
 
 class Callers:
-    """Makes what calls a model, by the name of a backend. kind: that of Spec.
+    """Makes the object by which a backend calls a model. kind: that of Spec.
 
-    batches: FP32 inputs on the CPU, by which ONNX graphs are exported and INT8 activations are scaled.
+    batches: FP32 inputs on the CPU, to export ONNX graphs and to scale INT8 activations.
     """
 
     def __init__(self, fmt: str, device: torch.device, kind: str, batches: Callable[[], Iterable[Tensor]]):
@@ -86,7 +86,7 @@ class Callers:
         return self.onnx_model(model) if backend == "onnx" else Served(model, backend, self.device)
 
     def onnx_model(self, model: nn.Module) -> OnnxModel:
-        """One file for all batch sizes. model: always the same one."""
+        """One file for all batch sizes. model: the same at each call."""
         if self._onnx is None:
             x = next(iter(self.batches()))
             content = onnx.exported(model, x.repeat_interleave(2, dim=0)[:2])  # a single sample would fix the batch size to 1
@@ -97,10 +97,10 @@ class Callers:
 
 
 class Served:
-    """Calls `model` by a backend. What a backend prepares, it prepares at the first call with a shape.
+    """Calls `model` by a backend, which prepares itself at the first call with each shape.
 
-    A smaller batch is computed in the recording of a larger one, whose other samples are then of an earlier batch.
-    A result on CUDA lies in the memory of the recording and is valid until the next call.
+    A smaller batch runs in the recording of a larger one; the other samples there are left from an earlier batch.
+    A result on CUDA lies in the recording's memory and is valid until the next call.
     """
 
     def __init__(self, model: nn.Module, backend: str, device: torch.device):
@@ -118,14 +118,14 @@ class Served:
         count = len(x)
         larger = (shape for shape in self.recordings if shape[0] >= count and shape[1:] == tuple(x.shape[1:]))
         if (shape := min(larger, default=None)) is None:
-            self.model(x)  # 2:4 layers search their algorithms, which no compiler and no recording can
+            self.model(x)  # 2:4 layers search for their algorithms, which is not possible in a compiler or a recording
             shape = tuple(x.shape)
             self.recordings[shape] = Recording(self.call, x)
         return self.recordings[shape](x)[:count]
 
 
 class Recording:
-    """A call on an input of one shape, recorded. Each replay copies its input to the memory of the recorded one."""
+    """A recorded call on an input of one shape. Each replay copies its input into the recorded one's memory."""
 
     def __init__(self, call: Callable[[Tensor], Tensor], x: Tensor):
         self.input = x.clone()
@@ -136,7 +136,7 @@ class Recording:
                 call(self.input)
         here.wait_stream(aside)
         torch.cuda.empty_cache()
-        reset_peak(x.device)  # serving does not need the memory of the calls before, which search and compile
+        reset_peak(x.device)  # the calls before search and compile; serving does not need their memory
         found: list[Tensor] = []
         self.graph = CudaRecorder().record(lambda: found.append(call(self.input)))
         (self.output,) = found

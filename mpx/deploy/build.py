@@ -1,4 +1,4 @@
-"""The model of a finished run, or of one's own: trained, in evaluation mode, then in the number format in which it is served."""
+"""Build the model of a finished run, or the user's own: trained, in evaluation mode, then in the format in which it is served."""
 
 import copy
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # 
 
 @dataclass(frozen=True)
 class Trained:
-    """model: as tested after training, in FP32 on the CPU, in evaluation mode."""
+    """A trained model and its data. model: as it was tested after training; in FP32, on the CPU, in evaluation mode."""
 
     model: nn.Module
     data: Data
 
 
 def mode_of(fmt: str, device: torch.device) -> Mode:
-    """The mode of everything but INT8 and FP8 products.
+    """The precision mode of a served model, apart from its INT8 and FP8 products.
 
-    Raises UserError for a format that the device does not have, or has no instructions for.
+    Raises UserError for a format that the device lacks or has no instructions for.
     """
     if (reason := no_instructions(fmt, device)) is not None:
         raise UserError(f"format={fmt}: {reason}, so serving in it would be slow. Use format=fp32.")
@@ -54,9 +54,9 @@ def _mode(fmt: str, device: torch.device) -> Mode:
 
 
 def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained:
-    """Build the model of the run in `folder` and load its weights. Nothing in the folder is run as code.
+    """Build the model of the run in `folder` and load its weights. Runs no code from the folder.
 
-    target: the user's word for the class of a model=custom. Raises UserError for settings and files that mpx did not write so.
+    target: the class of a model=custom, as the user confirms it. Raises UserError for settings or files that mpx did not write.
     """
     config = record["config"]
     _refuse_code(folder, config["model"], target)
@@ -87,7 +87,7 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
 
 
 def own(ckpt: str, config: dict[str, Any]) -> Trained:
-    """Build the model of the user's settings and load the weights in the user's file, as tensors. Raises UserError for those of another."""
+    """Build the model of the user's settings and load the tensors of the user's file. Raises UserError if they are another model's."""
     refuse_task(config["data"])
     data = load(config["data"])
     model = build(config["model"], data.spec)
@@ -97,13 +97,13 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
 
 
 def refuse_task(data: dict[str, Any]) -> None:
-    """Serving judges a format by accuracy or perplexity alone."""
+    """Raise UserError for a task that is not judged by accuracy or perplexity, since serving judges a format by these alone."""
     if (task := data.get("task", "classification")) != "classification":
         raise UserError(f"data.task={task} is not served yet: mpx.deploy takes data.task=classification, and language models.")
 
 
 def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> None:
-    """Raise UserError where building the model would import or run what the record names, unless the user names it too."""
+    """Raise UserError if building the model would import or run code that the record names and the user does not."""
     theirs = model.get("_target_") if model.get("family") == "custom" else None
     if target != theirs:
         if theirs is None:
@@ -118,9 +118,9 @@ def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> Non
 
 
 def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
-    """A copy of the model on `device` in the format of `mode`, with convolutions laid out for Tensor Cores.
+    """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of Tensor Cores.
 
-    Norms with running statistics stay FP32, since their variances leave FP16's range; PyTorch applies them to activations of any format.
+    Norms with running statistics stay FP32, since their variances may exceed FP16's range. PyTorch applies them to any format.
     """
     served = copy.deepcopy(found.model).to(device, mode.weights)
     for name, layer in found.model.named_modules():
@@ -133,7 +133,7 @@ def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
 
 
 def _channels_last(model: nn.Module, x: Tensor) -> None:
-    """Lay the filters out so, unless the model cannot take it: many have `x.view(len(x), -1)` after a convolution."""
+    """Lay the filters out as channels_last, unless the model then fails: many have `x.view(len(x), -1)` after a convolution."""
     try:
         with torch.no_grad():
             model.to(memory_format=torch.channels_last)(x.repeat(2, 1, 1, 1))
@@ -142,5 +142,5 @@ def _channels_last(model: nn.Module, x: Tensor) -> None:
 
 
 def cast(x: Tensor, mode: Mode) -> Tensor:
-    """An input in the format; token ids as they are."""
+    """The input in the mode's format; token ids stay integers."""
     return x.to(mode.weights) if x.is_floating_point() else x

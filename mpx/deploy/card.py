@@ -1,4 +1,4 @@
-"""card.md, the model card of a run: what it was trained on, how accurate it is, how it is served and how fast, and how to load it."""
+"""Write card.md, the model card of a run: its data, accuracy, speed when served, and how to load it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import METRICS, Metric, Served
-from mpx.compare.deployed import LARGEST, read_served
+from mpx.compare.deployed import read_served
+from mpx.compare.rules import MAX_RATE, is_figure
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
@@ -14,7 +15,7 @@ from mpx.deploy.record import CARD, rows_of, tested_whole
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
-from mpx.settings.rules import LARGEST_COUNT
+from mpx.settings.rules import MAX_COUNT
 from mpx.whole_file import write_whole
 
 CONFIDENCE = 0.95
@@ -32,7 +33,7 @@ def write_card(folder: Path, record: Record) -> None:
 
 
 def card(folder: Path, record: Record) -> str:
-    """record: any JSON object with `config`; what it lacks is left open."""
+    """record: any JSON object with `config`. Unknown values are shown as unknown."""
     record = {name: _dict(record.get(name)) for name in PARTS}
     rows = rows_of(folder)
     command = str(record["environment"].get("command") or "# unknown")
@@ -82,17 +83,17 @@ def _sparsity(sparsity: Record) -> str:
 
 
 def _samples(rows: list[Record]) -> int | None:
-    """Of the test set, which every row was measured on."""
+    """The size of the test set, on which every row was measured."""
     found = (row.get("test_samples") for row in rows)
-    return next((count for count in found if type(count) is int and 0 < count <= LARGEST_COUNT), None)
+    return next((count for count in found if type(count) is int and 0 < count <= MAX_COUNT), None)
 
 
-def _figure(value: Any, most: float = LARGEST) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most else None
+def _figure(value: Any, most: float = MAX_RATE) -> float | None:
+    return float(value) if is_figure(value, 0, most) else None
 
 
 def _accuracy(share: float | None, samples: int | None) -> str:
-    """With its binomial interval, where the number of samples is known."""
+    """The accuracy, with its binomial interval if the number of samples is known."""
     if share is None or not samples:
         return number(share, ".4f")
     low, high = wilson(share, samples, CONFIDENCE)
@@ -121,7 +122,7 @@ def _line(one: Served, metric: Metric) -> list[str]:
 
 
 def _files(rows: list[Record]) -> list[str]:
-    """A list of the exported files, as one part, if there are any."""
+    """The list of exported files as one part of the card; no part if there are none."""
     names = [name for row in rows for name in _exported(row.get("exports"))]
     return ["Files:\n\n" + "\n".join(f"- {_text(name)}" for name in names)] if names else []
 
@@ -137,7 +138,7 @@ def _loading(record: Record) -> list[str]:
     if _dict(record["config"].get("sparsity")).get("pattern", "dense") != "dense":
         averages += [
             'for name, mask in checkpoint["callbacks"]["Pruning"]["masks"].items():',
-            "    averages[name] = averages[name] * mask  # which pruned them",
+            "    averages[name] = averages[name] * mask  # prunes the averages",
         ]
     averages += ["model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there"]
     return [
@@ -155,11 +156,11 @@ def _versions(environment: Record) -> str:
 
 
 def _text(value: Any) -> str:
-    """Of a record, which may hold anything."""
+    """A value of the record, which may be anything, as safe Markdown."""
     return escaped("".join(sign for sign in str(value) if sign.isprintable())) or UNKNOWN
 
 
 def _code(language: str, *lines: str) -> str:
-    """A block that nothing in its lines can end."""
+    """A code block, whose lines cannot end it."""
     shown = ("".join(sign for sign in line if sign.isprintable()).replace("```", "") for line in lines)
     return "\n".join([f"```{language}", *shown, "```"])

@@ -1,4 +1,4 @@
-"""Choose how to serve a model: by which kernels its layers, by which backend the whole. Each is measured at the largest batch."""
+"""Choose the kernels for a model's layers and the backend for the whole model, by measuring each choice at the largest batch."""
 
 import gc
 import math
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from mpx.deploy.backends import REFUSED, reason_of
+from mpx.deploy.kernel_times import OWN_KERNEL, Layer, layers, with_kernels
 from mpx.deploy.kernels import Kernel
 from mpx.deploy.measure import Call, throughput
-from mpx.deploy.table import OWN, Layer, layers, model_by
 from mpx.errors import UserError
 from mpx.settings.deploy import QUANTISED
 
@@ -21,9 +21,9 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """How to serve. kernels: in place of the layers of these names. layers: the "worth it?" table.
+    """How to serve a model. kernels: by the name of the layer that each replaces. layers: the rows of the "worth it?" table.
 
-    candidates: samples per second of each that was measured. refused: reasons, by the candidate that is not possible.
+    candidates: samples per second of each measured candidate. refused: why a candidate is not possible.
     """
 
     model: nn.Module
@@ -40,7 +40,7 @@ def choose(
 ) -> Choice:  # fmt: skip
     """x: the largest batch, as the model takes it. weights: dense, 2of4 or auto. ranges: of the layers' inputs, for int8 and fp8.
 
-    Raises UserError for 2of4, int8 and fp8 where no layer can be served so.
+    Raises UserError for 2of4, int8 or fp8 if no layer supports it.
     """
     if x.is_cuda:
         announce("layers")
@@ -53,11 +53,11 @@ def choose(
         free()
         announce(f"{name}, batch {len(x)}")
         try:
-            model = model_by(dense, ways[plan], ranges)
+            model = with_kernels(dense, ways[plan], ranges)
             served = call_by(model, backend)
             served(x)
             rate = throughput(served, x) if len(candidates) > 1 else math.inf
-        except (*REFUSED, AttributeError) as error:  # the model reads the weights of a layer, which products have not
+        except (*REFUSED, AttributeError) as error:  # the model reads the weights of a layer that a product replaced
             if isinstance(error, AttributeError) and not ways[plan]:
                 raise
             refused[name] = reason_of(error)
@@ -77,9 +77,9 @@ def choose(
 
 
 def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Kernel]]:
-    """Which kernels take the place of which layers, by the name of the plan: those worth measuring as a whole.
+    """The plans that are worth measuring on the whole model, by name. A plan says which kernel replaces which layer.
 
-    Raises UserError where no layer can be served as wished.
+    Raises UserError if no layer supports what is requested.
     """
     quantised = fmt in QUANTISED
     dense = _fastest(table, lambda kernel: not kernel.sparse)
@@ -105,9 +105,9 @@ def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Ker
 
 
 def _fastest(table: list[Layer], allowed: Callable[[Kernel], bool], own: bool = True) -> dict[str, Kernel]:
-    """For each layer the fastest of its kernels, where that is not the layer itself."""
+    """The fastest allowed kernel of each layer, without the layers that are fastest themselves."""
     names = {layer.name: layer.fastest(allowed, own) for layer in table}
-    return {layer.name: layer.kernels[names[layer.name]] for layer in table if names[layer.name] not in (None, OWN)}
+    return {layer.name: layer.kernels[names[layer.name]] for layer in table if names[layer.name] not in (None, OWN_KERNEL)}
 
 
 def _reason(table: list[Layer], fmt: str | None = None) -> str:
@@ -118,7 +118,7 @@ def _reason(table: list[Layer], fmt: str | None = None) -> str:
 
 
 def free() -> None:
-    """Free what was compiled and recorded for models that are no longer served. The compiler gives up on a function after some shapes."""
+    """Free the compiled code and recordings of earlier models. Without it, the compiler gives up on a function after some shapes."""
     torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():

@@ -1,6 +1,6 @@
-"""Files of a served model that need no mpx: its weights (safetensors), a program of torch.export (pt2), an ONNX graph.
+"""Export a served model to files that load without mpx: weights (safetensors), a program of torch.export (pt2), an ONNX graph.
 
-Each is made on the CPU, where every machine can load it. A program has batches of any size.
+The files are made on the CPU, so that every machine can load them. Programs and graphs take batches of any size.
 """
 
 import copy
@@ -35,7 +35,7 @@ SERVED = "; LAYER.input_scale, where given, is that of its input; batch norms ar
 
 @dataclass(frozen=True)
 class File:
-    """found: what a check of the content has shown, for deploy.json. beside: further files that loading takes, by name."""
+    """content: of the file. found: the result of a check, for deploy.json. beside: other files that loading needs, by name."""
 
     content: bytes
     found: dict[str, Any] = field(default_factory=dict)
@@ -51,9 +51,9 @@ def programs(
     wanted: Collection[str], found: Trained, mode: Mode, callers: Callers, test: Samples, references: Mapping[int, Tensor],
     announce: Announce,
 ) -> dict[str, File]:  # fmt: skip
-    """Those of `wanted` that compute, checked. references: FP32 outputs for the first samples of `test`, by how many.
+    """The wanted files that compute (pt2, onnx), checked. references: FP32 outputs of the first samples of `test`, by their number.
 
-    Raises UserError for a model that has no such file.
+    Raises UserError if the model cannot be exported so.
     """
     files, sizes = {}, sorted(references)
     if "pt2" in wanted:
@@ -67,7 +67,7 @@ def programs(
 
 
 def _program(model: nn.Module, x: Tensor, mode: Mode, reference: Tensor) -> File:
-    """A program of torch.export. model: on the CPU, in `mode`. x: a batch in FP32, whose outputs in FP32 are `reference`."""
+    """A program of torch.export. model: on the CPU, in `mode`. x: a batch in FP32; reference: its outputs in FP32."""
     file, x = io.BytesIO(), cast(x, mode)
     try:
         with onnx.as_runtime_errors(), onnx.quiet():
@@ -81,7 +81,7 @@ def _program(model: nn.Module, x: Tensor, mode: Mode, reference: Tensor) -> File
 
 
 def _graph(call_by_onnx: Callable[[nn.Module], OnnxModel], model: nn.Module, test: Samples, size: int) -> File:
-    """The ONNX graph of `model`, which is in FP32 on the CPU, compared with it on the whole test set in batches of `size`."""
+    """The ONNX graph of `model` (in FP32, on the CPU), compared with the model on the whole test set, in batches of `size`."""
     try:
         call = call_by_onnx(model)
         compared = Compared(call, model)
@@ -92,7 +92,7 @@ def _graph(call_by_onnx: Callable[[nn.Module], OnnxModel], model: nn.Module, tes
 
 
 class Compared:
-    """Calls `call`, and holds its outputs against those of `reference`."""
+    """Calls `call`, and compares its outputs with those of `reference`."""
 
     def __init__(self, call: Call, reference: Call):
         self.call, self.reference = call, reference
@@ -113,9 +113,9 @@ class Compared:
 
 
 def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | None], record: dict[str, Any]) -> File:
-    """A safetensors file. model: on the CPU, in the format of what has not 8 bits. record: of the run.
+    """A safetensors file. model: on the CPU, in the format of its weights that do not have 8 bits. record: of the run.
 
-    quantised: the names of layers whose weight has 8 bits, with the range of their inputs; None: they are served by ONNX Runtime.
+    quantised: the names of the layers whose weights have 8 bits, with the range of their inputs; None if ONNX Runtime serves them.
     """
     from safetensors.torch import save
 
@@ -137,7 +137,7 @@ def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | Non
 
 
 def _of_transformers(model: nn.Module) -> dict[str, str]:
-    """For a network of transformers the file by which its `from_pretrained` loads the folder."""
+    """The file by which `from_pretrained` loads the folder, if the model is one of transformers."""
     config = copy.deepcopy(getattr(model, "config", None))
     if not hasattr(config, "to_json_string"):
         return {}
@@ -146,7 +146,7 @@ def _of_transformers(model: nn.Module) -> dict[str, str]:
 
 
 def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[str, Any]]:
-    """Write the files to a folder of their own in that of the run, in place of an earlier call's. Returns `exports` of deploy.json."""
+    """Write the files to their own folder within the run's, in place of an earlier call's. Returns `exports` of deploy.json."""
     if not files:
         return {}
     try:

@@ -1,10 +1,10 @@
-"""Quantisation-aware fine-tuning: a trained model learns with the operands of 8 bits that serving multiplies.
+"""Quantisation-aware fine-tuning: train a model with the 8-bit operands that serving multiplies.
 
-Batch norms are folded before, as in serving: the rows of a folded weight have other scales than those of the trained one, and statistics
-that went on moving would change them. Norms that stay keep their statistics.
+Batch norms are folded before training, as in serving: the rows of a folded weight have other scales, and running statistics would keep
+changing them. The norms that are not folded keep their statistics.
 
-The products that serve an operand round it here, too. PyTorch's fake_quantize multiplies by the inverse scale, and so rounds some weights
-otherwise. Gradients pass straight through (Bengio et al., arXiv:1308.3432). Weights that are zero stay zero, and with them the masks.
+Operands are rounded by the same products as in serving. PyTorch's fake_quantize multiplies by the inverse scale, which rounds some weights
+differently. Gradients pass straight through the rounding (Bengio et al., arXiv:1308.3432). Zero weights stay zero, so masks hold.
 """
 
 import copy
@@ -43,7 +43,7 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True)
 class Operands:
-    """What serving rounds. largest: of each layer's inputs, by the layer's name. dtype: of weights and inputs before they are rounded."""
+    """The operands that serving rounds. largest: the input range of each layer, by name. dtype: of weights and inputs before rounding."""
 
     fmt: str
     largest: Mapping[str, float]
@@ -52,7 +52,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How to train: by the settings of the run. epochs: may be a fraction. Its learning rate falls evenly to zero."""
+    """How to train, from the settings of the run. epochs: may be a fraction. The learning rate falls linearly to zero."""
 
     epochs: float
     optimizer: DictConfig
@@ -62,7 +62,7 @@ class Tuning:
 
 
 def tuning_of(config: dict[str, Any], epochs: float, lr_share: float) -> Tuning:
-    """config: of the run. lr_share: of its learning rate. Raises UserError for a record without the settings of a training."""
+    """config: of the run. lr_share: share of its learning rate. Raises UserError if the record lacks the settings of a training."""
     try:
         run = {key: config[key] for key in ("optimizer", "label_smoothing", "seed")}
         lr = {key: run["optimizer"][key] for key in ("name", "weight_decay", "lr")}["lr"]
@@ -76,9 +76,9 @@ def tuning_of(config: dict[str, Any], epochs: float, lr_share: float) -> Tuning:
 
 
 def finetuned(found: Trained, tuning: Tuning, operands: Operands, val: Samples) -> tuple[Trained, dict[str, Any]]:
-    """The model as it did best on `val` with rounded operands, which is `found` where no epoch helped; and what deploy.json says of it.
+    """(the model of the epoch that was best on `val` with rounded operands, the entry for deploy.json).
 
-    Raises UserError where no layer multiplies 8 bits, or memory runs out.
+    The model is `found` if no epoch helped. Raises UserError if no layer multiplies 8 bits, or if memory runs out.
     """
     mode = MODES["fp32" if val.device.type == "cpu" else "tf32"]  # TF32 rounds far less than 8 bits do
     cuda = [val.device] if val.device.type == "cuda" else []
@@ -103,7 +103,7 @@ def finetuned(found: Trained, tuning: Tuning, operands: Operands, val: Samples) 
 
 
 def round_operands(model: nn.Module, operands: Operands) -> None:
-    """Let every layer that serving quantises compute with rounded weights and inputs. Raises UserError where there is none."""
+    """Let every layer that serving quantises compute with rounded weights and inputs. Raises UserError if there is none."""
     rounded = 0
     for name, largest in operands.largest.items():
         layer = model.get_submodule(name)
@@ -118,7 +118,7 @@ def round_operands(model: nn.Module, operands: Operands) -> None:
 
 
 class WeightAsServed(nn.Module):
-    """A weight with the values that a product makes of it."""
+    """A parametrization: the weight with the values to which a product rounds it."""
 
     def __init__(self, product: Quantised | Fp8, dtype: torch.dtype):
         super().__init__()
@@ -139,14 +139,14 @@ def _inputs_as_served(product: Quantised | Fp8, largest: float, dtype: torch.dty
 
 
 def _straight_through(x: Tensor, rounded: Tensor) -> Tensor:
-    """`rounded` to the bit, with the gradient of `x`."""
+    """Exactly the values of `rounded`, with the gradient of `x`."""
     return rounded + (x - x.detach())
 
 
 def _train(
     model: nn.Module, tuning: Tuning, found: Trained, val: Samples, weights: Mapping[str, Tensor]
 ) -> tuple[Metrics, Metrics, dict[str, Tensor] | None]:
-    """(metrics before, those of the best epoch, its weights), which are None where no epoch is better than none."""
+    """(metrics before training, metrics of the best epoch, its weights). The weights are None if no epoch is better than no training."""
     data, score = tuning.data, partial(_score, kind=val.kind)
 
     def look(when: str) -> Metrics:
@@ -175,7 +175,7 @@ def _batches(loader: TrainLoader) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _steps(model: nn.Module, tuning: Tuning, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> Iterator[Tensor]:
-    """The loss of each step. Zeros get no gradients, and hence no momentum."""
+    """The loss of each step. Zero weights of matrices get no gradient, and hence no momentum."""
     optimizer = build_optimizer(model, tuning.optimizer)
     schedule = LinearLR(optimizer, 1.0, 0.0, steps)
     pruned = [(weight, away) for weight in model.parameters() if weight.dim() >= 2 and (away := weight == 0).any()]
@@ -196,7 +196,7 @@ def _steps(model: nn.Module, tuning: Tuning, batches: Iterator[tuple[Tensor, Ten
 
 
 def _score(metrics: Metrics, kind: str) -> tuple[float, ...]:
-    """Larger is better: the accuracy, and of equal ones the loss; of language models the loss alone, as in training."""
+    """A sort key, larger is better: by accuracy, then by loss; for language models by loss alone, as in training."""
     return (-metrics["val/loss"],) if kind == "lm" else (metrics["val/accuracy"], -metrics["val/loss"])
 
 

@@ -1,4 +1,4 @@
-"""Fold batch norm into the convolution before it: one kernel less, and a convolution with a bias, as a product of rows has."""
+"""Fold batch norm into the convolution before it. This saves a kernel, and the product that replaces the convolution adds the bias."""
 
 import copy
 from collections import Counter
@@ -7,16 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from mpx.deploy.seen import seen
+from mpx.deploy.hooks import forward_hooks
 
 TOLERANCE = 1e-4  # relative error of the outputs in FP32
 
 
 @torch.no_grad()
 def folded(model: nn.Module, x: Tensor) -> nn.Module:
-    """A copy in which each Conv2d before a BatchNorm2d has the norm's scale and shift; `model` itself if that changes the results.
+    """A copy in which each Conv2d before a BatchNorm2d has the norm's scale and shift; `model` itself if the results would change.
 
-    model: in evaluation mode, in FP32. x: a batch, on which pairs are found and results are compared.
+    model: in evaluation mode, in FP32. x: a batch, to find the pairs and to compare the results.
     """
     pairs = _pairs(model, x)
     made = copy.deepcopy(model)
@@ -27,14 +27,14 @@ def folded(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 def same_outputs(made: nn.Module, model: nn.Module, x: Tensor) -> bool:
-    """Whether what was made of the model computes the same. Not so where an output of a replaced layer is read elsewhere, too."""
+    """Whether both compute the same. They do not if the model reads the output of a replaced layer at another place, too."""
     expected = model(x)
     return bool((made(x) - expected).norm() <= TOLERANCE * expected.norm())
 
 
 def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
-    """Names of convolutions and of the norms that read their outputs; each is called once."""
-    outputs: list[tuple[str, Tensor]] = []  # of convolutions, all kept alive, so that each is another object
+    """{convolution: the norm that reads its output}, by names. Both are called exactly once."""
+    outputs: list[tuple[str, Tensor]] = []  # of convolutions; kept alive, so that no two have the same id
     inputs: list[tuple[str, Tensor]] = []  # of norms
 
     def note(name: str, args: tuple, kwargs: dict, out: Tensor) -> None:
@@ -43,7 +43,7 @@ def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
     layers = dict(model.named_modules())
     convs = {name for name, layer in layers.items() if type(layer) is nn.Conv2d}
     norms = {name for name, layer in layers.items() if type(layer) is nn.BatchNorm2d and layer.track_running_stats}
-    with seen(model, convs | norms, note):
+    with forward_hooks(model, convs | norms, note):
         model(x)
     calls = Counter(name for name, _ in (*outputs, *inputs))
     return {conv: norm for conv, out in outputs for norm, x in inputs if out is x and calls[conv] == calls[norm] == 1}

@@ -1,4 +1,4 @@
-"""The jobs of one call: each serves one run in one format with one kind of weights. A job that fails does not stop the others."""
+"""The jobs of one call. Each serves one run in one format with one kind of weights. A failed job does not stop the others."""
 
 import os
 import sys
@@ -21,11 +21,11 @@ Row = dict[str, Any]  # of deploy.json
 
 def serve_all(
     run: str | None, accelerator: str, format: str | list[str], weights: str | list[str], out: str | None, ckpt: str | None,
-    model: Row | None = None, data: Row | None = None, **wishes,
+    model: Row | None = None, data: Row | None = None, **options,
 ) -> tuple[list[tuple[str, Row]], int]:  # fmt: skip
-    """Measure, write and show each job. The rows, each with its run's folder, and how many jobs failed.
+    """Measure, write and show each job. Returns (run's folder, row) of each, and the number of failed jobs.
 
-    Heavy imports start once the settings and the runs' records are good. Raises UserError if a single job fails.
+    Heavy imports start after the settings and the runs' records have been checked. Raises UserError if the only job fails.
     """
     runs = [None] if run is None else _runs(run)
     ways = list(product(listed(format), listed(weights)))
@@ -34,17 +34,17 @@ def serve_all(
     for name in runs:
         with attempts.next():
             folder, record = own_files(model, data, ckpt, out) if name is None else completed_run(name)
-            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if listed(wishes["export"]) else [])
+            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if listed(options["export"]) else [])
             records[folder] = record
     require_gpu("accelerator", accelerator, there=not no_gpu())
     rows = []
     for (folder, record), (fmt, kind) in product(records.items(), ways):
         with attempts.next(f"{folder} format={fmt} weights={kind}: "):
-            rows.append((str(folder), _serve(folder, record, accelerator, format=fmt, weights=kind, ckpt=ckpt, **wishes)))
+            rows.append((str(folder), _serve(folder, record, accelerator, format=fmt, weights=kind, ckpt=ckpt, **options)))
     return rows, attempts.failed
 
 
-def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | None, **wishes) -> Row:
+def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | None, **options) -> Row:
     with heavy():
         import torch
 
@@ -55,7 +55,7 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     there = torch.cuda.is_available()
     require_gpu("accelerator", accelerator, there=there)
     device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
-    row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **wishes)
+    row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
     add_row(folder, row)
@@ -67,7 +67,7 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
 
 
 class Attempts:
-    """Prints the error of each job and counts them. alone: there is one job, whose error is that of the call."""
+    """Prints and counts the errors of jobs. alone: there is only one job, whose error is raised instead."""
 
     def __init__(self, alone: bool):
         self.alone, self.failed = alone, 0
@@ -84,7 +84,7 @@ class Attempts:
 
 
 def _runs(run: str) -> list[str]:
-    """`run`, or the folders that it matches where it is a pattern. Raises UserError if there are none."""
+    """`run`, or the folders that match it if it is a pattern. Raises UserError if none does."""
     if "*" not in run or os.path.isdir(run):
         return [run]
     found = [name for name in sorted(glob(run)) if os.path.isdir(name)]

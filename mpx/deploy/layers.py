@@ -1,4 +1,4 @@
-"""Layers that compute what a Linear or Conv2d computes, by a product of rows: same inputs, same outputs, same memory layout."""
+"""Layers that replace a Linear or Conv2d by a product of rows. Inputs, outputs and memory layout are the same."""
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -9,13 +9,13 @@ ROWS = 32  # kernels take rows in multiples of this
 
 
 def as_matrix(layer: nn.Linear | nn.Conv2d) -> Tensor:
-    """Its weight as [out, in]. A filter's values lie in the order of `ConvRows`: channels innermost, so that 2:4 groups stay together."""
+    """The layer's weight as [out, in]. A filter's channels are innermost, as in `ConvRows`, so that 2:4 groups stay together."""
     weight = layer.weight.detach()
     return weight if isinstance(layer, nn.Linear) else weight.permute(0, 2, 3, 1).flatten(1)
 
 
 class Rows(nn.Module):
-    """Computes a layer in two parts: `product.prepare`, which a compiler fuses with what wrote the input, and `multiply`."""
+    """Computes a layer in two steps: `product.prepare`, which a compiler fuses with the operation before it, and `multiply`."""
 
     def __init__(self, product: Product):
         super().__init__()
@@ -31,7 +31,7 @@ class LinearRows(Rows):
 
 
 class ConvRows(Rows):
-    """A convolution without groups and dilation. Each output position is a row, the pixels under the filter its values."""
+    """A convolution without groups or dilation. Each output position is a row, whose values are the pixels under the filter."""
 
     def __init__(self, conv: nn.Conv2d, product: Product):
         super().__init__(product)
@@ -56,10 +56,6 @@ class ConvRows(Rows):
 def products(product: Product, rows: Tensor) -> Tensor:
     """rows: any number, [n, in]."""
     count = rows.shape[0]
-    if count % ROWS:  # pad copies even where there is nothing to add
+    if count % ROWS:  # pad copies even if it adds nothing
         rows = pad(rows, (0, 0, 0, -count % ROWS))
     return product(rows.contiguous())[:count]
-
-
-def by_product(layer: nn.Linear | nn.Conv2d, product: Product) -> Rows:
-    return LinearRows(product) if isinstance(layer, nn.Linear) else ConvRows(layer, product)

@@ -16,44 +16,44 @@ from mpx.data.workers import WorkerReader
 from mpx.measure.timing import median_time
 from mpx.training.meters import Meters
 
-BUDGET_S = 1.0  # of measuring latency, and throughput, of one batch size
-FEWEST, MOST = 10, 2000  # calls whose latency is measured
-SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+BUDGET_S = 1.0  # seconds for the latency, and for the throughput, of one batch size
+MIN_CALLS, MAX_CALLS = 10, 2000  # calls whose latency is measured
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Call = Callable[[Tensor], Tensor]
 Split = Images | Texts | Windows
 
 
 def throughput(call: Call, x: Tensor) -> float:
-    """Samples per second of calls in a row, each of which starts as soon as the device is ready."""
+    """Samples per second of calls in a row. Each starts as soon as the device is free."""
     return len(x) / median_time(lambda: call(x), x.device, BUDGET_S).seconds
 
 
 def latency(call: Call, x: Tensor) -> dict[str, float | int]:
-    """Percentiles in ms of single calls, from an input on the device to its result there, waited for each time."""
+    """Percentiles in ms of single calls, from the input on the device to the result on the device. Each call is waited for."""
     times, end = [], time.perf_counter() + BUDGET_S
-    while len(times) < FEWEST or (len(times) < MOST and time.perf_counter() < end):
+    while len(times) < MIN_CALLS or (len(times) < MAX_CALLS and time.perf_counter() < end):
         start = time.perf_counter()
         call(x)
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
         times.append((time.perf_counter() - start) * 1e3)
-    found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(list(SHARES.values()), dtype=torch.float64)).tolist()
-    return {f"latency_ms_{name}": value for name, value in zip(SHARES, found, strict=True)} | {"latency_calls": len(times)}
+    found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(list(PERCENTILES.values()), dtype=torch.float64)).tolist()
+    return {f"latency_ms_{name}": value for name, value in zip(PERCENTILES, found, strict=True)} | {"latency_calls": len(times)}
 
 
 def relative_error(found: Tensor, reference: Tensor) -> float | None:
-    """‖found − reference‖ ÷ ‖reference‖; None where it is not finite."""
+    """‖found − reference‖ ÷ ‖reference‖; None if that is not finite."""
     error = ((found.double() - reference.double()).norm() / reference.double().norm()).item()
     return error if math.isfinite(error) else None
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """As JSON can hold them: None for what is not finite."""
+    """The metrics as JSON can hold them: None in place of infinities and NaN."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 class Samples:
-    """A split of a data set on `device`. A context, since it may have worker processes. seed: of augmentation, which training data have."""
+    """A split of a data set on `device`, as a context, since it may have worker processes. seed: of the training data's augmentation."""
 
     def __init__(self, split: Split, kind: str, settings: dict[str, Any], device: torch.device, seed: int = 0):
         self.kind, self.split, self.device = kind, split, device
@@ -69,11 +69,11 @@ class Samples:
         return iter(EvalLoader(self.reader, len(self.split), size))
 
     def batch(self, size: int) -> Tensor:
-        """The inputs of the first `size` samples; from the start again where there are fewer."""
+        """The inputs of the first `size` samples, which repeat if there are fewer."""
         return next(iter(self.reader.batches(0, [torch.arange(size) % len(self.split)])))[0]
 
     def evaluate(self, call: Call, size: int, stage: str = "test") -> dict[str, float]:
-        """The metrics of a training's test, or of another `stage`, in batches of `size` and a smaller last one."""
+        """The metrics that training logs in this stage, in batches of `size` and a smaller last one."""
         meters = Meters().to(self.device)
         for x, y in self.batches(size):
             meters.add(call(x), y)

@@ -1,7 +1,7 @@
-"""A model as an ONNX graph, called by ONNX Runtime on a CPU, in FP32 or with INT8 products.
+"""Export a model to an ONNX graph, in FP32 or with INT8 products, and call it by ONNX Runtime on a CPU.
 
-INT8 weights have one scale for each output. Images: activations have fixed scales, found on the validation set (QDQ nodes). Texts:
-activations are scaled for each batch as it comes, since their ranges differ between tokens.
+INT8 weights have one scale per output. For images, activations have fixed scales from the validation set (QDQ nodes). For texts, the
+activations of each batch are scaled when it is computed, since their ranges differ between tokens.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ from mpx.settings.extras import install
 
 INPUT, OUTPUT = "x", "logits"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-PRODUCTS = {"Conv", "Gemm", "MatMul"}  # with INT8 operands where a DequantizeLinear makes their weight
+PRODUCTS = {"Conv", "Gemm", "MatMul"}  # they multiply INT8 if a DequantizeLinear produces their operands
 QUANTISED = ["Attention", "Conv", "LSTM", "MatMul"]  # not Gather: a table of embeddings would get one scale for all of its rows
 INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger"}
 
@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 
 class OnnxModel:
-    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError where ONNX Runtime refuses the graph."""
+    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError if ONNX Runtime refuses the graph."""
 
     def __init__(self, content: bytes):
         import onnxruntime
@@ -52,7 +52,7 @@ class OnnxModel:
 
 
 def exported(model: nn.Module, x: Tensor) -> bytes:
-    """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError where it has no such file."""
+    """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError if the export fails."""
     file = io.BytesIO()
     with as_runtime_errors(), quiet():
         made = torch.onnx.export(
@@ -64,16 +64,16 @@ def exported(model: nn.Module, x: Tensor) -> bytes:
 
 
 def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static: bool) -> bytes:
-    """The graph with INT8 products. batches: the inputs on which activations' scales are found, where they are static."""
+    """The graph with INT8 products. static: activations have fixed scales, from the inputs in `batches`."""
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
     from onnxscript import optimizer
 
-    # The graph computes an LSTM's weights from those of PyTorch, and what is computed would be rounded as an activation is.
+    # The graph computes an LSTM's weights from PyTorch's, and the quantiser would take a computed weight for an activation.
     any_size = {"input_size_limit": sys.maxsize, "output_size_limit": sys.maxsize}
     with as_runtime_errors(), quiet():
         model = optimizer.optimize(onnx.load_model_from_string(content), **any_size)
-    del model.graph.value_info[:]  # inferred anew; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
+    del model.graph.value_info[:]  # inferred again; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
     with tempfile.TemporaryDirectory() as folder, as_runtime_errors(), quiet():
         given, found = Path(folder) / "given.onnx", Path(folder) / "found.onnx"
         onnx.save(model, str(given))
@@ -99,14 +99,14 @@ def quantised_nodes(content: bytes) -> list[str]:
 
 
 def largest_weight() -> int:
-    """Of INT8 weights. Without VNNI, a CPU adds pairs of products of bytes in 16 bits, which saturate unless weights have 7 bits."""
+    """The largest INT8 weight. A CPU without VNNI adds pairs of products in 16 bits, which saturate unless weights have only 7 bits."""
     capabilities = torch.cpu.get_capabilities()
     exact = any(value and "vnni" in name for name, value in capabilities.items()) or capabilities.get("architecture") == "aarch64"
     return 127 if exact else 64
 
 
 class _Reader:
-    """Gives onnxruntime's calibration one batch after another, and None at the end."""
+    """Gives onnxruntime's calibration one batch at a time, and None at the end."""
 
     def __init__(self, batches: Iterable[Tensor]):
         self.batches: Iterator[Tensor] = iter(batches)
@@ -118,17 +118,17 @@ class _Reader:
 
 @contextmanager
 def as_runtime_errors() -> Iterator[None]:
-    """The exporter and onnxruntime have error classes without a common base, which all mean that this model is not possible."""
+    """Raise all errors as RuntimeError: those of the exporter and of onnxruntime have no common base, and all mean the same."""
     try:
         yield
     except Exception as error:
-        reason = error.__cause__ or error  # the exporter's own text is advice on how to mend PyTorch
+        reason = error.__cause__ or error  # the exporter's own text tells how to mend PyTorch
         raise RuntimeError(f"{type(reason).__name__}: {reason}") from error
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters advise on what their callers here cannot change, and print the graph of a model that they refuse."""
+    """Silence the exporters, which give advice that a user cannot follow and print the graph of a model that they refuse."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,6 +1,6 @@
-"""Products of rows with a weight, by each of the kernels of a GPU: [n, in] -> [n, out], contiguous.
+"""Products of rows with a weight, by each kernel of a GPU: [n, in] -> [n, out], contiguous.
 
-`prepare` brings a layer's input, of any shape, to the operand's format; `forward` multiplies rows of it. They are apart because a
+`prepare` converts a layer's input, of any shape, to the operand's format. `forward` multiplies its rows. They are separate because a
 convolution copies its input in between, and INT8 is half as much to copy.
 """
 
@@ -19,10 +19,10 @@ FP8 = FORMATS["fp8_e4m3"]
 
 
 @dataclass(frozen=True)
-class Way:
+class Epilogue:
     """How a 2:4 product becomes [rows, out] with the bias added.
 
-    transposed: cuSPARSELt writes it so; otherwise it is turned afterwards. bias: cuSPARSELt adds the bias.
+    transposed: cuSPARSELt writes the result transposed; otherwise it is transposed afterwards. bias: cuSPARSELt adds the bias.
     """
 
     transposed: bool
@@ -32,7 +32,7 @@ class Way:
         return f"{'written' if self.transposed else 'turned'}{', bias within' if self.bias else ''}"
 
 
-WAYS = (Way(True, True), Way(True, False), Way(False, False))
+EPILOGUES = (Epilogue(True, True), Epilogue(True, False), Epilogue(False, False))
 
 
 class Product(nn.Module):
@@ -43,7 +43,7 @@ class Product(nn.Module):
         self.out = len(weight)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        self.register_buffer("scale", None)  # of the product, where its operands have scales
+        self.register_buffer("scale", None)  # of the product, if its operands have scales
 
     def prepare(self, x: Tensor) -> Tensor:
         return x
@@ -53,13 +53,13 @@ class Product(nn.Module):
 
 
 def int8_rows(weight: Tensor, largest: int = INT8_LARGEST) -> tuple[Tensor, Tensor]:
-    """(int8 [out, in], FP32 [out]): a matrix as integers up to `largest`, with the scale of each row."""
+    """(int8 [out, in], FP32 [out]): the matrix as integers up to `largest`, and the scale of each row."""
     scale = weight.float().abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / largest
     return (weight.float() / scale[:, None]).round().to(torch.int8), scale
 
 
 def fp8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(E4M3 [out, in], FP32 scalar): a matrix in FP8, with its scale."""
+    """(E4M3 [out, in], FP32 scalar): the matrix in FP8, and its scale."""
     scale = weight.float().abs().max().clamp_min(torch.finfo(torch.float32).tiny) / FP8.largest
     return (weight.float() / scale).to(FP8.dtype), scale
 
@@ -67,8 +67,8 @@ def fp8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Quantised(Product):
     """INT8: one scale for each row of the weight, one for all activations. Source: Wu et al., arXiv:2004.09602.
 
-    largest: the activations' magnitude that becomes 127; what is larger is cut. The result has the dtype of `weight`. step: the value of
-    an activation of 1.
+    largest: the magnitude of activations that becomes 127; larger ones are clipped. step: the value of the integer 1. The result has the
+    dtype of `weight`.
     """
 
     quantise = staticmethod(int8_rows)
@@ -110,38 +110,38 @@ class Fp8(Product):
 
 
 class Product2of4(Product):
-    """Multiplies with a weight of the 2:4 pattern. The first call with a number of rows searches the algorithm."""
+    """Multiplies with a 2:4 weight. The first call with each number of rows searches for the algorithm."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, way: Way):
+    def __init__(self, weight: Tensor, bias: Tensor | None, epilogue: Epilogue):
         super().__init__(weight, bias)
         self.dtype, self.inputs = weight.dtype, weight.shape[1]
-        self._pack(way)
+        self._pack(epilogue)
 
-    def _pack(self, way: Way) -> None:
-        self.way, self.operand = way, str(self.weight.dtype).removeprefix("torch.")
+    def _pack(self, epilogue: Epilogue) -> None:
+        self.epilogue, self.operand = epilogue, str(self.weight.dtype).removeprefix("torch.")
         self.weight = compress_2of4(self.weight)
         self.ids: dict[int, int] = {}  # of algorithms, by the number of rows
 
     def forward(self, rows: Tensor) -> Tensor:
         count = len(rows)
         if count not in self.ids:
-            within = self.bias is not None and self.way.bias
+            within = self.bias is not None and self.epilogue.bias
             result = str(self.dtype).removeprefix("torch.")
-            problem = Problem(self.operand, result, self.out, self.inputs, count, within, self.scale is not None, self.way.transposed)
+            problem = Problem(self.operand, result, self.out, self.inputs, count, within, self.scale is not None, self.epilogue.transposed)
             self.ids[count] = fastest(problem)
         return product_2of4(
-            rows, self.weight, self.bias, self.scale, self.dtype, self.out, self.ids[count], self.way.transposed, self.way.bias
+            rows, self.weight, self.bias, self.scale, self.dtype, self.out, self.ids[count], self.epilogue.transposed, self.epilogue.bias
         )
 
 
 class Quantised2of4(Product2of4, Quantised):
-    """INT8 with a weight of the 2:4 pattern."""
+    """INT8 with a 2:4 weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, largest: float, way: Way):
+    def __init__(self, weight: Tensor, bias: Tensor | None, largest: float, epilogue: Epilogue):
         Quantised.__init__(self, weight, bias, largest)
         self.inputs = weight.shape[1]
         self.bias = bias  # in the result's dtype, as cuSPARSELt adds it
-        self._pack(way)
+        self._pack(epilogue)
 
 
 @torch.library.custom_op("mpx::product_2of4", mutates_args=())
@@ -149,7 +149,7 @@ def product_2of4(
     rows: Tensor, packed: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: torch.dtype, out: int,
     algorithm: int, transposed: bool, within: bool,
 ) -> Tensor:  # fmt: skip
-    """[n, in] -> [n, out], contiguous. An operation of its own, so that torch.compile takes it as it is."""
+    """[n, in] -> [n, out], contiguous. A custom operation, so that torch.compile does not look into it."""
     result = None if rows.dtype == dtype else dtype
     found = mm_2of4(packed, rows.t(), result, bias=bias if within else None, scale=scale, transposed=transposed, alg_id=algorithm)
     if not transposed:

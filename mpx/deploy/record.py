@@ -1,4 +1,4 @@
-"""The files of a run that deploying reads and writes, apart from its checkpoint: result.json and deploy.json."""
+"""Read a run's result.json, and read and write its deploy.json."""
 
 import json
 import os
@@ -14,19 +14,21 @@ from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import try_writing, write_whole
 
 CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder
-MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
-PATIENCE = 10  # seconds to wait for another process that has locked the folder
-KEY = ("format", "weights", "device")  # one row each
+MAX_BYTES = 2**28  # of a result.json, which has some kilobytes per layer
+MAX_WAIT_S = 10  # for another process that has locked the folder
+ROW_KEY = ("format", "weights", "device")  # deploy.json has one row for each combination
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
-    """The folder and the record of the run that `run` names. Raises UserError where no completed run of this mpx is there."""
+    """The folder and the record of the run that `run` names. Raises UserError if it is not a completed run of this version of mpx."""
     folder = Path(run)
     if not os.path.isdir(folder):  # Path.is_dir raises where a name is too long or a folder may not be read
-        raise UserError(f"run={run} is no folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
+        raise UserError(f"run={run} is not a folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
     if not os.path.isfile(folder / RESULT):
-        raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
-    record = read_result(folder) if os.path.getsize(folder / RESULT) <= MOST_BYTES else None
+        raise UserError(
+            f"run={run} has no {RESULT}: it is not a run's folder, or its run has not ended. Give the folder of a completed run."
+        )
+    record = read_result(folder) if os.path.getsize(folder / RESULT) <= MAX_BYTES else None
     config = record.get("config") if record is not None else None
     if isinstance(config, dict) and (config.get("loop") == OWN_LOOP or "module" in config):
         whose = "a module of your own" if "module" in config else "a loop of your own"
@@ -43,7 +45,7 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _settings(record: dict[str, Any]) -> bool:
-    """Whether the settings and metrics that are read are there."""
+    """Whether the record has the settings and metrics that deploying reads."""
     config, metrics = record.get("config"), record.get("metrics")
     return (
         isinstance(record.get("setting"), dict)
@@ -55,23 +57,23 @@ def _settings(record: dict[str, Any]) -> bool:
 
 
 def tested_whole(trainer: dict[str, Any]) -> bool:
-    """Whether the training's test took the whole test set. The share 1.0 is all batches, and the number 1 is one of them."""
+    """Whether the training tested the whole test set. The share 1.0 means all batches, the number 1 one batch."""
     limit = trainer.get("limit_test_batches")
     return isinstance(limit, float) and limit == 1
 
 
 def own_files(model: dict[str, Any], data: dict[str, Any], ckpt: str, out: str | None) -> tuple[Path, dict[str, Any]]:
-    """The folder of deploy.json and what is known of weights that mpx.train did not record, in the form of a run's record."""
+    """The folder of deploy.json for weights without a run, and what is known of them, in the form of a run's record."""
     weights = Path(ckpt)
     folder = weights.with_name(f"{weights.name}-served") if out is None else Path(out)
     return folder, {"config": {"model": model, "data": data, "trainer": {}}, "metrics": {}}
 
 
 def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-    """Raise UserError where `add_row` would, or writing these names, before minutes of measuring and not after them."""
+    """Raise UserError before the measuring if `add_row`, or writing files of these names, would fail after it."""
     rows_of(folder)
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    lock = folder / LOCK  # of a run that another user has trained
+    lock = folder / LOCK  # it may be another user's
     locks = not os.path.lexists(lock) or (os.path.isfile(lock) and os.access(lock, os.W_OK))
     try:
         try_writing(there, *((files, folders) if there == folder else ()))
@@ -87,11 +89,11 @@ def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[st
 
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
-    """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
+    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / LOCK, timeout=PATIENCE):  # another command may add its own row at this moment
-            rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in KEY)]
+        with FileLock(folder / LOCK, timeout=MAX_WAIT_S):  # another command may add its own row at this moment
+            rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in ROW_KEY)]
             write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except Timeout:
         raise UserError(f"{folder} is in use by another process, so {DEPLOYED} has no new row. Wait for it, then repeat.") from None
@@ -100,7 +102,7 @@ def add_row(folder: Path, row: dict[str, Any]) -> None:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Raises UserError for a file that is there and holds no rows: it is not overwritten."""
+    """The rows of the folder's deploy.json. Raises UserError for a file that mpx did not write, which must not be overwritten."""
     path = folder / DEPLOYED
     if not os.path.lexists(path):
         return []

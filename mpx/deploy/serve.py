@@ -1,4 +1,4 @@
-"""Serve one run in one format: build it, choose how to serve it, measure that, evaluate it on the test set."""
+"""Serve one run in one format: build the model, choose how to serve it, measure its speed, evaluate it on the test set."""
 
 import io
 import math
@@ -23,8 +23,8 @@ from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
 from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
+from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
-from mpx.deploy.table import OWN
 from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
@@ -42,9 +42,9 @@ def serve(
     *, format: str, weights: str, backend: str, batch: list[int], export: str | list[str], finetune: dict[str, float],
     target: str | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A row of deploy.json for the run in `folder`, whose record this is; with `ckpt`, for the weights in that file.
+    """A row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`.
 
-    announce: is told what is being measured. Raises UserError for a wish that this run or device cannot meet.
+    announce: called with the name of what is measured next. Raises UserError for settings that this run or device does not support.
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
     kinds = listed(export)
@@ -54,26 +54,28 @@ def serve(
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
-            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # PyTorch joins no BF16 weights
+            warnings.filterwarnings(
+                "ignore", "RNN module weights are not part of single contiguous chunk"
+            )  # PyTorch does not join BF16 weights
             data, settings = as_trained.data, record["config"]["data"]
             test, val = (opened.enter_context(Samples(split, data.spec.kind, settings, device)) for split in (data.test, data.val))
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())
             inputs = partial(_calibration, val, sizes[-1])
-            ready = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
+            prepared = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
                 callers = Callers(format, device, test.kind, partial(inputs, MODES["fp32"], CPU))
-                files = programs(kinds, ready.found, mode, callers, test, ready.references, announce)
-                dense, x = in_format(ready.found, mode, device), cast(test.batch(sizes[-1]), mode)
-                choice = choose(dense, x, format, weights, wanted, callers, ready.ranges, announce)
-                del dense, x  # they do not count as memory where other weights are served
-                measured = _measured(choice, callers, mode, test, ready.references, announce)
-                algorithms.stop()  # a child of this process would count as another one where NVML shows the host's process numbers
+                files = programs(kinds, prepared.found, mode, callers, test, prepared.references, announce)
+                dense, x = in_format(prepared.found, mode, device), cast(test.batch(sizes[-1]), mode)
+                choice = choose(dense, x, format, weights, wanted, callers, prepared.ranges, announce)
+                del dense, x  # they must not count as memory if other weights are served
+                measured = _measured(choice, callers, mode, test, prepared.references, announce)
+                algorithms.stop()  # in a container NVML shows the host's process ids, and its child would count as another process
                 alone, reason = checks.verdict()
                 if "safetensors" in kinds:
-                    files["safetensors"] = _weights(as_trained, ready, choice, format, mode, record)
+                    files["safetensors"] = _weights(as_trained, prepared, choice, format, mode, record)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
@@ -83,15 +85,15 @@ def serve(
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
-    return asked | measured | {"finetune": ready.tuned} | _chosen(choice, callers) | {"exports": exports} | where
+    return asked | measured | {"finetune": prepared.tuned} | _chosen(choice, callers) | {"exports": exports} | where
 
 
 @dataclass(frozen=True)
-class Ready:
+class Prepared:
     """A model that can be served in one format.
 
-    references: its outputs in FP32, by batch size. ranges: of its layers' inputs, for 8 bits on a GPU. tuned: what deploy.json says of its
-    fine-tuning.
+    references: its outputs in FP32, by batch size. ranges: of its layers' inputs, for 8 bits on a GPU. tuned: the entry of its fine-tuning
+    for deploy.json.
     """
 
     found: Trained
@@ -103,44 +105,44 @@ class Ready:
 def _prepare(
     as_trained: Trained, mode: Mode, fmt: str, tuning: Tuning | None, test: Samples, val: Samples,
     calibration: Callable[[], Iterator[Tensor]], sizes: list[int],
-) -> Ready:  # fmt: skip
+) -> Prepared:  # fmt: skip
     references, device = _references(as_trained, test, sizes), test.device
     found = _in_layers(as_trained, test.batch(2).cpu(), device)
     if fmt not in QUANTISED or (device.type == "cpu" and tuning is None):
-        return Ready(found, references, {}, None)
+        return Prepared(found, references, {}, None)
     with float32_matmuls(mode, emulate=False):
         ranges = calibrate.ranges(in_format(found, mode, device), calibration, fmt)
         if tuning is None:
-            return Ready(found, references, ranges, None)
+            return Prepared(found, references, ranges, None)
         found, tuned = finetuned(found, tuning, Operands(fmt, ranges, mode.weights), val)
-    return Ready(found, _references(found, test, sizes), ranges, tuned)
+    return Prepared(found, _references(found, test, sizes), ranges, tuned)
 
 
 def _chosen(choice: Choice, callers: Callers) -> dict[str, Any]:
     return {
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
         **_size_and_quantised(choice, callers),
-        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN))} for layer in choice.layers],
+        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN_KERNEL))} for layer in choice.layers],
         "candidates": choice.candidates,
         "refused": choice.refused,
     }
 
 
 def _references(found: Trained, test: Samples, sizes: list[int]) -> dict[int, Tensor]:
-    """What the model computes in FP32 for the batch of each size, on the CPU."""
+    """The model's FP32 outputs for a batch of each size, moved to the CPU."""
     with float32_matmuls(MODES["fp32"], emulate=False):
         model = in_format(found, MODES["fp32"], test.device)
         return {size: model(test.batch(size)).cpu() for size in sizes}
 
 
 def _in_layers(found: Trained, x: Tensor, device: torch.device) -> Trained:
-    """With batch norms in the convolutions before them; on a GPU also with attention's projections as layers, which its kernels compute."""
+    """Fold batch norms into convolutions. On a GPU, also give attention layers for its projections, which other kernels can serve."""
     model = folded(found.model, x) if found.data.spec.kind == "image" else found.model
     return Trained(split(model, x) if device.type == "cuda" else model, found.data)
 
 
 def _calibration(val: Samples, size: int, mode: Mode, device: torch.device) -> Iterator[Tensor]:
-    """Inputs of the validation set, as a model in `mode` on `device` takes them."""
+    """Inputs of the validation set, in `mode` and on `device`."""
     size = min(size, calibrate.SAMPLES)
     return (cast(x, mode).to(device) for x, _ in islice(val.batches(size), math.ceil(calibrate.SAMPLES / size)))
 
@@ -148,12 +150,12 @@ def _calibration(val: Samples, size: int, mode: Mode, device: torch.device) -> I
 def _measured(
     choice: Choice, call_by: Callable[[nn.Module, str], Call], mode: Mode, test: Samples, references: dict[int, Tensor], announce: Announce
 ) -> dict[str, Any]:
-    """Speed at each batch size, from small to large; memory; and by what then serves the largest, the metrics of the test set."""
+    """The speed at each batch size, from small to large, the memory, and the test metrics, in batches of the largest size."""
     reset_peak(test.device)
     backend = choice.backend
     speed: list[dict[str, Any]] = []
     for size, reference in references.items():
-        served = None  # and with it the recordings of the size before
+        served = None  # frees the recordings of the size before
         free()
         served, x = call_by(choice.model, backend), cast(test.batch(size), mode)
         announce(f"{backend}, batch {size}")
@@ -181,13 +183,13 @@ def _size_and_quantised(choice: Choice, callers: Callers) -> dict[str, Any]:
     return {"weights_gib": file.tell() / GIB, "quantised_layers": [name for name, kernel in choice.kernels.items() if kernel.quantised]}
 
 
-def _weights(as_trained: Trained, ready: Ready, choice: Choice, fmt: str, mode: Mode, record: dict[str, Any]) -> File:
-    """With 8 bits the weights that are served. Otherwise they have the names of the trained model, which a folded one has not."""
+def _weights(as_trained: Trained, prepared: Prepared, choice: Choice, fmt: str, mode: Mode, record: dict[str, Any]) -> File:
+    """The served weights if they have 8 bits; otherwise the trained ones in the format, under the names of the trained model."""
     if fmt not in QUANTISED:
         return weights_file(in_format(as_trained, mode, CPU), fmt, {}, record)
-    model = in_format(ready.found, mode, CPU)
+    model = in_format(prepared.found, mode, CPU)
     if choice.backend == "onnx":
         layers = dict.fromkeys(name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d)))
     else:
-        layers = {name: ready.ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
+        layers = {name: prepared.ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
     return weights_file(model, fmt, layers, record)

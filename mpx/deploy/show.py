@@ -1,22 +1,23 @@
-"""The tables of what is served: speed by batch size, and which layers are worth a 2:4 kernel."""
+"""Print the tables: the speed by batch size, and the layers for which a 2:4 kernel is worth it."""
 
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from mpx.compare.deployed import device_of
 from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import tested_whole
-from mpx.deploy.table import OWN
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
 from mpx.render.table import Column, Table, console, print_table, words
 
-MOST_LAYERS = 40  # lines of the table of layers
+MAX_LAYERS = 40  # lines of the table of layers
 Row = dict[str, Any]
 
 
 def show(row: Row, record: dict[str, Any]) -> None:
-    """row: of deploy.json. record: of the run that is served."""
+    """row: of deploy.json. record: of the served run."""
     print_table(_speed(row))
     if any(layer["ms"] for layer in row["layers"]):
         print_table(_layers(row))
@@ -25,7 +26,7 @@ def show(row: Row, record: dict[str, Any]) -> None:
 
 
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
-    """One table over several rows, each with its run's folder: the figures by which one chooses."""
+    """One table of several rows, with the figures that matter for a choice. rows: each with its run's folder."""
     metrics = {_metric(row["metrics"]) for _, row in rows}
     folders = {os.path.abspath(folder) for folder, _ in rows}  # a sweep may name some by relative paths
     several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
@@ -52,8 +53,6 @@ def _line(row: Row) -> list[str]:
 
 
 def _speed(row: Row) -> Table:
-    environment = row["environment"]
-    device = environment["device"][0] if row["device"] == "cuda" else f"{environment['cpu'] or 'CPU'}, {environment['threads']} threads"
     heads = ("batch", "samples/s", "latency p50", "p95", "p99", "error to FP32")
     lines = [
         [
@@ -64,7 +63,8 @@ def _speed(row: Row) -> Table:
         ]
         for at in row["speed"]
     ]
-    return Table(f"{row['format']}, {_weights(row)}, {row['backend']} on {device}", [Column(head) for head in heads], lines)
+    title = f"{row['format']}, {_weights(row)}, {row['backend']} on {device_of(row) or 'a CPU'}"
+    return Table(title, [Column(head) for head in heads], lines)
 
 
 def _weights(row: Row) -> str:
@@ -73,14 +73,14 @@ def _weights(row: Row) -> str:
 
 def _layers(row: Row) -> Table:
     heads = [*words("layer", "weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms")), *words("served by")]
-    lines = [_layer(layer) for layer in row["layers"] if layer["ms"]][:MOST_LAYERS]
+    lines = [_layer(layer) for layer in row["layers"] if layer["ms"]][:MAX_LAYERS]
     return Table("Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others", heads, lines)
 
 
 def _layer(layer: Row) -> list[str]:
     times = {"own": [], "dense": [], "2:4": []}
     for name, ms in layer["ms"].items():
-        times["own" if name == OWN else "2:4" if "2:4" in name else "dense"].append(ms)
+        times["own" if name == OWN_KERNEL else "2:4" if "2:4" in name else "dense"].append(ms)
     fastest = (f"{min(found):.4f}" if found else UNKNOWN for found in times.values())
     return [layer["name"], "×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
 
@@ -106,8 +106,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         lines.append("The model as a whole is fastest dense.")
     if row["quantised_layers"]:
         lines.append(f"{len(row['quantised_layers'])} layers multiply {row['format'].upper()}.")
-    if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MOST_LAYERS:
-        lines.append(f"The table shows {MOST_LAYERS} of {measured} layers; deploy.json has all.")
+    if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MAX_LAYERS:
+        lines.append(f"The table shows {MAX_LAYERS} of {measured} layers; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
         lines.append(_tuning(tuned))
     rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
@@ -141,7 +141,7 @@ def _tuning(tuned: Row) -> str:
         f"{key.replace('/', ' ')} {number(tuned['before'][key], '.4f')} → {number(tuned['after'][key], '.4f')}"
         for key in (name, "val/loss")
     )
-    verdict = "served so" if tuned["kept"] else "no better, so that the model is served without"
+    verdict = "served so" if tuned["kept"] else "no better, so the model is served without it"
     return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {', '.join(changes)}; {verdict}"
 
 

@@ -37,7 +37,7 @@ class Precision(ModePrecision):
             raise UserError(f"mpx.Precision({mode!r}): no such mode.{nearest(str(mode), MODES)} Allowed: {', '.join(MODES)}.")
         if loss_scale and not MODES[mode].scaled:
             raise UserError(f"mpx.Precision({mode!r}) scales no loss. Leave {min(loss_scale)} out, or use mpx.Precision('amp').")
-        self.wish = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
+        self.requested = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
         usual = defaults("precision", mode).get("loss_scale", {})
         scale = checked("precision.loss_scale", loss_scale, usual, "mpx.Precision")
         max_skips = scale.pop("max_skips", None)
@@ -48,7 +48,7 @@ class Precision(ModePrecision):
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Lightning calls this when it starts, and only then knows the device."""
         self.device = module.trainer.strategy.root_device
-        self.emulate = emulated(self.mode, self.device, self.wish)
+        self.emulate = emulated(self.mode, self.device, self.requested)
         self._switches.enter_context(float32_matmuls(self.mode, emulate=self.emulate))
         return super().convert_module(module)
 

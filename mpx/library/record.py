@@ -17,7 +17,7 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
-from mpx.precision.theirs import mode_of
+from mpx.precision.plugin_mode import mode_of
 from mpx.private.lightning import combine_what_is_logged
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name, stage_of

@@ -49,7 +49,7 @@ def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: floa
     mode, kept = MODES.get(name), seen.record()
     kept["as_promised"] = {} if mode is None else seen.shares(mode)
     found = {"mode": name, "emulated": False, "formats": None if mode is None else mode.formats}
-    found |= {"formats_reason": f"{name} is no precision mode of mpx"} if mode is None else {}
+    found |= {"formats_reason": f"{name} is not a precision mode of mpx"} if mode is None else {}
     found |= {"observed": seen.observed(), "audit": kept, "loss_scale": None}
     scaled = scaler is not None and scaler.is_enabled()
     if scaled:

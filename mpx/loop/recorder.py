@@ -209,7 +209,7 @@ class Recorder:
         self._first_scale = scaler.get_scale()
 
     def start_over(self) -> None:
-        """The loop begins anew, with other batches: the steps so far count for the time to train alone."""
+        """The loop begins again, with other batches: the steps so far count for the time to train alone."""
         if self._begun:
             self._windows.start_over()
             self._samples.clear()

@@ -11,7 +11,7 @@ from mpx.errors import UserError
 from mpx.render import tensorboard
 from mpx.training.curves import CurveFile
 
-MOST = 1000  # values that wait; reading them then waits for the device once
+MAX_WAITING = 1000  # values that wait; reading them then waits for the device once
 
 Value = float | int | Tensor
 
@@ -42,7 +42,7 @@ class Scalars:
     def add(self, values: Mapping[str, Value], step: int) -> None:
         """values: of `number`. A tensor is copied on its device, since the next step may overwrite it."""
         self._waiting += [(tag, step, value.clone() if isinstance(value, Tensor) else value) for tag, value in values.items()]
-        if len(self._waiting) >= MOST:
+        if len(self._waiting) >= MAX_WAITING:
             self.write()
 
     def write(self) -> None:

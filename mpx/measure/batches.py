@@ -1,4 +1,4 @@
-"""How many samples a batch has, whatever its form."""
+"""Count the samples of a batch of any form."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
@@ -16,7 +16,7 @@ UNLIKE = "samples differ in size between batches, such as texts of several lengt
 def samples_in(batch: Any) -> int:
     """The length of the first tensor in `batch`: a tensor, or any nesting of mappings, lists, tuples and dataclasses.
 
-    Where the first tensor is one of a list of samples, such as images of several sizes with a list of their boxes, the length of the list.
+    If the first tensor is in a list of samples, such as images of several sizes with a list of their boxes, the length of that list.
     Raises UserError for a batch without a tensor that has dimensions.
     """
     if (found := _length(batch)) is None:
@@ -35,14 +35,14 @@ def samples_in(batch: Any) -> int:
 
 
 def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
-    """The shapes of the tensors in `batch` without their first dimension. Where they differ between batches, so does the arithmetic."""
+    """The shapes of the tensors in `batch` without their first dimension. If they differ between batches, so do the FLOPs per sample."""
     found: set[tuple[int, ...]] = set()
     _add_shapes(batch, found)
     return frozenset(found)
 
 
 def _add_shapes(part: Any, found: set[tuple[int, ...]]) -> None:
-    """Called in every step, so it looks at no single one of thousands of texts or numbers. Other objects may hold themselves."""
+    """Runs in every step, so it skips lists of texts or numbers. It also skips other objects, which may contain themselves."""
     if isinstance(part, Tensor):
         found.add(part.shape[1:])
     elif isinstance(part, list | tuple):
@@ -71,14 +71,14 @@ def _parts(batch: Any) -> Iterable[Any] | None:
 
 
 def _certain(part: Any) -> int | None:
-    """The samples of a part of a batch; None where it may mean something else, as a list of tensors may be several views of one batch."""
+    """The samples of a part of a batch; None if that is uncertain: a list of tensors may be several views of one batch."""
     if isinstance(part, list | tuple):
         return len(part) if _is_list_of_samples(part) else None
     return _length(part)
 
 
 def _is_list_of_samples(part: list | tuple) -> bool:
-    """Whether it can be nothing else: mappings, texts or numbers, or tensors of different lengths."""
+    """Whether it certainly is one: of mappings, texts or numbers, or of tensors of different lengths."""
     if all(isinstance(item, Tensor) and item.dim() for item in part):
         return len({item.shape[0] for item in part}) > 1
     return all(isinstance(item, Mapping | str | Number) for item in part)

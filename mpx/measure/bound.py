@@ -1,4 +1,4 @@
-"""Decide what holds a run back, from measured figures alone.
+"""Decide what limits the speed of a run, from measured figures alone.
 
 A step takes at least as long as each of these: waiting for its batch (input), launching every operation from the host (launch overhead),
 and computing on the device, which is limited by how much it moves (memory) or how much it calculates (arithmetic). A narrower format makes
@@ -10,35 +10,35 @@ from dataclasses import dataclass
 
 from mpx.measure.operations import Operation
 
-IDLE = 0.25  # share of a step; a device that is idle for longer gains little from faster computing
-MOSTLY_INPUT = 0.5  # share of the idle time; where waiting for batches takes more, the input is the cause
-FAR = 0.3  # share of the limit; an operation that reaches less is slow for another reason
-NO_TENSOR_CORES = 0.2  # share of the time in products; where more of it is without Tensor Cores, the sentence says so
+IDLE = 0.25  # share of a step; a device that idles longer gains little from faster arithmetic
+MOSTLY_INPUT = 0.5  # share of the idle time; if waiting for batches takes more, the input is the cause
+FAR_BELOW_LIMIT = 0.3  # share of the limit; an operation below it is slow for another reason
+NO_TENSOR_CORES = 0.2  # share of the time in products; if more of it is without Tensor Cores, the sentence says so
 
 
 @dataclass(frozen=True, kw_only=True)
 class Undisturbed:
-    """A training step that no profiler slows down. Times are in milliseconds."""
+    """A training step without a profiler. Times are in milliseconds."""
 
     on_gpu: bool
     step_ms: float
-    waited_ms: float  # in which the host waited for the batch
+    waited_ms: float  # the host's waiting for the batch
     loader: str  # resident or workers
     mode: str  # precision
     compiled: bool = False
     emulated: bool = False  # the precision, operation by operation
-    native: frozenset[str] = frozenset()  # precisions that the device has in hardware; emulating another one would be slower
+    native: frozenset[str] = frozenset()  # precisions that the device has in hardware; others would be emulated, which is slower
     devices: int = 1  # that train together
-    no_graphs: str | None = None  # why CUDA graphs cannot be advised; None where they can
+    no_graphs: str | None = None  # why CUDA graphs are not advised; None if they are
     no_compiling: str | None = None  # the same for torch.compile
     own: bool = False  # a module of the user's own, with loaders of its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Undisturbed):
-    """What decides: the step, and what its profile shows."""
+    """The figures that decide: the step, and its profile."""
 
-    busy_ms: float  # in which the device computed; on a CPU: inside operations
+    busy_ms: float  # the device's computing; on a CPU: inside operations
     launches: int | None  # kernels and copies; None on a CPU
     arithmetic_ms: float  # part of busy_ms: in operations that are limited by arithmetic
     memory_ms: float  # part of busy_ms: in operations that are limited by memory traffic
@@ -69,8 +69,8 @@ class Verdict:
 
 
 def times(rows: Iterable[Operation]) -> dict[str, float | None]:
-    """The fields of Evidence that follow from a step's operations. Where the limit is unknown, products count as arithmetic and all other
-    operations as memory. Communication with other devices counts as neither."""
+    """The fields of Evidence that follow from a step's operations. If an operation's limit is unknown, products count as arithmetic and
+    others as memory. Communication with other devices counts as neither."""
     rows = [row for row in rows if not row.name.startswith("c10d.")]
     parts = {bound: [row for row in rows if (row.bound or _guess(row)) == bound] for bound in ("arithmetic", "memory")}
     found = {f"{bound}_ms": sum(row.ms for row in part) for bound, part in parts.items()}
@@ -92,7 +92,7 @@ def _roofline(rows: list[Operation]) -> float | None:
 
 
 def decide(seen: Evidence) -> Verdict:
-    """Where the device is busy, the host does not hold the run back: a host that waits may wait for the device."""
+    """If the device is busy, the host is not the limit: a waiting host may be waiting for the device."""
     if seen.emulated:
         return Verdict("emulation", f"Held back by emulation: {_emulation(seen)}")
     if seen.idle >= IDLE:
@@ -139,7 +139,7 @@ def _launches(seen: Evidence) -> str:
 
 def _memory(seen: Evidence) -> str:
     total = seen.memory_ms + seen.arithmetic_ms
-    begin = f"{seen.memory_ms / total:.0%} of the time in operations goes to those that move more than they calculate"
+    begin = f"{seen.memory_ms / total:.0%} of the time in operations goes to operations that move more than they calculate"
     if _far(seen.memory_roofline):
         return f"{begin}, yet at {seen.memory_roofline:.0%} of the memory's limit: {_too_small(seen)}"
     reached = f", at {seen.memory_roofline:.0%} of the memory's limit" if seen.memory_roofline is not None else ""
@@ -163,7 +163,7 @@ def _either(seen: Evidence, *modes: str) -> str:
 
 
 def _far(roofline: float | None) -> bool:
-    return roofline is not None and roofline < FAR
+    return roofline is not None and roofline < FAR_BELOW_LIMIT
 
 
 def _too_small(seen: Evidence) -> str:

@@ -1,7 +1,7 @@
 """The limits of this machine, from results of mpx.bench, and a run's share of them: MFU (model FLOPs utilisation).
 
-A result counts only where it was measured on the same device, with the same PyTorch and driver, at the sizes that suit the device
-(size=auto), and while nothing else used it. On a CPU, the number of threads must be the same, and a busy CPU is named in the words.
+A result only counts if it was measured on the same device, with the same PyTorch and driver, at the device's usual sizes (size=auto), and
+while nothing else used it. On a CPU, the number of threads must be the same; if the CPU was busy, the words say so.
 """
 
 import json
@@ -66,8 +66,8 @@ def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
 
 
 def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float]:
-    """Returns rows, and the share of the CPU that was busy when they were measured. There are no rows where the file is missing, cannot
-    be read, is not as mpx.bench writes it, or is another machine's."""
+    """(rows, share of the CPU that was busy meanwhile). No rows if the file is missing, cannot be read, was not written by mpx.bench, or is
+    another machine's."""
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
@@ -96,8 +96,8 @@ def _sound(rate: Any) -> bool:
 def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
     """The highest rate at which this device can do a mix of work. flops: format -> operations in it.
 
-    The peaks are the vendor's dense figures where the card is known, else the fastest products that mpx.bench measured here, never a mix of
-    the two. With several formats, each part runs at its own peak: total ÷ Σ flops/peak.
+    The peaks are the vendor's dense figures if the card is known, otherwise the fastest products that mpx.bench measured here; never a mix
+    of the two. With several formats, each part runs at its own peak: total ÷ Σ flops/peak.
     """
     flops = {fmt: count for fmt, count in flops.items() if count > 0}
     if not flops:

@@ -1,4 +1,4 @@
-"""The environment of a run: enough to repeat the run, and nothing that names a person or a machine.
+"""Record the environment of a run: enough to repeat the run, and nothing that names a person or a machine.
 
 A value that is unknown is None, and `<name>_reason` says why.
 """
@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 
 def command() -> str | None:
-    """The command line of this process, quoted for a shell; None in a notebook, whose kernel's is of no use."""
+    """The command line of this process, quoted for a shell; None in a notebook, where it would be the kernel's."""
     if "ipykernel" in sys.modules:
         return None
     if Path(sys.argv[0]).name in SCRIPTS:

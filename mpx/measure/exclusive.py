@@ -1,4 +1,4 @@
-"""Find out whether another program uses the device or the CPU while a run is measured."""
+"""Check whether another program uses the device or the CPU while a run is measured."""
 
 import os
 import time
@@ -24,13 +24,13 @@ class ExclusivityChecks:
             self._shared = self._newest
 
     def verdict(self) -> tuple[bool | None, str | None]:
-        """Check once more. Returns the first result that found the device shared, else the newest; as `exclusive` returns it."""
+        """Check once more. Returns the first result that found the device shared, otherwise the newest, in the form of `exclusive`."""
         self.look()
         return self._shared or self._newest
 
 
 def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
-    """Whether no other process computes on `device` at this moment, and the reason where the answer is not True. None: unknown.
+    """(whether no other process computes on `device` at this moment, the reason if the answer is not True). None: unknown.
 
     Processes that this one started (the ranks of its run) do not count as others.
     """

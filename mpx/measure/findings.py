@@ -1,4 +1,4 @@
-"""The profile part of result.json: one step's times, its operations, and what holds it back."""
+"""The profile part of result.json: the times of one step, its operations, and its bottleneck."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,7 +16,7 @@ RECORDED = (  # fields of Evidence; the others are for the sentence alone
 
 @dataclass(frozen=True, kw_only=True)
 class Seen(Undisturbed):
-    """What a profile has measured. operations, layers: of a plain step."""
+    """The measurements of a profile. operations, layers: of a plain step."""
 
     traced: Busy | None  # `steps` steps together; None on a CPU
     steps: int
@@ -28,7 +28,7 @@ class Seen(Undisturbed):
 
     @property
     def busy_ms(self) -> float:
-        """Of one step. A compiled step on a CPU does not show its operations; there it is all the time but waiting for the batch."""
+        """Of one step. A compiled step on a CPU shows no operations; then the whole step counts, except the waiting for the batch."""
         if self.traced is not None:
             return self.traced.busy_ms / self.steps
         return max(0.0, self.step_ms - self.waited_ms) if self.compiled else sum(row.ms for row in self.operations)

@@ -13,7 +13,7 @@ OTHER_STEPS = "the module takes more optimizer steps in some batches than in oth
 
 
 class FirstStep(Callback):
-    """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is a warm-up step in any case.
+    """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is always a warm-up step.
 
     then: called after that batch. samples: a function from a batch to its number of samples, the same as the throughput's.
     """
@@ -23,9 +23,9 @@ class FirstStep(Callback):
     ):
         self.watchers, self.then, self.samples_of = watchers, then, samples
         self.samples = 0  # in the watched batch; 0 before it
-        self.unlike: str | None = None  # why its operations do not stand for those of the other batches
+        self.unlike: str | None = None  # why its operations are not representative of the other batches
         self._shapes: frozenset[tuple[int, ...]] = frozenset()  # of its samples
-        self._steps: int | None = None  # that it took in a manual optimization
+        self._steps: int | None = None  # optimizer steps of the first batch, in manual optimization
         self._stack: ExitStack | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:

@@ -4,11 +4,11 @@
         loss = model(x).sum(); loss.backward()
     counter.total
 
-PyTorch's counter knows matrix products, convolutions and attention. It counts products with a vector, nn.Bilinear and fused RNN
-operators as nothing. They are added here, the last with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same
-FLOPs on every device.
-The backward pass of a convolution is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of
-a dense one: of a depthwise convolution over C channels it counts C times too many.
+PyTorch's counter has formulas for matrix products, convolutions and attention. This module adds products with a vector, nn.Bilinear and
+fused RNN operators, which PyTorch counts as zero. RNNs have one formula for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the
+same FLOPs on every device.
+This module also replaces the formula for the backward pass of a convolution. PyTorch (2.14) counts the gradient of a grouped filter as that
+of a dense one, which is C times too many for a depthwise convolution over C channels.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
 """
 
@@ -34,10 +34,9 @@ Shape = tuple[int, ...]
 
 
 class FlopCounter(TorchDispatchMode):
-    """Enter it around a training step. `total` is what ran inside, by `model_flops`; element-wise operators count as nothing, as is usual.
+    """Enter it around a training step. `total` sums `model_flops` of its operations; element-wise operations count as zero, as usual.
 
-    PyTorch's FlopCounterMode follows the modules by hooks, with which torch.autograd.grad of a module's input fails, as a gradient penalty
-    takes it.
+    PyTorch's FlopCounterMode adds hooks to the modules, with which torch.autograd.grad of a module's input fails, as in a gradient penalty.
     """
 
     def __init__(self) -> None:
@@ -57,7 +56,7 @@ class FlopCounter(TorchDispatchMode):
 
 
 def model_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """As `operation_flops`, but 0 for what torch.utils.checkpoint computes again: it is work of the device, not arithmetic of the model.
+    """As `operation_flops`, but 0 for operations that torch.utils.checkpoint repeats, which are not part of the model's arithmetic.
 
     Source: Chowdhery et al., PaLM, arXiv:2204.02311 (appendix B).
     """
@@ -78,55 +77,33 @@ def _formulas() -> dict[Any, Any]:
         aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
         TRILINEAR: _trilinear,
         aten.convolution_backward: _convolution_backward,
-        CUDNN_RNN: _rnn_with_list,
-        CUDNN_RNN_BACKWARD: _rnn_with_list_backward,
-        aten.miopen_rnn: _rnn_with_list,
-        aten.miopen_rnn_backward: _rnn_with_list_backward,
-        aten.mkldnn_rnn_layer: _rnn_layer,
-        aten.mkldnn_rnn_layer_backward: _rnn_layer_backward,
+        aten.mkldnn_rnn_layer: lambda x, w_ih, w_hh, *_, **__: rnn_flop(x, [w_ih, w_hh]),
+        aten.mkldnn_rnn_layer_backward: lambda x, w_ih, w_hh, *_, **__: 2 * rnn_flop(x, [w_ih, w_hh]),
     }
-    attention_on_cpu = {CPU_ATTENTION: _attention, CPU_ATTENTION_BACKWARD: _attention_backward}  # PyTorch 2.11 has no formula for them
+    formulas |= dict.fromkeys((CUDNN_RNN, aten.miopen_rnn), lambda x, weights, *_, **__: rnn_flop(x, weights))
+    formulas |= dict.fromkeys((CUDNN_RNN_BACKWARD, aten.miopen_rnn_backward), lambda x, weights, *_, **__: 2 * rnn_flop(x, weights))
+    attention_on_cpu = {  # PyTorch 2.11 has no formula for them
+        CPU_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+        CPU_ATTENTION_BACKWARD: lambda grad, query, key, value, *_, **__: sdpa_backward_flop_count(grad, query, key, value),
+    }
     return formulas | {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
 
 
 def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
-    """Of the forward pass of all layers and directions. inputs: [T, B, in], [B, T, in] or packed [tokens, in].
+    """FLOPs of the forward pass of all layers and directions. The backward pass takes twice as many: gradients of inputs and of weights.
 
-    Each weight matrix multiplies one vector per token. For an LSTM that is 2·B·T·4H·(in + H) per layer and direction.
+    inputs: [T, B, in], [B, T, in] or packed [tokens, in]. Each weight matrix multiplies one vector per token: for an LSTM
+    2·B·T·4H·(in + H) per layer and direction.
     """
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
 
 
 def _trilinear(first, second, third, *lacking, **_) -> int:
-    """Of torch.nn.Bilinear and of each of its gradients. lacking: for each operand the dimensions of the product that it has not."""
+    """For torch.nn.Bilinear and each of its gradients. lacking: for each operand, the dimensions of the product that it lacks."""
     operands = [(iter(shape), lacks) for shape, lacks in zip((first, second, third), lacking[:3], strict=True)]
     return 2 * prod(max(1 if at in lacks else next(sizes) for sizes, lacks in operands) for at in range(len(first) + len(lacking[0])))
 
 
 def _convolution_backward(grad_out, inputs, weight, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted, **_):
-    """Each gradient takes as many as the forward pass. wanted: whether those of the inputs and of the weight are computed."""
+    """Each gradient takes as many FLOPs as the forward pass. wanted: whether the gradients of inputs and weight are computed."""
     return conv_flop_count(inputs, weight, grad_out, transposed=transposed) * sum(wanted[:2])
-
-
-def _rnn_with_list(inputs, weights, *_, **__) -> int:
-    return rnn_flop(inputs, weights)
-
-
-def _rnn_with_list_backward(inputs, weights, *_, **__) -> int:
-    return 2 * rnn_flop(inputs, weights)  # gradients of the inputs and of the weights
-
-
-def _rnn_layer(inputs, weight_ih, weight_hh, *_, **__) -> int:
-    return rnn_flop(inputs, [weight_ih, weight_hh])
-
-
-def _rnn_layer_backward(inputs, weight_ih, weight_hh, *_, **__) -> int:
-    return 2 * rnn_flop(inputs, [weight_ih, weight_hh])
-
-
-def _attention(query, key, value, *_, **__) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _attention_backward(grad_out, query, key, value, *_, **__) -> int:
-    return sdpa_backward_flop_count(grad_out, query, key, value)

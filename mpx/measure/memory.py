@@ -34,14 +34,14 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
 def held_by_others() -> tuple[float, float]:
     """Returns (used GiB of the current CUDA device that this process's allocator does not hold, the device's total GiB).
 
-    What this process holds outside the allocator counts as others', above all its CUDA context (about 0.5 GiB).
+    This process's memory outside the allocator, mainly its CUDA context (about 0.5 GiB), counts as others'.
     """
     free, total = torch.cuda.mem_get_info()
     return (total - free - torch.cuda.memory_reserved()) / GIB, total / GIB
 
 
 def _peak_rss() -> int:
-    """In bytes. On Linux VmHWM, because getrusage also counts what the parent process had before exec."""
+    """Peak resident memory in bytes. On Linux VmHWM, because getrusage also counts the parent process's memory before exec."""
     try:
         (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024

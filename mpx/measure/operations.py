@@ -63,7 +63,7 @@ class Operations(OperationRecorder):
 
     @property
     def rows(self) -> list[Operation]:
-        """One row for all calls of an operation in one format, the longest first. Calls that took no time (views) are left out."""
+        """One row for all calls of an operation in one format, the longest first, without calls that took no time (views)."""
         found: dict[tuple, Operation] = {}
         for call in map(self._read, self.calls):
             if call.ms and (self.device.type == "cuda" or call.moved):
@@ -104,7 +104,7 @@ def _collect(found: dict[tuple, Operation], key: tuple, call: Operation) -> None
 
 
 def of_kernels(kernels: dict[str, tuple[int, float]], steps: int) -> list[Operation]:
-    """Rows of a compiled step, whose fused kernels show no shapes: name, format where it is known, time. kernels: as in trace.Busy."""
+    """Rows of a compiled step, whose fused kernels show no shapes: name, format if known, time. kernels: as in trace.Busy."""
     rows = []
     for name, (times, ms) in kernels.items():
         fmt, cores = classify(name) or (None, None)
@@ -117,7 +117,7 @@ def _sizes(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> tuple[in
 
 
 def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
-    """Bytes: operands read once, results written once; 0 for a view, and for memory that nobody fills."""
+    """Bytes that must move: operands are read once, results are written once. 0 for a view and for uninitialised memory."""
     name = str(func.overloadpacket).removeprefix("aten.")
     if func.is_view or name in MOVES_NOTHING:
         return 0

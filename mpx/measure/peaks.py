@@ -1,9 +1,9 @@
 """Vendors' figures per card: TFLOP/s (int8: TOP/s) of a matrix product in each format, and GB/s of memory.
 
-Each figure is printed on the card's data sheet. It stands under `dense`, or under `sparse` if the sheet means 2:4 sparsity, which many
-sheets do not say beside the number. A dense figure that a sheet leaves out is half of the sparse one. FP64 is the figure of Tensor Cores if
-a card has them. FP8 means both E4M3 and E5M2. GeForce figures are those with FP32 accumulation, which PyTorch uses. A card whose data sheet
-was not found is left out and has no peak; another card's figure never takes its place.
+Each figure is printed on the card's data sheet. It is under `sparse` if the sheet means 2:4 sparsity, which many sheets do not say beside
+the number, and otherwise under `dense`. If a sheet has no dense figure, it is half of the sparse one. FP64 is the figure of Tensor Cores if
+a card has them. FP8 means both E4M3 and E5M2. GeForce figures are for FP32 accumulation, which PyTorch uses. A card without a data sheet is
+not listed and has no peak; another card's figure is never used for it.
 """
 
 from collections.abc import Mapping

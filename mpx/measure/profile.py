@@ -1,13 +1,13 @@
-"""`profile=true`: look at a few steady steps, outside the throughput's window, and say what holds the run back.
+"""`profile=true`: measure a few steady steps, outside the throughput's window, and say what limits the run.
 
-After the warm-up come, in this order:
-1. undisturbed steps: how long a step takes, and how much of that it waits for its batch
+After the warm-up it measures in this order:
+1. undisturbed steps: the time of a step, and its waiting for the batch
 2. steps under torch.profiler: when the device computes, and with which kernels; the trace is kept
-3. plain steps under a dispatch mode: which operation runs, in which format, with how many FLOPs and bytes
+3. plain steps under a dispatch mode: each operation with its format, FLOPs and bytes
 
-A profiler slows the host down but not the device, so the idle time is the undisturbed step less the traced kernels. A step that a CUDA
-graph replays is traced as it is replayed; its operations are those of the plain step, which runs the same kernels. A compiled step has
-kernels of its own, and these are listed instead of operations.
+A profiler slows the host but not the device, so the idle time is the undisturbed step less the traced kernels. A step of a CUDA graph is
+traced while it is replayed; its operations are those of the plain step, which runs the same kernels. A compiled step has other kernels than
+a plain one, so its kernels are listed instead of operations.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from mpx.measure.exclusive import cpu_busy
 from mpx.measure.findings import Seen, findings
 from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
-from mpx.measure.profile_plan import LEAST_BEFORE, MIN_EPOCH_BATCHES, RECORDED, TIMED, TRACED, WHOLE, may_begin, steps_to_trace
+from mpx.measure.profile_plan import MIN_BEFORE, MIN_EPOCH_BATCHES, PROFILE_STEPS, RECORDED, TIMED, TRACED, may_begin, steps_to_trace
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import busy, read_trace
@@ -45,8 +45,8 @@ class State(Enum):
 
 
 class Profile(Callback):
-    """folder: gets the trace. output_dir: where `mpx.bench` may have left this machine's limits. sampled: numerics sample a step every so
-    many optimizer steps. against: why cuda_graphs or compile cannot be advised. own: of a module of the user's own."""
+    """folder: for the trace. output_dir: may have this machine's limits, from `mpx.bench`. sampled: interval in optimizer steps at which
+    numerics sample. against: why cuda_graphs or compile cannot be advised. own: of a module of the user's own."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Profile(Callback):
             self._start_trace(trainer, left)
 
     def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
-        """If the epoch has enough batches `left`."""
+        """Start the trace if the epoch has enough batches `left`."""
         count = steps_to_trace(trainer)
         if left >= count + 1:
             self._trace = TracedSteps(self.clock, self.acceleration, count, self.folder / FILE)
@@ -212,8 +212,8 @@ class Profile(Callback):
                 f"lower {'the batch size' if self.own else 'data.batch_size'}, or raise trainer.limit_train_batches"
             )
         return (
-            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the first "
-            f"{max(self.throughput.warmup_steps, LEAST_BEFORE)} (trainer.warmup_steps), and up to {TRACED} more where epochs are short; "
+            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {PROFILE_STEPS} after the first "
+            f"{max(self.throughput.warmup_steps, MIN_BEFORE)} (trainer.warmup_steps), and up to {TRACED} more where epochs are short; "
             "train longer"
         )
 

@@ -1,26 +1,31 @@
-"""Decide when a profile begins. One that has begun must end before the training does, or its steps would be neither timed nor recorded."""
+"""Decide when a profile begins. It must end before the training does, since the throughput leaves its steps out."""
 
 import math
 
 import pytorch_lightning as pl
 
-LEAST_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
+MIN_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
 TIMED = 10  # undisturbed steps
 TRACED = 5  # steps that the trace keeps
 RECORDED = 2  # plain steps; the second one counts, because cuDNN may search in the first one
-WHOLE = TIMED + TRACED + 1 + RECORDED  # a trace begins with a step that is not kept
+PROFILE_STEPS = TIMED + TRACED + 1 + RECORDED  # a trace begins with a step that is not kept
 MIN_EPOCH_BATCHES = 2  # a trace lies in one epoch
 
 
 def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
-    """Whether a profile can begin after `done` batches of this epoch and come to its end.
+    """Whether a profile that begins after `done` batches of this epoch can be completed.
 
-    seen: batches since the training began or the model was pruned. sampled: numerics sample a step every so many optimizer steps. A sampled
-    step is kept out where a profile fits between two of them.
+    seen: batches since the training began or the model was pruned. sampled: interval in optimizer steps at which numerics sample. If a
+    profile fits between two sampled steps, it contains none.
     """
     batches = trainer.num_training_batches
     until_sample = -trainer.global_step % sampled
-    if seen < LEAST_BEFORE or batches < MIN_EPOCH_BATCHES or math.isinf(batches) or (until_sample < WHOLE and sampled > WHOLE):
+    if (
+        seen < MIN_BEFORE
+        or batches < MIN_EPOCH_BATCHES
+        or math.isinf(batches)
+        or (until_sample < PROFILE_STEPS and sampled > PROFILE_STEPS)
+    ):
         return False
     traced = steps_to_trace(trainer)
     in_one_epoch = batches - done >= TIMED + traced + 1
@@ -29,7 +34,7 @@ def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
 
 
 def steps_to_trace(trainer: pl.Trainer) -> int:
-    """As many as an epoch has room for, beside the step that is not kept."""
+    """At most TRACED, and no more than an epoch has batches beside the first step, which is not kept."""
     return min(TRACED, trainer.num_training_batches - 1)
 
 

@@ -1,4 +1,4 @@
-"""The Lightning callback that times a training: what belongs into the windows of mpx/measure/windows.py."""
+"""The Lightning callback that times a training with the windows of mpx/measure/windows.py."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from mpx.measure.windows import Windows
 
 
 def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
-    """(mark of the request, mark of the arrival) of each batch since the last call; none where the loader does not time them."""
+    """(mark of the request, mark of the arrival) of each batch since the last call; none if the loader does not time them."""
     return getattr(trainer.train_dataloader, "take_waits", list)()
 
 
@@ -43,7 +43,7 @@ class Throughput(Windows, Callback):
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Have the loader mark batches on the device's time line: there, a batch takes long only if the device waits for it."""
+        """Let the loader mark batches on the device's time line, where waiting counts only if the device waits."""
         self._timed = hasattr(trainer.train_dataloader, "time_waits")
         if self._timed:
             trainer.train_dataloader.time_waits(self.clock.mark)
@@ -54,7 +54,7 @@ class Throughput(Windows, Callback):
         self.open_window()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        """After a validation within an epoch, and the checkpoint that follows it."""
+        """Open a window again after a validation within an epoch, and the checkpoint that follows it."""
         if not self.warm:
             self.enter("warmup")
         elif not self.timing:

@@ -1,4 +1,4 @@
-"""Time a call: the median of samples after a warm-up. A sample is so long that the clock's resolution and launches do not matter."""
+"""Time a call: the median of samples after a warm-up. A sample is long enough that the clock's resolution and launches do not matter."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""Measure throughput in windows (samples in the timed windows ÷ their time), whatever loop takes the steps.
+"""Measure the throughput of any training loop: samples in timed windows ÷ their time.
 
 On a CUDA device a window goes from one event to another on the device's time line. That gives the same times as synchronising at its ends,
 but the host does not wait, so validation is queued while the last steps still run.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-PARTS = ("warmup", "steps", "validation", "other", "end")  # what the time to train goes into
+PARTS = ("warmup", "steps", "validation", "other", "end")  # of the time to train
 
 
 class Clock:
@@ -74,9 +74,9 @@ class Windows:
         self._lost = False  # an interruption has dropped a window
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
-        """Begin the time to train. What an earlier training has measured is forgotten, but for `earlier_s`.
+        """Begin the time to train. Forgets the measurements of an earlier training, except `earlier_s`.
 
-        waits: returns the marks of the request and of the arrival of each batch since its last call. Without it, `waited` tells.
+        waits: returns (mark of the request, mark of the arrival) of each batch since its last call. Without it, the loop calls `waited`.
         """
         self._forget()
         self.clock, self.take_waits = Clock(device), waits
@@ -113,13 +113,13 @@ class Windows:
         self.open_window()
 
     def start_over(self) -> None:
-        """Forget what was measured: the steps to come differ from those so far. They begin with a warm-up."""
+        """Forget the measurements, since the next steps will differ, and warm up again."""
         self.warm_up_again()
         self.read()
         self.samples, self.measured_steps, self.waited_ms, self.step_ms = 0, 0, 0.0, array("d")
 
     def interrupt(self) -> None:
-        """Drop what is not read yet: an interrupted window measures nothing."""
+        """Drop the windows that are not read yet: an interrupted window measures nothing."""
         self._lost = self._marks is not None or bool(self._closed)
         self._marks, self._closed, self._waits, self._entered = None, [], [], []
         self._ended = self._ended or time.perf_counter()
@@ -211,7 +211,7 @@ class Windows:
         }
         if rate is None:
             what = "the part of the run after it was resumed" if self.earlier_s else "the run"
-            again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""
+            again = "; if_exists=overwrite trains it again" if self.earlier_s else ""
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
             if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"

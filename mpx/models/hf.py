@@ -135,6 +135,6 @@ def _refuse_random(model: nn.Module, fresh: set[str], spec: Spec, who: str) -> N
     own = {name for name in weights if spec.kind == "lm" or (name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)}
     if lacking := own & fresh:
         raise UserError(
-            f"{who} has not all of the network's weights: {len(lacking)} of {len(weights)}, such as {min(lacking)}, would be random. Leave "
+            f"{who} lacks some of the network's weights: {len(lacking)} of {len(weights)}, such as {min(lacking)}, would be random. Leave "
             "out model.kwargs that change its size, or name another folder."
         )

@@ -1,4 +1,4 @@
-"""Audit one training step: the format of each operation that multiplies matrices, beside the formats that the mode promises."""
+"""Audit one training step: compare the format of each operation that multiplies matrices with the format that the mode promises."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Operation:
 
 
 class Audit(OperationRecorder):
-    """Enter it around one training step. FP32 operands count as TF32 where the mode multiplies them so.
+    """Enter it around one training step. FP32 operands count as TF32 if the mode multiplies them in TF32.
 
     flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: as in OperationRecorder.
     """
@@ -41,7 +41,7 @@ class Audit(OperationRecorder):
         self.mode, self.emulate = mode, emulate
 
     def operations(self) -> list[Operation]:
-        """One per call, without integer and complex products, which no precision mode concerns."""
+        """One per call, without integer and complex products, to which no precision mode applies."""
         return [self._read(call) for call in self.calls if call.operands and STORED.keys() >= {*call.operands, call.result}]
 
     def _read(self, call: Call) -> Operation:
@@ -108,7 +108,7 @@ class Audit(OperationRecorder):
 
 
 def complaint(audit: Audit) -> str | None:
-    """One line about an operation in another format than promised, and what can be done; None where there is none."""
+    """One line about the operation with the most FLOPs in another format than promised, with a remedy; None if all keep the promise."""
     rows = audit.broken()
     if not rows:
         return None

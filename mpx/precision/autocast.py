@@ -1,4 +1,4 @@
-"""Cast where autocast for CUDA casts, on any device. PyTorch's autocast for CPUs has other lists.
+"""Cast on any device as autocast casts on CUDA. PyTorch's autocast for CPUs has other lists of operations.
 
 Autograd records the casts, so gradients pass through the narrow format where they do on a GPU.
 Source of lists and rules: PyTorch, aten/src/ATen/autocast_mode.h and autocast_mode.cpp.
@@ -30,7 +30,7 @@ _FP32 = """
 """
 _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
-if not autocast_has("aten::rms_norm"):  # it has none in PyTorch 2.11
+if not autocast_has("aten::rms_norm"):  # PyTorch 2.11 has no rule for it
     TO_FP32 -= {"rms_norm"}
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # autocast keeps no copies of their weights
 
@@ -56,10 +56,10 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Casts:
-    """casts(function, args, kwargs) -> args and kwargs as autocast to `dtype` passes them to a function of PyTorch.
+    """casts(function, args, kwargs) -> the args and kwargs that autocast to `dtype` would pass to a function of PyTorch.
 
     cached: a weight that is used several times is cast once. The gradients of its uses are then summed in `dtype`, as in autocast. Call
-    `forget` where the autocast context would end.
+    `forget` at the end of the autocast context.
     """
 
     def __init__(self, dtype: torch.dtype, *, cached: bool):
@@ -100,7 +100,7 @@ class Casts:
 
 
 def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Tensors in lists stay, because torch.foreach has functions of the same names, which autocast does not cast."""
+    """Tensors in lists are not cast, because torch.foreach has functions of the same names, which autocast does not cast."""
     return tuple(_cast(value, torch.float32) for value in args), {key: _cast(value, torch.float32) for key, value in kwargs.items()}
 
 
@@ -114,9 +114,9 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Let code that asks whether any autocast is on hear yes. Without it nn.RNNBase refuses an FP16 input to FP32 weights.
+    """A context in which autocast counts as on. Without it nn.RNNBase refuses an FP16 input with FP32 weights.
 
-    The autocast is that of a device type to which no tensor here belongs, so it casts nothing.
+    It switches on the autocast of a device type that no tensor here has, so nothing is cast.
     """
     before = torch.is_autocast_enabled("ipu")
     torch.set_autocast_enabled("ipu", True)

@@ -1,8 +1,8 @@
-"""Train as if the device had a number format that it lacks: cast where a GPU's autocast casts, multiply in FP32, store in the format.
+"""Emulate a number format that the device lacks: cast as a GPU's autocast casts, multiply in FP32, store the result in the format.
 
-In FP16 and BF16, tensors have 16 bits where they have 16 bits under autocast on a GPU, forward and backward. Operations that multiply them
-(matrix products, convolutions, recurrent layers, attention) compute in FP32 and store 16 bits, as Tensor Cores do. TF32 has no type of
-its own, so the operands of FP32 products are rounded.
+In FP16 and BF16, the same tensors have 16 bits as under autocast on a GPU, forward and backward. Operations that multiply them (matrix
+products, convolutions, recurrent layers, attention) compute in FP32 and store 16 bits, as Tensor Cores do. TF32 has no dtype, so the
+operands of FP32 products are rounded instead.
 """
 
 from contextlib import ExitStack
@@ -27,12 +27,12 @@ from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, tree_
 
 
 class Emulate:
-    """A context in which operations give what they give on a GPU in `fmt`, with FP32 accumulation. Enter it around both passes.
+    """A context in which operations have the results of a GPU that computes in `fmt` with FP32 accumulation. Enter it around both passes.
 
-    fmt: fp16 and bf16 as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: linear layers
-    of mpx.precision.fp8, everything else as bf16.
-    linears: the layers that fp8 means; others are as in bf16.
-    autocast: False for models whose weights and activations are FP16 or BF16. Operations of FP32 tensors then stay as they are.
+    fmt: fp16 and bf16: as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: linear layers
+    as in mpx.precision.fp8, everything else as in bf16.
+    linears: chooses the linear layers that are in FP8.
+    autocast: False for models whose weights and activations are FP16 or BF16. Operations on FP32 tensors then do not change.
     cached: as autocast's cache_enabled.
     """
 
@@ -57,13 +57,15 @@ class Emulate:
 
 
 class _Functions(TorchFunctionMode):
-    """Casts as autocast does, and computes a function that is one operation on a GPU as that operation does."""
+    """Casts as autocast does. Computes a function that is a single operation on a GPU with that operation's rounding."""
 
     def __init__(self, fmt: str, casts: Casts | None, linears: fp8.Layers | None):
         super().__init__()
         self.dtypes, self.casts, self.linears = (torch.float32,) if fmt == "tf32" else HALVES, casts, linears
         self.whole = {torch.lstm: partial(lstm, fmt)}
-        if fmt != "tf32":  # in TF32, fused attention has FP32's accuracy, and other recurrent layers consist of single products
+        if (
+            fmt != "tf32"
+        ):  # in TF32, fused attention is as accurate as FP32, and recurrent layers other than the LSTM consist of single products
             steps = {torch.gru: gru_step, torch.rnn_tanh: tanh_step, torch.rnn_relu: relu_step}
             self.whole |= {function: partial(layers, step, fmt) for function, step in steps.items()}
             self.whole |= {torch.lstm_cell: partial(lstm_cell, fmt), torch.gru_cell: partial(gru_cell, fmt)}

@@ -17,18 +17,18 @@ from mpx.precision.ops import Replacing, part_of
 from mpx.private.torch_kernels import scaled_mm
 
 E4M3 = FORMATS["fp8_e4m3"]
-MULTIPLE = 16  # the kernel takes sizes that are multiples of it
+MULTIPLE = 16  # the kernel needs sizes that are multiples of it
 # From 4,096 features on both sides torchao's filter for scaling by row takes a layer; at 768 every recipe loses (experiments/fp8).
-LEAST = 4096
-ROWS = 4096  # estimated: with fewer, casting the weight costs what the products gain
+MIN_FEATURES = 4096
+MIN_ROWS = 4096  # estimated: with fewer, casting the weight costs what the products gain
 TINY = 1e-30  # gives a row of zeros a scale
-EXPONENT = 0x7F800000  # its bits in FP32: what they leave of a number is a power of two
+EXPONENT = 0x7F800000  # the exponent bits of FP32; masking a number with them gives a power of two
 
 
 class Layers:
-    """Which linear layers multiply in FP8, and why the others stay in BF16.
+    """Decides which linear layers multiply in FP8, and records why others stay in BF16.
 
-    every: all that the kernel takes, not only those that are faster so.
+    every: all layers that the kernel supports, not only those that are known to be faster.
     """
 
     def __init__(self, *, every: bool = False):
@@ -44,12 +44,12 @@ class Layers:
 
     def _reason(self, rows: int, *sizes: int) -> str | None:
         if len(sizes) != 2 or any(size % MULTIPLE for size in sizes):
-            return f"its sizes are no multiples of {MULTIPLE}"
+            return f"its sizes are not multiples of {MULTIPLE}"
         if self.every:
             return None
-        if min(sizes) < LEAST:
-            return f"no gain is known below {LEAST:,} features"
-        return f"no gain is known below {ROWS:,} rows" if rows < ROWS else None
+        if min(sizes) < MIN_FEATURES:
+            return f"no gain is known below {MIN_FEATURES:,} features"
+        return f"no gain is known below {MIN_ROWS:,} rows" if rows < MIN_ROWS else None
 
     def record(self, model: nn.Module) -> list[dict[str, Any]]:
         """For result.json: one entry per linear layer that has been called."""

@@ -1,4 +1,4 @@
-"""Count the gradients that vanish or overflow in a narrow format: on the device, before they are rounded, on sampled steps."""
+"""Count the gradients that vanish or overflow in a narrow format, on the device and before they are rounded, in sampled steps."""
 
 from math import gcd
 from typing import Any
@@ -19,15 +19,15 @@ COUNTED = ("matmul", "bmm", "conv")  # kinds of operations; fused RNNs and atten
 
 
 class GradientWatch(TorchDispatchMode):
-    """Enter it around a backward pass. It counts in the results of matrix products and convolutions, before they are rounded:
+    """Enter it around a backward pass. In the results of matrix products and convolutions, before they are rounded, it counts:
 
     - nonzero values
     - values that become zero in `fmt` at the current loss scale (`scale`; 1 without scaling)
     - values that would become zero in FP16 without scaling
     - values beyond the range of `fmt`
 
-    A product in a 16-bit format is computed again with an FP32 result, from the same operands (in TF32, which holds them exactly). In FP8,
-    the values that are cast to E4M3 count.
+    It computes each product in a 16-bit format again with an FP32 result, from the same operands (in TF32, which represents them exactly).
+    In FP8 it counts the values that are cast to E4M3.
     """
 
     def __init__(self, fmt: str, scale: Tensor | None):

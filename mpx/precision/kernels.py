@@ -1,4 +1,4 @@
-"""Tell from the name of a CUDA kernel the format of its operands, and whether it uses Tensor Cores.
+"""Infer from the name of a CUDA kernel the format of its operands, and whether it uses Tensor Cores.
 
 The names are those of cuBLAS, cuDNN, CUTLASS and PyTorch on an H200 (experiments/audit), and older ones from the documentation of NVIDIA's
 DLProf.
@@ -48,7 +48,7 @@ HELPERS = re.compile(  # kernels that multiply no matrices
 
 @cache
 def classify(kernel: str) -> tuple[str | None, bool] | None:
-    """(format, whether on Tensor Cores); None for a helper or an unknown name. The format is None where the name does not tell."""
+    """(format, whether on Tensor Cores); None for a helper or an unknown name. The format is None if the name does not show it."""
     if HELPERS.search(kernel):
         return None
     return next(((fmt, cores) for pattern, fmt, cores in RULES if re.search(pattern, kernel)), None)

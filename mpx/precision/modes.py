@@ -70,29 +70,29 @@ MODES = {
 }
 
 
-def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
-    """Whether `mode` is rounded to its format and computed in FP32 on `device`. wish: auto, always or never.
+def emulated(mode: Mode, device: torch.device, requested: str) -> bool:
+    """Whether `mode` is emulated on `device`: computed in FP32 and rounded to its format. requested: auto, always or never.
 
     auto emulates formats that the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs older than Ampere. On CPUs it
-    also emulates formats without instructions, which PyTorch runs far slower than FP32: FP16, and BF16 on some CPUs.
-    Raises UserError for a format that the device lacks and that may not be emulated.
+    also emulates formats for which they have no instructions, since PyTorch is then far slower than in FP32: FP16, and BF16 on some CPUs.
+    Raises UserError if the device lacks the format and requested is never.
     """
     if mode.narrowest == "fp32":
         return False
-    if wish == "never" and (reason := lacking(mode, device)) is not None:
+    if requested == "never" and (reason := lacking(mode, device)) is not None:
         raise UserError(f"precision.emulate=never: {reason}. Use precision.emulate=auto or another precision=.")
-    return wish == "always" or (wish == "auto" and not _native(mode.narrowest, device))
+    return requested == "always" or (requested == "auto" and not _native(mode.narrowest, device))
 
 
 def lacking(mode: Mode, device: torch.device) -> str | None:
-    """Why `device` cannot compute in the mode's format at all; None where it can, quickly or slowly."""
+    """Why `device` cannot compute in the mode's format at all; None if it can, even slowly."""
     slow = device.type == "cpu" and mode.narrowest in ("fp16", "bf16")
     name = "CPU" if device.type == "cpu" else "GPU"
     return None if slow or _native(mode.narrowest, device) else f"this {name} has no {mode.narrowest.upper()}"
 
 
 def remedy(mode: Mode, optimizer: str | None) -> str:
-    """What to try when the loss became infinite or NaN. optimizer: None for a module that brings its own."""
+    """Advice for a loss that became infinite or NaN. optimizer: None for a module that brings its own."""
     if mode.weights == torch.float16 and not mode.master and optimizer == "adamw":
         return (
             f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients below 2^-12 vanish and its steps "

@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from mpx.precision.gradients import BINS, GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.precision.plugin_mode import mode_of, scale_of
 from mpx.precision.rounding import HALVES, upcast
-from mpx.precision.theirs import mode_of, scale_of
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.shards import whole
 
@@ -22,10 +22,10 @@ INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
-def sampling_interval(wish: int | str, *, replayed: bool) -> int:
+def sampling_interval(requested: int | str, *, replayed: bool) -> int:
     """numerics.every in optimizer steps. replayed: most steps replay a CUDA graph, beside which a sampled step costs more."""
-    if wish != "auto":
-        return wish
+    if requested != "auto":
+        return requested
     return REPLAYED_INTERVAL if replayed else INTERVAL
 
 
@@ -124,7 +124,7 @@ class Numerics(Callback):
             self._entered = True
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """With accumulated batches, each one counts."""
+        """Each batch of an accumulated step counts."""
         if self._watch is None:
             return
         counts = self._watch.counts
@@ -140,7 +140,7 @@ class Numerics(Callback):
         self.newest |= dict(zip(TAGS, counts[1:] / counts[0].clamp(min=1), strict=True))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """A watch that stayed active would count whatever this process computes next."""
+        """End the watch, which would count later computations of this process."""
         if self._watch is not None:
             self._end_watch()
 
@@ -152,7 +152,7 @@ class Numerics(Callback):
         self._watch, self._entered = None, False
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
-        """Here gradients are unscaled, and not clipped yet."""
+        """The gradients are unscaled here, and not clipped yet."""
         if self._sampling:
             if not self._fresh:
                 parameters = (p for group in optimizer.param_groups for p in group["params"])
@@ -187,7 +187,7 @@ class Numerics(Callback):
         return {"samples": self.samples, "totals": self.totals, "layers": self.layers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning calls this before `on_fit_start`, which moves them to the device."""
+        """Lightning calls this before `on_fit_start`, which moves the counts to the device."""
         totals = state_dict["totals"]
         if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
             raise ValueError("its counts of gradients are negative, infinite or NaN")
@@ -195,7 +195,7 @@ class Numerics(Callback):
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    """In FP32: the norm of 16-bit gradients would be rounded to 16 bits, and be infinite in FP16 above 65,504."""
+    """The norm in FP32, since that of 16-bit gradients would be rounded to 16 bits, and in FP16 be infinite above 65,504."""
     if any(gradient.dtype in HALVES for gradient in gradients):
         gradients = [get_total_norm([upcast(gradient)]) for gradient in gradients]  # one by one, since a copy of all takes memory
     return whole(get_total_norm(gradients))

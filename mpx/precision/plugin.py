@@ -24,16 +24,16 @@ from mpx.precision.tf32 import AlignedChannels
 from mpx.private.torch_dispatch import tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
-LIGHTNINGS = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
+SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
 
 
 class ModePrecision(Precision):
-    """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
+    """A precision mode on any device. It is one class, because Lightning saves the scaler's state under the name of the plugin's class.
 
-    With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
-    max_skips: after this many skipped steps in a row, training has diverged. every_linear: in fp8, layers of every size are FP8.
-    own: for a module of the user's own. Its new tensors have the format of its weights, as with Lightning's precision="bf16-true"; and
-    each use of a weight casts it anew, as with "bf16-mixed", because a step of its own may change weights between two uses.
+    With several classes, a checkpoint from a GPU would silently resume at the initial scale on a CPU.
+    max_skips: training has diverged after so many skipped steps in a row. every_linear: in fp8, linear layers of all sizes are FP8.
+    own: for the user's own module. Its new tensors have the format of its weights, as with Lightning's precision="bf16-true". Each use of a
+    weight casts it again, as with "bf16-mixed", because the module's own step may change weights between two uses.
     """
 
     precision = "32-true"
@@ -71,7 +71,7 @@ class ModePrecision(Precision):
         return module
 
     def convert_input(self, data: Any) -> Any:
-        """Of mpx's own batches (x, y) only x, since the loss is computed in FP32. 16 bits would round the targets of a regression."""
+        """Convert only x of mpx's batches (x, y), since the loss is computed in FP32, and 16 bits would round a regression's targets."""
         if self.mode.weights == torch.float32:
             return data
         stored = partial(stored_in, self.mode.weights)
@@ -122,14 +122,14 @@ class ModePrecision(Precision):
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def _no_autocast(self) -> AbstractContextManager:
-        """A manual optimization calls backward within its step's autocast, where PyTorch advises against it."""
+        """Switch autocast off: a manual optimization calls backward within its step's autocast, against PyTorch's advice."""
         kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
     @contextmanager
     def train_step_context(self) -> Iterator[None]:
-        """One iteration. The scale is adjusted once, at its end, however many optimizers a manual optimization has stepped in it: a scale
-        that changed in between would not be that of the gradients."""
+        """One iteration, at whose end the scale is adjusted once, even if a manual optimization has stepped several optimizers. Otherwise
+        later gradients would have another scale."""
         with super().train_step_context():
             yield
         if self._several:
@@ -172,7 +172,7 @@ class ModePrecision(Precision):
             self.loss_scale.found_inf.zero_()
 
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """A manual optimization clips before its step: the gradients are unscaled first, as GradScaler.unscale_ is for."""
+        """Unscale the gradients first if a manual optimization clips them before its step, as with GradScaler.unscale_."""
         plain = getattr(optimizer, "optimizer", optimizer)  # of Lightning's wrapper, which a manual optimization has
         if self.loss_scale is not None and plain is not optimizer:
             self._unscale_once(plain)
@@ -223,7 +223,7 @@ class ModePrecision(Precision):
         return skips.trouble(self.loss_scale, self.steps, self.max_skips, self.own) if self.loss_scale else None
 
     def idle(self) -> str | None:
-        """As `trouble`, for a completed run that skipped every step of its last part, but has fewer than `max_skips`."""
+        """As `trouble`, for a completed run that skipped all steps of its last part, but fewer than `max_skips`."""
         return skips.idle(self.loss_scale, self.steps, self._earlier, self.own) if self.loss_scale else None
 
     def scalars(self) -> dict[str, float]:
@@ -255,12 +255,12 @@ class ModePrecision(Precision):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the same scale."""
         if self.loss_scale is not None:
-            checkpoint[LIGHTNINGS] = self.loss_scale.grad_scaler_state()
+            checkpoint[SCALER_KEY] = self.loss_scale.grad_scaler_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Load a checkpoint of Lightning's own plugin."""
-        if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and LIGHTNINGS in checkpoint:
-            self.loss_scale.load_state_dict(checkpoint[LIGHTNINGS])
+        if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and SCALER_KEY in checkpoint:
+            self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:

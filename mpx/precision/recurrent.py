@@ -1,4 +1,4 @@
-"""GRUs, plain recurrent layers, and cells that are one kernel on a GPU: stored in 16 bits where the GPU stores, FP32 in between.
+"""GRUs, plain recurrent layers, and cells that are one kernel on a GPU. Values that the GPU stores have 16 bits, others FP32.
 
 As in cuDNN's LSTM (mpx/precision/lstm.py) and in ATen's fused cells (aten/src/ATen/native/cuda/RNN.cu), the products with the input and
 with the state are rounded, gates are summed and squashed in FP32, and the new state is stored rounded; their gradients likewise. The
@@ -25,7 +25,7 @@ class Whole(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, fmt: str, function: Callable[..., tuple[Tensor, ...]], *operands: Tensor) -> tuple[Tensor, ...]:
-        # torch.utils.checkpoint would drop what the graph inside keeps, and not find it again when it computes the operation anew.
+        # torch.utils.checkpoint would drop the tensors that the inner graph saves, and miss them when it repeats the operation.
         own = saved_tensors_hooks(Tensor.detach, same)
         with torch.set_grad_enabled(any(ctx.needs_input_grad)), part_of("rnn", fmt), own:
             leaves = [operand.detach().requires_grad_(operand.requires_grad) for operand in operands]
@@ -63,7 +63,7 @@ def relu_step(from_input: Tensor, from_state: Tensor, h: Tensor) -> Tensor:
 
 
 def sequence(step: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., tuple[Tensor]]:
-    """x [T, B, I], h [B, H], w [G, I], u [G, H], biases [G] -> (out [T, B, H],). step: one of those above."""
+    """x [T, B, I], h [B, H], w [G, I], u [G, H], biases [G] -> (out [T, B, H],). step: one of the functions above."""
 
     def run(x: Tensor, h: Tensor, w: Tensor, u: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor]:
         from_input, outs = stored(x.flatten(0, 1) @ w.t(), dtype).unflatten(0, x.shape[:2]) + b_ih, []

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.precision.formats import FORMATS
-
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -34,17 +32,6 @@ def truncated_to_tf32(x: Tensor) -> Tensor:
     return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
-def to_fp8_e4m3(x: Tensor) -> Tensor:
-    """FP8 E4M3: 3 mantissa bits, no infinity, so |x| > 464 becomes NaN."""
-    inside = saturated(x, "fp8_e4m3").to(torch.float8_e4m3fn).float()  # PyTorch's versions differ beyond the range
-    return torch.where(x.abs() > FORMATS["fp8_e4m3"].overflows_at, torch.nan, inside)
-
-
-def to_fp8_e5m2(x: Tensor) -> Tensor:
-    """FP8 E5M2: 2 mantissa bits, |x| >= 61440 becomes infinite."""
-    return x.to(torch.float8_e5m2).float()
-
-
 def upcast(value: Any) -> Any:
     """FP16 and BF16 tensors as FP32; any other value as it is."""
     return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
@@ -59,11 +46,4 @@ def same(x: Tensor) -> Tensor:
     return x
 
 
-def saturated(x: Tensor, fmt: str) -> Tensor:
-    """`x` clamped to the largest finite numbers of `fmt`, as FP8 hardware converts; NaN stays NaN."""
-    return x.clamp(-FORMATS[fmt].largest, FORMATS[fmt].largest)
-
-
-ROUND: dict[str, Callable[[Tensor], Tensor]] = {
-    "fp16": to_fp16, "bf16": to_bf16, "tf32": to_tf32, "fp8_e4m3": to_fp8_e4m3, "fp8_e5m2": to_fp8_e5m2,
-}  # fmt: skip
+ROUND: dict[str, Callable[[Tensor], Tensor]] = {"fp16": to_fp16, "bf16": to_bf16, "tf32": to_tf32}

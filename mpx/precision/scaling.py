@@ -15,7 +15,7 @@ from torch import Tensor
 from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scale_, values_of_sparse
 from mpx.shards import agree, is_sharded, local
 
-COUNTS = ("skipped", "in_a_row")  # that a resumed run continues; the other counts tell what is wrong now
+COUNTS = ("skipped", "in_a_row")  # which a resumed run continues; the other counts describe the current part alone
 
 
 class LossScale:
@@ -58,7 +58,7 @@ class LossScale:
         return torch.zeros((), dtype=torch.int64, device=self.scale.device)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """loss × scale. Moves everything to the device of the first loss; with several processes, it is not known before."""
+        """loss × scale. Moves the tensors to the device of the first loss, which is unknown before if there are several processes."""
         if self.scale.device != loss.device:
             self._move(loss.device)
         return loss * self.scale
@@ -104,7 +104,7 @@ class LossScale:
 
     @torch.no_grad()
     def stepped(self) -> None:
-        """Another optimizer may step at the same scale before `update`: count this one's skip, and clear its flag."""
+        """Count this optimizer's skip and clear its flag, since another optimizer may step at the same scale before `update`."""
         self.skipped += self.found_inf.bool()
         torch.maximum(self.found_before, self.found_inf, out=self.found_before)
         self.found_inf.zero_()
@@ -179,8 +179,8 @@ def _begins_undampened(optimizer: torch.optim.Optimizer) -> bool:
 def _start_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Set the momentum of a fused SGD to zero before its first step.
 
-    PyTorch 2.11 to 2.15 takes uninitialised memory for it and fills it in the first step. Where that step is skipped, the next one reads
-    what was in the memory.
+    PyTorch 2.11 to 2.15 allocates it uninitialised and fills it in the first step. If that step is skipped, the next one reads the
+    uninitialised memory.
     """
     if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
         return

@@ -1,4 +1,4 @@
-"""Tell from the skipped steps whether training has diverged, and what to try."""
+"""Judge from the skipped steps whether training has diverged, and advise what to try."""
 
 from mpx.precision.scaling import LossScale
 
@@ -27,9 +27,9 @@ def trouble(scale: LossScale, steps: int, max_skips: int | None, own: bool) -> s
 
 
 def idle(scale: LossScale, steps: int, earlier: tuple[int, int], own: bool) -> str | None:
-    """One line, if every step was skipped, of the run or of the part that this process trained. earlier: steps, and skipped ones, before.
+    """One line if all steps were skipped, of the run or of this process's part. earlier: steps, and skipped ones, before that part.
 
-    A part of one step may skip it, as any step that follows a raised scale.
+    A part of a single step may skip it, as any step after the scale was raised.
     """
     skipped, here = int(scale.skipped), steps - earlier[0]
     if steps == 0 or (skipped < steps and (here < 2 or skipped - earlier[1] < here)):

@@ -16,7 +16,7 @@ REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precisi
 
 @contextmanager
 def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
-    """Inside, FP32 operands multiply as `mode` promises, and 16-bit products sum in FP32.
+    """A context in which FP32 operands multiply as `mode` promises, and 16-bit products sum in FP32.
 
     PyTorch's defaults are TF32 for conv and rnn from Ampere on, and partial sums in 16 bits.
     """
@@ -42,7 +42,7 @@ def multiplied_now(device: torch.device) -> dict[str, str]:
 
 @contextmanager
 def tf32_products() -> Iterator[None]:
-    """Inside, FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would take gigabytes beside a training step."""
+    """A context in which FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would need gigabytes of memory."""
     search, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     try:
         with _on_a_gpu("tf32"):
@@ -53,7 +53,7 @@ def tf32_products() -> Iterator[None]:
 
 @contextmanager
 def _on_a_gpu(value: str) -> Iterator[None]:
-    """Inside, fp32_precision is `value` on a GPU, and ieee on a CPU."""
+    """A context in which fp32_precision is `value` on a GPU and ieee on a CPU."""
     before = [switch.fp32_precision for switch in SWITCHES]
     try:
         _set([value] * 3 + ["ieee"] * 3)
@@ -63,9 +63,9 @@ def _on_a_gpu(value: str) -> Iterator[None]:
 
 
 def _set(values: list[str]) -> None:
-    """Set fp32_precision, and first the older allow_tf32, which Lightning and torch.compile read.
+    """Set fp32_precision, and before it the older allow_tf32, which Lightning and torch.compile read.
 
-    PyTorch raises RuntimeError on reading the older one where the two differ.
+    If the two differ, PyTorch raises RuntimeError when the older one is read.
     """
     torch.backends.cuda.matmul.allow_tf32 = values[0] == "tf32"
     torch.backends.cudnn.allow_tf32 = values[1] == "tf32"

@@ -11,7 +11,8 @@ CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 
 
 class AlignedChannels(TorchFunctionMode):
-    """Under this mode an image's 3 channels are padded with zeros to 4, so that the backward pass runs on Tensor Cores too.
+    """Under this mode, channels of convolutions are padded with zeros to a multiple of 4, such as an image's 3, so that the backward pass
+    runs on Tensor Cores, too.
 
     Otherwise cuDNN computes the weight gradient of a network's first layer in FP32 (experiments/audit).
     """

@@ -79,8 +79,8 @@ def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
                 setattr(callback, hook, None)
 
 
-def begin_epoch_anew(trainer: pl.Trainer) -> None:
-    """Make the iterators over the training data anew, which draws the random numbers that decide their order.
+def restart_epoch(trainer: pl.Trainer) -> None:
+    """Make the iterators over the training data again, which draws the random numbers that decide their order.
 
     A continued run has made them before `on_train_start`, which no public hook follows in time. An iterator that continues within an epoch
     stays, as does one whose loader has a state of its own or no length: it may have given its first samples already.

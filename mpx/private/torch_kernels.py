@@ -38,15 +38,15 @@ def mm_2of4(
     return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **scaled, **algorithm)
 
 
-def fastest_mm_2of4(
-    packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, *, bias: Tensor | None = None, transposed: bool = False
-) -> dict[str, int]:
+def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, int]:
     """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in 2.11, from its predecessor."""
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, None, out_dtype, transposed)  # no alpha
+        algorithm, split_k, split_k_mode, _ = library.mm_search(
+            packed, b, None, None, out_dtype, False
+        )  # neither bias nor alpha; not transposed
         return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
-    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed)}
+    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
 
 
 def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:

@@ -21,12 +21,12 @@ SERVED = {  # field of Serving -> its words
     "samples_per_s": "samples/s",
     "weights_gib": "size, MiB",
 }
-LESS = "less accurate"
+LESS_ACCURATE = "less accurate"
 
 
 def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: Styles, *, least: int = 1) -> Table:
     """heads: key of `_setting` -> head of the column, for the columns to show; "" stands for the metric's name."""
-    columns = [Column(head or group.by.words, words=key in ("setting", "decision")) for key, head in heads.items()]
+    columns = [Column(head or group.metric.words, words=key in ("setting", "decision")) for key, head in heads.items()]
     rows = [_setting(row, group, styles) for row in group.rows]
     return Table(title, columns, [[row[key] for key in heads] for row in rows]).known(least)
 
@@ -40,9 +40,9 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
         "runs": seeds,
         "diverged": str(row.diverged or ""),
         "seeds": Cell(", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()),
-        "metric": estimate(row.metric, group.by.spec),
-        "difference": difference(row.decision, group.by.spec),
-        "population": population(row.decision, group.by.spec),
+        "metric": estimate(row.metric, group.metric.spec),
+        "difference": difference(row.decision, group.metric.spec),
+        "population": population(row.decision, group.metric.spec),
         "decision": Cell(CONTROL) if control else decision(row.decision),
         "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
         "rate": rate(row),
@@ -59,7 +59,7 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
 
 
 def _seconds(row: Row) -> str:
-    """Time to train, and how many times as long the control takes; or else the spread, for which both have no room on a terminal."""
+    """Time to train with its ratio to the control's, or with its spread if there is no ratio. A terminal has no room for both."""
     found = row.time_to_train_s
     spec = digits(found and found.mean, 1)
     return f"{found.mean:{spec}} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, spec, " s")
@@ -82,7 +82,7 @@ def _served_table(
     rows = [(row, found) for row, found in rows if found.keys() & set(ways)]
     lines = [
         [setting(row.setting, styles.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
-        for key, name in {"metric": group.by.words, **SERVED}.items()
+        for key, name in {"metric": group.metric.words, **SERVED}.items()
         for row, found in rows
     ]
     heads = [Column(f"{way.words}, {way.backend}") for way in ways]
@@ -95,7 +95,7 @@ def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
     if key == "metric":
         completed = len(row.runs) - row.diverged
         seeds = f"{found.samples_per_s.n} of {completed} seeds" if found.samples_per_s.n < completed else ""
-        return estimate(found.metric, group.by.spec, ", ".join(filter(None, ("" if found.accurate else LESS, seeds))))
+        return estimate(found.metric, group.metric.spec, ", ".join(filter(None, ("" if found.accurate else LESS_ACCURATE, seeds))))
     value = getattr(found, key)
     if key == "weights_gib":
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
@@ -114,7 +114,7 @@ def growth_table(title: str, comparison: Comparison, styles: Styles, of: str = "
 
 
 def runs_table(title: str, group: Group, study: Path, styles: Styles) -> Table:
-    rows = [_run(row.setting, run, group.by, study, styles) for row in group.rows for run in row.runs]
+    rows = [_run(row.setting, run, group.metric, study, styles) for row in group.rows for run in row.runs]
     columns = [Column(head, words=head in ("run", "status")) for head, _ in rows[0]]
     return Table(title, columns, [[cell for _, cell in row] for row in rows]).known()
 

@@ -56,7 +56,7 @@ def _template():
 
 
 def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], styles: Styles) -> dict[str, Any]:
-    about = f"Compared by {group.by.words}, with a margin of {margin(group, comparison)}. {places(group)}"
+    about = f"Compared by {group.metric.words}, with a margin of {margin(group, comparison)}. {places(group)}"
     return {
         "group": group,
         "title": title(group),

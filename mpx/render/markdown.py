@@ -46,7 +46,7 @@ def verdicts(comparison: Comparison) -> str:
     blocks = []
     for group in comparison.groups:
         name = f"{escaped(words.title(group))}: " if len(comparison.groups) > 1 else ""
-        more = " ".join(filter(None, (group.end_verdict, group.serve_verdict)))
+        more = " ".join(filter(None, (group.time_verdict, group.serve_verdict)))
         blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(more)}".rstrip())
     return "\n\n".join(blocks)
 
@@ -61,7 +61,7 @@ def growth_part(comparison: Comparison, growth: Picture | None, heading: str) ->
 def about(group: Group, comparison: Comparison) -> str:
     """How the table compares, and the notes."""
     margin, confidence = words.margin(group, comparison), f"{comparison.confidence * 100:g} % confidence"
-    first = f"Compared by {escaped(group.by.words)}, margin {margin}, {confidence}."
+    first = f"Compared by {escaped(group.metric.words)}, margin {margin}, {confidence}."
     notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
     return f"{first}\n\n{notes}" if notes else first
 

@@ -1,5 +1,5 @@
-"""The output of `profile=true`: a table of the slowest operations, profile.csv with all of them, the roofline of the layers' products, and
-what limits the run."""
+"""The output of `profile=true`: a table of the slowest operations, profile.csv with all of them, a roofline plot of the layers' products,
+and the bottleneck of the run."""
 
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,8 @@ def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
 
 
 def _computing(profile: dict[str, Any]) -> str:
-    """How much of a step the device computes. On a CPU, a separate step times operations one by one, which may take longer. A compiled step
-    runs other operations, so its part is unknown."""
+    """The device's computing as a part of a step. On a CPU, a separate step times operations one by one, which may take longer. The
+    operations of a compiled step are unknown, and so is this part."""
     if profile["launches"] is None and profile["compiled"]:
         return ", compiled"
     if profile["launches"] is None:

@@ -11,7 +11,7 @@ from mpx.runs.record import EMULATED
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 MAX_METRICS = 8
-STAGES = ("val", "test", "own/")  # how metrics of an evaluation begin
+STAGES = ("val", "test", "own/")  # the first parts of an evaluation's metrics
 
 
 def print_run(record: dict[str, Any], folder: Path) -> None:
@@ -39,7 +39,7 @@ def _judged(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _metrics(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of a project: the metric that it is compared by, then everything else that it logs in validation and test."""
+    """For a project: the metric by which it is compared, then the other metrics that it logs in validation and test."""
     metrics, chosen = record["metrics"], (record["metric"] or {}).get("name")
     names = sorted(name for name in metrics if name != chosen and name.startswith(STAGES))[:MAX_METRICS]
     return [(name.replace("/", " "), number(metrics.get(name), ".4g")) for name in ([chosen] if chosen else []) + names]

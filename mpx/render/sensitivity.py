@@ -8,12 +8,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from mpx.csv_file import to_text
+from mpx.render.plots.colours import COLOURS
 from mpx.render.run import print_sensitivity
 from mpx.whole_file import write_whole
 
 COLUMNS = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")
 MAX_BARS = 60  # more are not legible
-WORSE, BETTER = "#0072B2", "#E69F00"  # blue and orange of Okabe and Ito, which colour-blind readers can distinguish
+WORSE, BETTER = COLOURS[0], COLOURS[4]  # blue and orange
 
 
 def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -13,7 +13,7 @@ import shutil
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,12 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from mpx.compare.comparison import Comparison, Group
-from mpx.compare.curves import Band, spaced
+from mpx.compare.curves import spaced
 from mpx.compare.served import by_way, places
 from mpx.compare.words import title
 from mpx.render.comparison_tables import SERVED, growth_table
 from mpx.render.markdown import about, group_table, served_part, verdicts
-from mpx.render.plots.bands import LOSSES, NUMERICS
+from mpx.render.plots.bands import LOSSES, NUMERICS, Bands
 from mpx.render.plots.draw import file_start
 from mpx.render.plots.picture import Picture
 from mpx.render.table import escaped, in_markdown
@@ -41,12 +41,11 @@ FOLDER = "_report"
 POINTS = 100  # points per band
 MAX_FOLDER_NAME = 100  # characters, without the hash
 
-Curves = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 Written = tuple[int, Summary.Value]  # step, value
 
 
 def write_summary_run(
-    comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves], growth: Picture | None
+    comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Bands], growth: Picture | None
 ) -> list[Path]:
     """Write the event files and return them, `_report`'s first. drawn, curves: the pictures and curves of each group.
 
@@ -87,7 +86,7 @@ def folder_name(setting: str) -> str:
     return name if name == setting else f"{name}-{hashlib.sha256(setting.encode()).hexdigest()[:8]}"
 
 
-def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves]) -> Iterator[Written]:
+def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Bands]) -> Iterator[Written]:
     """The contents of the run `_report`."""
     yield 0, _text("verdict", verdicts(comparison))
     layout = layout_pb2.Layout()
@@ -123,7 +122,7 @@ def _image(tag: str, one: Picture) -> Summary.Value:
     return Summary.Value(tag=tag, image=Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=one.png))
 
 
-def _bands(start: str, found: Curves) -> Iterator[tuple[str, list[Written]]]:
+def _bands(start: str, found: Bands) -> Iterator[tuple[str, list[Written]]]:
     """(setting, scalars of one band)."""
     for tag, settings in found.items():
         for setting, band in settings.items():
@@ -152,7 +151,7 @@ def _served(group: Group) -> Iterator[tuple[str, list[Written]]]:
                 )
 
 
-def _add_charts(category: layout_pb2.Category, start: str, found: Curves) -> None:
+def _add_charts(category: layout_pb2.Category, start: str, found: Bands) -> None:
     """Add one chart per tag, in which each setting's run draws a line with its band as margin.
 
     The chart has a single series, because TensorBoard then skips the runs that lack it. With several series it would show errors for them.

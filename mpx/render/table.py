@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
 
 
 GAP = 3  # characters between two columns
-ENOUGH = 24  # characters of a column of words, which may wrap; longer words break
+MIN_WORDS_WIDTH = 24  # characters of a column of words, which may wrap; longer words break
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _room(column: Column, texts: Sequence[str]) -> tuple[int, int]:
     if not column.words:
         return whole + GAP, whole + GAP
     word = max((cell_len(word) for line in lines for word in line.split()), default=0)
-    return min(whole, ENOUGH, max(word, -(-whole // 2))) + GAP, whole + GAP
+    return min(whole, MIN_WORDS_WIDTH, max(word, -(-whole // 2))) + GAP, whole + GAP
 
 
 def on_terminal(table: Table, *, framed: bool = True, head: bool = True, wrap: bool = True) -> "RichTable":

@@ -29,7 +29,7 @@ def print_comparison(comparison: Comparison) -> None:
             print_table(speeds, framed=False)
         for served in served_tables(group, {}, MAX_WAYS):
             print_table(served, framed=False)
-        for sentence in filter(None, (group.train_verdict, group.end_verdict, group.serve_verdict)):
+        for sentence in filter(None, (group.train_verdict, group.time_verdict, group.serve_verdict)):
             out.print(shown(sentence), style="bold")
         for note in group.notes:
             out.print(shown(f"· {note}"))

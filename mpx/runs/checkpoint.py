@@ -60,7 +60,7 @@ class Best(ModelCheckpoint):
         return self._last_global_step_saved
 
     def forget(self, trainer: pl.Trainer) -> None:
-        """Start the search anew. After pruning, a dense checkpoint no longer counts."""
+        """Start the search again. After pruning, a dense checkpoint no longer counts."""
         self.best_model_score = None
         self.best_k_models = {}
         self.kth_best_model_path = self.best_model_path = ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from mpx.errors import UserError
 from mpx.runs.folder import read_result, stored
-from mpx.settings.data import called
+from mpx.settings.data import display_name
 
 KEYS = ("path", "val_path", "test_path")
 
@@ -49,6 +49,6 @@ def refuse_others(setting_dir: Path, data: Mapping[str, Any], mine: str) -> None
         theirs = (read_result(path) or {}).get("data") or stored(path, "data") or {}
         if theirs.get("contents") not in (None, mine):
             raise UserError(
-                f"data.name={called(data)}: {path} was trained on data of this name with other contents. Give these a name of their own, "
-                "data.name=NAME; or, if they replace the others, another study= or if_exists=overwrite."
+                f"data.name={display_name(data)}: {path} was trained on data of this name with other contents. Give these a name of their "
+                "own, data.name=NAME; or, if they replace the others, another study= or if_exists=overwrite."
             )

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, open_dict
 from mpx.errors import UserError
 from mpx.runs.record import one_number
 from mpx.settings import project
-from mpx.settings.data import OWN_FAMILIES, called, family
+from mpx.settings.data import OWN_FAMILIES, display_name, family
 from mpx.settings.fields import FREE, FREE_BELOW, changes_result
 from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
@@ -36,7 +36,7 @@ def named(cfg: DictConfig) -> dict[str, str]:
     if project.is_project(cfg):
         own = {group: spell(name) for group, name in project.names(cfg).items()}
     else:
-        own = {"data": called(cfg.data)} if family(cfg.data) in OWN_FAMILIES else {}
+        own = {"data": display_name(cfg.data)} if family(cfg.data) in OWN_FAMILIES else {}
     return {group: chosen[group] for group in NAMED} | own
 
 

@@ -206,7 +206,7 @@ def _leave_as_it_is(folder: Folder) -> int:
     elif status == "diverged" and sweep.in_sweep():
         line = _ended_earlier(folder, "if_exists=overwrite repeats it.")
     else:
-        line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
+        line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new starts another beside it."
     print(line)
     sweep.report(status, folder.path, line, _for_the_table(folder.finished), skipped=True)
     if sweep.in_sweep():

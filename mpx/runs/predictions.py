@@ -12,8 +12,8 @@ from mpx.whole_file import write_whole
 
 PREDICTIONS = "predictions.json"
 LAYOUT = 1  # version of the file
-LARGEST = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
-LONGEST = 64  # characters of a checksum
+MAX_SAMPLES = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
+MAX_CHECKSUM = 64  # characters of a checksum
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
 
 def predictions_from(test_set: str, samples: int, text: str) -> Predictions:
     """Raises ValueError for values that `write_predictions` cannot have written. text: as `Predictions.text`."""
-    if not isinstance(test_set, str) or not 0 < len(test_set) <= LONGEST or not test_set.isascii() or not test_set.isalnum():
-        raise ValueError("test_set is no checksum")
-    if type(samples) is not int or not 0 < samples <= LARGEST:
-        raise ValueError(f"samples must be a number from 1 to {LARGEST:,}")
+    if not isinstance(test_set, str) or not 0 < len(test_set) <= MAX_CHECKSUM or not test_set.isascii() or not test_set.isalnum():
+        raise ValueError("test_set is not a checksum")
+    if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
+        raise ValueError(f"samples must be a number from 1 to {MAX_SAMPLES:,}")
     if not isinstance(text, str):
-        raise ValueError("right is no text")
+        raise ValueError("right is not text")
     bits, length = base64.b64decode(text, validate=True), -(-samples // 8)
     if len(bits) != length:
         raise ValueError(f"right has {len(bits)} bytes, {samples} samples take {length}")

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from mpx.private.lightning import begin_epoch_anew
+from mpx.private.lightning import restart_epoch
 from mpx.shards import is_sharded
 
 
@@ -94,4 +94,4 @@ class SameOrder(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.ckpt_path is not None:
-            begin_epoch_anew(trainer)
+            restart_epoch(trainer)

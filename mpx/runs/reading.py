@@ -24,7 +24,7 @@ def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dic
     checkpoint = read_tensors(path, key)
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in REQUIRED.items()):
         raise UserError(
-            f"{key}={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
+            f"{key}={path} is not a training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
         )
     refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
     return checkpoint

@@ -7,14 +7,14 @@ from mpx.errors import UserError, nearest
 from mpx.settings.rules import Rule, choice, text
 from mpx.settings.values import check_value
 
-SMALLEST, LARGEST, STEP = 32, 32768, 16  # of a matrix's side; FP8 and int8 products on CUDA need multiples of 16
+MIN_SIZE, MAX_SIZE, SIZE_STEP = 32, 32768, 16  # of a matrix's side; FP8 and int8 products on CUDA need multiples of 16
 
 BENCH = {
     "what": text(example="formats"),
     "accelerator": choice("auto", "cpu", "gpu"),
     "size": Rule(
-        f"a multiple of {STEP} from {SMALLEST} to {LARGEST}, or auto",
-        lambda v: v == "auto" or (type(v) is int and SMALLEST <= v <= LARGEST and v % STEP == 0),
+        f"a multiple of {SIZE_STEP} from {MIN_SIZE} to {MAX_SIZE}, or auto",
+        lambda v: v == "auto" or (type(v) is int and MIN_SIZE <= v <= MAX_SIZE and v % SIZE_STEP == 0),
         "1024",
     ),
     "output_dir": text(example="outputs"),

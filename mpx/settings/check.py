@@ -14,8 +14,7 @@ from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
-from mpx.settings.values import check_value, leaves
-from mpx.settings.words import key_of
+from mpx.settings.values import check_value, key_of, leaves
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
 FIXED = {

@@ -6,10 +6,9 @@ from typing import Any
 
 from mpx.errors import UserError
 from mpx.settings.rules import Rule, choice, folder_name, number, text
-from mpx.settings.values import check_value
-from mpx.settings.words import key_of
+from mpx.settings.values import check_value, key_of
 
-LONGEST_NOTE = 20_000  # characters
+MAX_NOTE = 20_000  # characters
 COMPARE = {
     "study": folder_name("default"),
     "results": text(also=(None,), example="experiments/loss_scaling/results.csv"),
@@ -24,8 +23,8 @@ COMPARE = {
     "margin_for": choice("test_set", "population"),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
     "note": Rule(
-        f"a text of at most {LONGEST_NOTE:,} characters, or null",
-        lambda v: v is None or (isinstance(v, str) and len(v) <= LONGEST_NOTE),
+        f"a text of at most {MAX_NOTE:,} characters, or null",
+        lambda v: v is None or (isinstance(v, str) and len(v) <= MAX_NOTE),
         '"what this study is about"',
     ),
     "output_dir": text(example="outputs"),

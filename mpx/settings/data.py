@@ -1,4 +1,4 @@
-"""Data settings that only make sense together."""
+"""Check combinations of data settings."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from mpx.machine import memory_bytes
 
 
 class Known(NamedTuple):
-    """What is known of a set of images before its files are read."""
+    """The facts about a set of images that are known before its files are read."""
 
     train: int  # samples of the published training set (digits: without the samples that mpx holds out)
     channels: int
@@ -24,24 +24,23 @@ IMAGES = {
     "fashion_mnist": Known(60_000, 1, 28),
     "cifar10": Known(50_000, 3, 32),
 }
-PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets about which the name says everything
-OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # of a user's own data, whose name the user may choose
+PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name identifies
+OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # of the user's own data, which the user may name
 TASKS = ("classification", "regression", "multilabel", "tokens")
-LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
-FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
-SHORTEST_TEXT = 3  # tokens: [CLS], one of the text, [SEP]
-SMALLEST_VOCABULARY = {"wordpiece": 100, "bpe": 300}  # a BPE vocabulary always holds 256 bytes and the special tokens
-LARGEST_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
+MAX_IMAGE_SIDE = 1024  # pixels a side, for images that are held in memory
+MIN_HELD_OUT = 10  # of data.val_size: one sample per class
+MIN_TEXT_TOKENS = 3  # tokens: [CLS], one of the text, [SEP]
+MIN_VOCABULARY = {"wordpiece": 100, "bpe": 300}  # a BPE vocabulary always holds 256 bytes and the special tokens
+MAX_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
 
 
 def family(data: Mapping[str, Any]) -> str:
-    """The kind of data set, which decides the code that reads it: data.family for a user's own data, whose name the user chooses; for all
-    others data.name."""
+    """The kind of data set, which decides the code that reads it: data.family for the user's own data, data.name for all others."""
     return data.get("family") or data["name"]
 
 
-def called(data: Mapping[str, Any]) -> str:
-    """The set's name in folders, tables and plots: data.name, or what the file, folder or function is called; never a path."""
+def display_name(data: Mapping[str, Any]) -> str:
+    """The set's name in folders, tables and plots: data.name, or the name of the file, folder or function; never a path."""
     if data["name"] is not None:
         return data["name"]
     where = data.get("path") or data.get("_target_", "").replace(":", "/").replace(".", "/")
@@ -88,7 +87,7 @@ def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: s
 
 
 def _train_samples(data: Mapping[str, Any]) -> int | None:
-    """Samples of the training split, or None where only the files tell."""
+    """Samples of the training split; None if they are unknown before the files are read."""
     if family(data) in IMAGES:
         return IMAGES[family(data)].train - data.get("val_size", 0)
     return data.get("samples")
@@ -101,13 +100,13 @@ def _check_images(data: Mapping[str, Any]) -> None:
             f"data.crop={data['crop']} is a random crop, and data.augment=none takes none. Use data.augment=crop_flip or crop, or "
             "data.crop=null."
         )
-    if size is not None and size > LARGEST_IMAGE:
-        raise UserError(f"data.image_size={size} must be at most {LARGEST_IMAGE} for data={data['name']}, which is held in memory.")
+    if size is not None and size > MAX_IMAGE_SIDE:
+        raise UserError(f"data.image_size={size} must be at most {MAX_IMAGE_SIDE} for data={data['name']}, which is held in memory.")
     largest = (size or known.side) + 2 * data["pad"]
     if data["crop"] is not None and data["crop"] > largest:
         raise UserError(f"data.crop={data['crop']} must be at most {largest}, the image's side with data.pad={data['pad']} on both sides.")
     _check_channels(data, known.channels)
-    most = known.train - FEWEST_HELD_OUT
+    most = known.train - MIN_HELD_OUT
     if data.get("val_size", 0) > most:
         raise UserError(f"data.val_size={data['val_size']} must be at most {most} of the {known.train} training samples.")
 
@@ -151,16 +150,16 @@ def _check_tokens(data: Mapping[str, Any]) -> None:
         raise UserError(
             f"data.tokenizer={tokenizer} is not for data={family(data)}. Use one of {others}, or the folder or hub name of an existing one."
         )
-    if data["kind"] == "text" and data["seq_len"] < SHORTEST_TEXT:
+    if data["kind"] == "text" and data["seq_len"] < MIN_TEXT_TOKENS:
         raise UserError(
-            f"data.seq_len={data['seq_len']} must be at least {SHORTEST_TEXT} for data={family(data)}: every text gets a first and a last "
-            "token. For example data.seq_len=64."
+            f"data.seq_len={data['seq_len']} must be at least {MIN_TEXT_TOKENS} for data={family(data)}: every text gets a first and a "
+            "last token. For example data.seq_len=64."
         )
-    if tokenizer in SMALLEST_VOCABULARY:
-        smallest, size = SMALLEST_VOCABULARY[tokenizer], data["vocab_size"]
-        if not smallest <= size <= LARGEST_VOCABULARY:
+    if tokenizer in MIN_VOCABULARY:
+        smallest, size = MIN_VOCABULARY[tokenizer], data["vocab_size"]
+        if not smallest <= size <= MAX_VOCABULARY:
             raise UserError(
-                f"data.vocab_size={size} must be at least {smallest} and at most {LARGEST_VOCABULARY} for data.tokenizer={tokenizer}. "
+                f"data.vocab_size={size} must be at least {smallest} and at most {MAX_VOCABULARY} for data.tokenizer={tokenizer}. "
                 "For example data.vocab_size=8000."
             )
 

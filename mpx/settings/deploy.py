@@ -15,7 +15,7 @@ from mpx.settings.values import check_value, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 QUANTISED = ("int8", "fp8")  # formats of operands alone: on a GPU the rest of the model is BF16
-EXPORTS = {  # by the kind of file: the formats that it can have
+EXPORTS = {  # kind of file -> the formats that it supports
     "safetensors": FORMATS,
     "pt2": ("fp32", "tf32", "fp16", "bf16"),
     "onnx": ("fp32", "tf32", "int8"),
@@ -34,8 +34,8 @@ DEPLOY = {
     "finetune.lr_share": number(0, open_low=True, example=0.01),
     "target": text(also=(None,), example="my_net.Net"),
 }
-OWN = ("model", "data", "ckpt")  # what the folder of a run would say
-WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # what may stand before the = of a word
+NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
+WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
 
 
 def check_deploy(settings: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
         )
     for key, value in leaves(settings):
         check_value(key, value, DEPLOY | MODEL | DATA, "mpx.deploy")
-    given = [key for key in (*OWN, "out") if settings.get(key) is not None]
+    given = [key for key in (*NEEDED_WITH_CKPT, "out") if settings.get(key) is not None]
     if settings["run"] is None:
         _check_own(settings, given)
     elif given:
@@ -62,7 +62,7 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
             f"run is not set and has no default. Give the folder of a completed run, for example run={DEPLOY['run'].example}; or model=, "
             "data= and ckpt= of your own."
         )
-    if absent := [key for key in OWN if key not in given]:
+    if absent := [key for key in NEEDED_WITH_CKPT if key not in given]:
         raise UserError(
             f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a completed run needs run=FOLDER alone."
         )

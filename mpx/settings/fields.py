@@ -6,7 +6,7 @@ from dataclasses import replace
 from mpx.settings.data import OWN_FAMILIES, TASKS
 from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
 
-LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # what tables, plots and Markdown show as it is
+LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # tables, plots and Markdown need not escape these characters
 SHARE = number(0, 1, example=0.5)
 SCALES = (1e-38, 3e38)  # range in which a loss scale and its inverse are FP32 numbers
 LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
@@ -203,7 +203,7 @@ PROJECT = {
 }
 
 FIELDS = {**RUN, **UNTIL, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
-NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
+NOT_OF_THE_RESULT = ("task", "model.lr.")  # they only set other keys: the groups' choices, and optimizer.lr
 FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself
 FREE_BELOW = ("module.", "datamodule.")  # the same, each key by itself
 

@@ -1,4 +1,4 @@
-"""What the commands share: the folder of the configuration, and how errors in it are shown."""
+"""Code that all commands share: start, command line, and errors in the settings as one line."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ def errors_in_one_line(
 
 @contextmanager
 def errors_as_user_error() -> Iterator[None]:
-    """As `errors_in_one_line`, for callers from Python: an error in the settings is raised as UserError with its line."""
+    """As `errors_in_one_line`, for callers from Python: raises an error in the settings as UserError with one line."""
     try:
         yield
     except Exception as error:
@@ -98,7 +98,7 @@ def typed(config: DictConfig) -> list[str]:
 
 
 def groups_for_help() -> None:
-    """Define ${mpx.groups:} for the help text in conf/train.yaml. Hydra's own list also shows `tuned`, which is not for users."""
+    """Define ${mpx.groups:} for the help text in conf/train.yaml, since Hydra's own list also shows the internal group `tuned`."""
 
     def listed() -> str:
         options = GlobalHydra.instance().config_loader().get_group_options  # with those of a --config-dir
@@ -108,5 +108,5 @@ def groups_for_help() -> None:
 
 
 def expect_schemas() -> None:
-    """Let a plugin's schemas check the files of the same names in conf/hydra/launcher/. Hydra 1.3 warns that later versions will not."""
+    """Silence Hydra 1.3's warning that plugins' schemas check the files of the same names in conf/hydra/launcher/."""
     warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)

@@ -1,4 +1,4 @@
-"""What trainer.strategy=fsdp cannot do, because it needs whole weights outside the model's forward pass."""
+"""Refuse settings that trainer.strategy=fsdp does not support, since they need whole weights outside the model's forward pass."""
 
 from omegaconf import DictConfig
 
@@ -6,7 +6,7 @@ from mpx.errors import UserError
 
 
 def check_fsdp(cfg: DictConfig) -> None:
-    """Raise UserError for the first setting that sharded weights rule out."""
+    """Raise UserError for the first setting that does not work with sharded weights."""
     if cfg.trainer.strategy != "fsdp":
         return
     if cfg.precision.mode == "o2":

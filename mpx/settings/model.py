@@ -1,4 +1,4 @@
-"""Model settings that only make sense together, or with the data."""
+"""Check combinations of model settings, and of model and data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from mpx.settings.tokenizer import pretrained
 from mpx.settings.values import not_set
 
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
-NEEDED = {"torchvision": "name", "timm": "name", "hf": "name", "custom": "_target_"}  # family -> the key that says which network
+NEEDED = {"torchvision": "name", "timm": "name", "hf": "name", "custom": "_target_"}  # family -> the key that names the network
 
 TAGGERS = ("bert", "lstm", "hf", "custom")  # families with an output for each token
 

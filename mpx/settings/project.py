@@ -1,4 +1,4 @@
-"""A project of the user's own: `module._target_=` names its LightningModule, `datamodule._target_=` its LightningDataModule."""
+"""The user's own project: `module._target_=` names its LightningModule, `datamodule._target_=` its LightningDataModule."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
-from mpx.settings.words import key_of
+from mpx.settings.values import key_of
 
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"
 PARTS = ("module", "datamodule")  # their further keys are arguments of the constructors
-THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")  # what a project brings itself
-NOT_FOR_THEM = {  # key -> (values that a project can have, what to do instead)
+THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")  # settings that a project replaces by its own code
+NOT_FOR_THEM = {  # key -> (values that a project may have, what to do instead)
     "trainer.ema_decay": ((None,), "add lightning's WeightAveraging in the module's configure_callbacks"),
     "trainer.strategy": (("auto", "ddp"), "shard it in the module's configure_model"),
     "trainer.compile": (("auto", "off"), "call torch.compile in the module"),
@@ -30,7 +30,7 @@ def is_project(cfg: Mapping[str, Any]) -> bool:
 
 
 def with_project(words: Sequence[str]) -> list[str]:
-    """The words of a command line, with the choice of the project's file where they name a module and no file."""
+    """The words of a command line. If they name a module but no choice of project, CHOICE is added."""
     keys = list(map(key_of, words))
     if CHOSEN_BY in keys:
         refuse_theirs(words)  # before Hydra misses the key
@@ -41,7 +41,7 @@ def with_project(words: Sequence[str]) -> list[str]:
 
 
 def names(cfg: Mapping[str, Any]) -> dict[str, str]:
-    """The names of model and data set in folders and tables: the targets as in an import."""
+    """The names of model and data set in folders and tables: their import paths."""
     return {"model": cfg["module"]["_target_"], "data": cfg["datamodule"]["_target_"] or "own"}
 
 

@@ -1,4 +1,4 @@
-"""Whether the devices, files and modules that a configuration names exist, as far as that can be told without PyTorch."""
+"""Check that the devices, files and modules of a configuration exist, as far as this is possible without PyTorch."""
 
 import ctypes
 import os
@@ -37,7 +37,7 @@ def check_files(data: Mapping[str, Any]) -> None:
 
 
 def no_gpu() -> bool:
-    """Whether PyTorch certainly finds no GPU; False where only PyTorch can tell."""
+    """Whether PyTorch certainly finds no GPU; False if only PyTorch can decide."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return True
     if sys.platform == "darwin":
@@ -52,44 +52,48 @@ def no_gpu() -> bool:
 
 
 def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
-    """Raise UserError for a GPU that is asked for and not there. there: by `no_gpu` at first, by PyTorch once it is imported."""
+    """Raise UserError if a GPU is asked for and there is none. there: from `no_gpu` at first, from PyTorch once it is imported."""
     if accelerator == "gpu" and not there:
         raise UserError(f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi.")
 
 
-def check_cpu_devices(wish: Any) -> None:
+def check_cpu_devices(requested: Any) -> None:
     """Raise UserError for trainer.devices that a machine without a GPU does not have. A device is a process there."""
-    if not isinstance(wish, int | str):
-        raise UserError(f"trainer.devices={list(wish)} picks GPUs, and no CUDA device is visible here. Use a number, as trainer.devices=2.")
-    if isinstance(wish, int) and wish > usable_cores():
+    if not isinstance(requested, int | str):
         raise UserError(
-            f"trainer.devices={wish} starts as many processes, and this process may use {usable_cores()} cores. Use at most "
+            f"trainer.devices={list(requested)} picks GPUs, and no CUDA device is visible here. Use a number, as trainer.devices=2."
+        )
+    if isinstance(requested, int) and requested > usable_cores():
+        raise UserError(
+            f"trainer.devices={requested} starts as many processes, and this process may use {usable_cores()} cores. Use at most "
             f"trainer.devices={usable_cores()}."
         )
 
 
 def check_device(cfg: DictConfig) -> None:
     """Raise UserError for a device that does not exist, or that cannot do what is asked of it."""
-    wish, mode = cfg.trainer.accelerator, cfg.precision.mode
-    require_gpu("trainer.accelerator", wish, there=not no_gpu())
+    requested, mode = cfg.trainer.accelerator, cfg.precision.mode
+    require_gpu("trainer.accelerator", requested, there=not no_gpu())
     devices = cfg.trainer.devices
-    if wish == "cpu" or no_gpu():
+    if requested == "cpu" or no_gpu():
         check_cpu_devices(devices)
     if devices != "auto":  # else PyTorch counts them
         check_layout(devices if isinstance(devices, int) else len(devices), cfg.trainer.num_nodes)
-    if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
+    if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (requested == "cpu" or no_gpu()):
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
         )
 
 
 def _check_homes(data: Mapping[str, Any]) -> None:
-    """After this, `Path(…).expanduser()`, which raises for a user who does not exist, finds a folder."""
+    """Raise UserError for the home folder of a user who does not exist, for which `Path(…).expanduser()` would raise later."""
     for name in ("root", "cache", "path", "val_path", "test_path"):
         given = data.get(name)
         if given is not None and os.path.expanduser(given).startswith("~"):
             user = Path(given).parts[0]
-            raise UserError(f"data.{name}={given}: {user} is no user's home folder. Write the whole path, or ./{given} for a folder here.")
+            raise UserError(
+                f"data.{name}={given}: {user} is not a user's home folder. Write the whole path, or ./{given} for a folder here."
+            )
 
 
 def _check_paths(data: Mapping[str, Any]) -> None:
@@ -103,7 +107,7 @@ def _check_paths(data: Mapping[str, Any]) -> None:
         if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
         if family(data) not in ("image_folder", "huggingface") and not os.path.isfile(path):
-            kind = "a folder" if os.path.isdir(path) else "no ordinary file"
+            kind = "a folder" if os.path.isdir(path) else "not an ordinary file"
             raise UserError(f"data.{name}={given} is {kind}. data={family(data)} reads a file: give its path.")
 
 
@@ -148,7 +152,7 @@ def check_importable(key: str, target: str) -> None:
     """Raise UserError if the module of `target`, the value of `key`, cannot be found."""
     parts = target.replace(":", ".").split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UserError(f"{key}={target} is no path as in an import. Write package.module.Class.")
+        raise UserError(f"{key}={target} is not a path as in an import. Write package.module.Class.")
     if not _found(parts[0]):
         raise UserError(
             f"{key}={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "

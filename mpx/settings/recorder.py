@@ -1,4 +1,4 @@
-"""What mpx.Recorder and mpx.Record take, each with its rule."""
+"""The arguments of mpx.Recorder and mpx.Record, each with its rule."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from mpx.settings.rules import Rule, choice, flag, folder_name, text, whole
 from mpx.settings.values import check_value
 
 PROGRAM = "mpx.Recorder"
-NAMES = ("model", "data", "precision", "sparsity")  # what every setting says
+NAMES = ("model", "data", "precision", "sparsity")  # keys of every setting
 KEY = re.compile(r"[A-Za-z_][\w.]*")
 METRIC = re.compile(r"[A-Za-z_]\w*/[\w.]+")
 RECORDER = {
@@ -75,14 +75,14 @@ def _check_each(argument: str, values: Mapping[str, Any], program: str) -> None:
 
 
 def plain(values: Any) -> Any:
-    """A mapping as a dict, with numbers of NumPy as Python's own, which alone can be written; what is no mapping as it is."""
+    """A mapping as a dict, whose NumPy numbers become Python's, since only these can be written. Other values are returned unchanged."""
     if not isinstance(values, Mapping):
         return values
     return {key: value.item() if type(value).__module__ == "numpy" and value.ndim == 0 else value for key, value in values.items()}
 
 
 def check_samples(samples: Any) -> int:
-    """As a number of Python. Raises UserError for a number of samples that no step has."""
+    """The number of samples as an int of Python. Raises UserError for a number that no step can have."""
     if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
         raise UserError(f"step({samples!r}): samples must be a whole number of at least 1. For example step(len(x)).")
     return int(samples)
@@ -92,7 +92,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     """Raise UserError for a name that result.json does not have, or an accuracy in percent. Infinite and NaN values pass."""
     for name, value in metrics.items():
         if not isinstance(name, str) or not METRIC.fullmatch(name):
-            raise UserError(f"{name!r} is no name of a metric. Write the split first, as in test/accuracy, val/loss or train/loss.")
+            raise UserError(f"{name!r} is not the name of a metric. Write the split first, as in test/accuracy, val/loss or train/loss.")
         if name in SHARES and math.isfinite(value) and not 0 <= value <= 1:
             raise UserError(f"{name}={value:g} must be a share from 0 to 1. For example {name}={value / 100:g}, if it is in percent.")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-LARGEST_COUNT = 2**31 - 1  # above it, sizes and counts no longer fit PyTorch's int32 indices or memory
+MAX_COUNT = 2**31 - 1  # above it, sizes and counts no longer fit PyTorch's int32 indices or memory
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Rule:
     allowed: str  # ends the sentence "must be …"
     fits: Callable[[Any], bool]
     example: str
-    changes_result: bool = True  # False: only says where files are or what is shown, so it is no part of the run's name
+    changes_result: bool = True  # False: only says where files are or what is shown, so it is not part of the run's name
     largest: int | None = None  # the largest whole number, where `allowed` does not say it
 
 
@@ -43,10 +43,10 @@ def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any =
     upper = f" and at most {high}" if high is not None else ""
     return Rule(
         f"a whole number of at least {low}{upper}{_or(also)}",
-        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (LARGEST_COUNT if high is None else high)),
+        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (MAX_COUNT if high is None else high)),
         str(example if example is not None else max(low, 1)),
         result,
-        LARGEST_COUNT if high is None else None,
+        MAX_COUNT if high is None else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Sparsity settings that only make sense together."""
+"""Check combinations of sparsity settings."""
 
 import os
 from collections.abc import Sequence, Set
@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.apex import check_apex
-from mpx.settings.words import key_of
+from mpx.settings.values import key_of
 
 PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase and a sparse phase after it
 RECIPES_OF = {  # key -> the recipes that read it

@@ -1,4 +1,4 @@
-"""The tokenizer of a data set for which the user names none. A pretrained model brings its own: it does not know the ids of another."""
+"""Choose the tokenizer of a data set if the user names none. A pretrained model brings its own, since it only knows its token ids."""
 
 import os
 from collections.abc import Mapping

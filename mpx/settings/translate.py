@@ -13,13 +13,17 @@ from yaml import YAMLError
 from mpx.errors import UserError, nearest
 from mpx.printing import shown
 from mpx.private.hydra import WRITERS, YAML_READER
+from mpx.settings.bench import BENCH
+from mpx.settings.compare import COMPARE
+from mpx.settings.deploy import DEPLOY
 from mpx.settings.extras import install
 from mpx.settings.fields import FIELDS, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
-KEYS = (*FIELDS, *GROUPS)  # what may stand before the = of a word of mpx.train
+COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
+KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
@@ -35,7 +39,7 @@ def one_line(error: BaseException, keys: Iterable[str] = KEYS, program: str = "m
 
 def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
-        return f"a file of the --config-dir is no UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+        return f"a file of the --config-dir is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
     if isinstance(error, OSError) and error.errno in FULL:
         where = error.filename or "a file of this command"
         return f"{where} cannot be written ({error.strerror}). Free some space, or write elsewhere."
@@ -60,7 +64,7 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
 def _no_yaml(error: YAMLError) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
     where = f"{mark.name}, line {mark.line + 1}" if mark is not None else getattr(error, "name", "a file")
-    return f"{where}: this is no YAML ({problem}). Correct it, or leave out the --config-dir that it is in."
+    return f"{where}: this is not YAML ({problem}). Correct it, or leave out the --config-dir that it is in."
 
 
 def _unwritable(error: OSError) -> str:
@@ -102,17 +106,17 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 
 def not_installed(group: str, choice: str, extra: str = "") -> str:
-    """For a choice of Hydra's own groups that an extra of mpx brings. extra: its name, if it is not that of the choice."""
+    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that differs from the choice."""
     return f"{group}={choice} is not installed. {install(extra or choice)} adds it."
 
 
 def _unfit(error: BaseException) -> str | None:
-    """For a value that Hydra cannot merge with the present one: {} with a list, or a list with names and values."""
+    """The line for a value that Hydra cannot merge with the current one: {} with a list, or a list with names and values."""
     merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
     if merged is None:
         return None
     if (rule := FIELDS.get(merged[1])) is None:
-        return f"{merged[1]}={merged[2]}: {merged[1]} is no single value. Set its keys, as {merged[1]}.KEY=VALUE."
+        return f"{merged[1]}={merged[2]}: {merged[1]} is not a single value. Set its keys, as {merged[1]}.KEY=VALUE."
     return f"{merged[1]}={merged[2]} must be {rule.allowed}. For example {merged[1]}={rule.example}."
 
 
@@ -138,17 +142,12 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
 
 def _command_of(key: str, keys: Iterable[str]) -> str | None:
     """The command that has this key, unless it may be meant for one of `keys`, those of the command that was given it."""
-    from mpx.settings.bench import BENCH  # these import this file
-    from mpx.settings.compare import COMPARE
-    from mpx.settings.deploy import DEPLOY
-
     if any(own == key or own.endswith(f".{key}") for own in keys):
         return None
-    commands = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
-    return next((command for command, rules in commands.items() if key in rules), None)
+    return next((command for command, rules in COMMANDS.items() if key in rules), None)
 
 
 def no_such_key(key: str) -> str:
-    """For a key that only other choices of its group have."""
+    """The line for a key that only other choices of its group have."""
     group = key.split(".")[0]
     return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."

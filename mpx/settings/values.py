@@ -1,4 +1,4 @@
-"""The values of a configuration, each checked against the rule of its key."""
+"""Check each value of a configuration against the rule of its key."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -18,7 +18,7 @@ REQUIRED = {"data": ("name",), "model": ("family", "inputs")}  # keys without wh
 def checked(group: str, settings: Any) -> dict[str, Any]:
     """The settings of one group (`data` or `model`) as plain values, each of which keeps its rule.
 
-    This is the way in for library callers; `mpx.settings.check` applies the same rules to a whole configuration.
+    Library callers use this function; `mpx.settings.check` applies the same rules to a whole configuration.
     settings: a DictConfig, a mapping or a namespace. Raises UserError for the first value that breaks its rule.
     """
     plain = _plain(settings)
@@ -63,6 +63,11 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
         raise UserError(f"{key}={as_typed(value)} must be {allowed}. For example {key}={rule.example}.")
 
 
+def key_of(word: str) -> str:
+    """The key of a setting as typed: `key` of `++key=value`."""
+    return word.partition("=")[0].lstrip("+")
+
+
 def not_set(key: str) -> UserError:
     """The error for a key that has no value."""
     example = FIELDS[key].example if key in FIELDS else "VALUE"
@@ -70,7 +75,7 @@ def not_set(key: str) -> UserError:
 
 
 def _plain(settings: Any) -> dict[str, Any]:
-    """As a command line would give them: without Hydra's own list in a file of conf/, and paths as text."""
+    """The settings as from a command line: without Hydra's `defaults` list, and with paths as text."""
     if OmegaConf.is_config(settings):
         plain = OmegaConf.to_container(settings, resolve=True)
     else:

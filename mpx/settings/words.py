@@ -1,4 +1,4 @@
-"""Check the command line before Hydra reads it: for words that Hydra answers with a traceback or misunderstands."""
+"""Check the command line before Hydra reads it, for words that Hydra misunderstands or answers with a traceback."""
 
 import re
 from collections.abc import Iterable
@@ -7,13 +7,9 @@ from pathlib import Path
 from mpx.errors import UserError
 from mpx.private.hydra import options
 from mpx.settings.translate import GROUPS, nearest_key
+from mpx.settings.values import key_of
 
-NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra does not read as a text
-
-
-def key_of(word: str) -> str:
-    """The key of a setting as typed: `key` of `++key=value`."""
-    return word.partition("=")[0].lstrip("+")
+NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
 
 
 def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:

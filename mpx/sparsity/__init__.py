@@ -18,7 +18,7 @@ sr_ste.py prescribes; schedules.py then starts the learning rates again. choose.
     mask_launch.py   2:4 masks of many weights by one Triton kernel
     permutation/     reorders channels before the pruning, so that it keeps more
     sensitivity.py   how much the loss rises when a single layer is pruned
-    kernels.py       which layers a 2:4 kernel can serve; coverage.py: what result.json says of each layer
+    kernels.py       which layers a 2:4 kernel can serve; coverage.py: the entry of each layer in result.json
 
 A new recipe needs a class in recipes.py, its name in choose.py and mpx/settings/fields.py, the keys that it reads in
 mpx/settings/sparsity.py, and a line in each file of conf/sparsity/, in docs/sparsity.md and in the docstring of mpx.Sparsity.

@@ -1,4 +1,4 @@
-"""Whether a layer can be served by a 2:4 kernel on this device, as mpx.deploy serves it, and if not, why."""
+"""Whether mpx.deploy can serve a layer by a 2:4 kernel on this device, and if not, why."""
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ AMPERE = (8, 0)  # the first GPUs with sparse Tensor Cores
 def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.device) -> tuple[str | None, str | None]:
     """(the library, None) or (None, the reason). fmt: the number format of the run's matrix products.
 
-    An attention counts as self-attention, which it is only where it is called with one input.
+    An attention counts as self-attention, which is true only if it is always called with one input.
     """
     reason = (
         unsupported_pattern(pattern.name)
@@ -39,7 +39,7 @@ def unsupported_pattern(name: str) -> str | None:
 
 
 def unsupported_layer(layer: nn.Module) -> str | None:
-    """Why no product of rows can take the layer's place; None if one can."""
+    """Why no product of rows can replace the layer; None if one can."""
     if plain_class(layer) not in (nn.Linear, nn.Conv2d):
         kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
         return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
@@ -61,7 +61,7 @@ def _no_kernel(layer: nn.Module) -> str:
 
 
 def may_be_self_attention(layer: nn.Module) -> bool:
-    """Whether mpx.deploy has layers for its projections, if it is called with one input."""
+    """Whether mpx.deploy can give it layers for its projections, if it is called with one input."""
     if plain_class(layer) is not nn.MultiheadAttention:
         return False
     return layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
@@ -80,6 +80,6 @@ def unsupported_gpu(device: torch.device) -> str | None:
 
 
 def misfit(shape: torch.Size, multiple: int, fmt: str) -> str | None:
-    """Why a weight of this shape is too uneven for a product in `fmt`. A filter's values are one row."""
+    """Why a weight of this shape does not fit a product in `fmt`; None if it does. A filter's values are one row."""
     rows, columns = shape[0], shape[1:].numel()
     return f"{rows}×{columns}: {fmt} needs multiples of {multiple}" if rows % multiple or columns % multiple else None

@@ -85,7 +85,7 @@ def _by_type(kind: str) -> str | None:
         return None
     if kind == ParametrizationList.__name__:
         return "the layer's weight is computed from it (torch.nn.utils.parametrize)"
-    return f"{kind} is no kind of layer that is pruned"
+    return f"{kind} is not a type of layer that mpx prunes"
 
 
 def _by_place(weight: Weight, every: list[Weight], rules: Rules) -> str | None:
@@ -113,7 +113,7 @@ def _by_shape(weight: Weight, pattern: Pattern, rules: Rules) -> str | None:
     if (reason := pattern.misfit(shape)) is not None:
         return reason
     if rules.shape == "hardware" and (shape[0] % pattern.rows or shape[1] % pattern.columns):
-        return f"{shape[0]}×{shape[1]} is no sparse Tensor Core shape (rows % {pattern.rows}, columns % {pattern.columns})"
+        return f"{shape[0]}×{shape[1]} is not a sparse Tensor Core shape (rows % {pattern.rows}, columns % {pattern.columns})"
     return None
 
 
@@ -133,7 +133,7 @@ def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
     every = " ".join(weight.reason for weight in found)
     ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
-    ways += ["sparsity.shape_rule=any", "a wider model"] if "no sparse Tensor Core shape" in every else []
+    ways += ["sparsity.shape_rule=any", "a wider model"] if "not a sparse Tensor Core shape" in every else []
     ways += ["another sparsity.density"] if "would stay at density" in every else []
     way = f"{', '.join(ways)}, or sparsity=dense" if ways else "sparsity=dense, or another model"
     choice = f"nofm ({pattern.name})" if isinstance(pattern, NofM) and pattern.name != "2of4" else pattern.name

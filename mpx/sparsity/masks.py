@@ -31,7 +31,7 @@ class Masks:
         self.kept: dict[str, float] = {}  # share of the magnitude that the pruning kept
         self.stash: dict[str, Tensor] = {}  # remembered values where pruned, zero elsewhere
         self.complete = False  # the masks are the full pattern, not an intermediate step of gradual pruning
-        self._pruned: dict[str, Tensor] = {}  # the inverted masks: True is pruned
+        self._inverted: dict[str, Tensor] = {}  # True is pruned
 
     @property
     def active(self) -> bool:
@@ -78,7 +78,7 @@ class Masks:
     def _set(self, masks: list[Tensor], *, complete: bool) -> None:
         names = [weight.name for weight in self.pruned]
         self.masks, self.complete = dict(zip(names, masks, strict=True)), complete
-        self._pruned = {name: ~mask for name, mask in self.masks.items()}
+        self._inverted = {name: ~mask for name, mask in self.masks.items()}
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -87,7 +87,7 @@ class Masks:
             if self.remember:
                 self.stash[weight.name] = stash = torch.empty_like(weight.parameter, requires_grad=False)
                 local(stash).copy_(local(weight.parameter)).masked_fill_(local(self.masks[weight.name]), 0)
-            local(weight.parameter).masked_fill_(local(self._pruned[weight.name]), 0)
+            local(weight.parameter).masked_fill_(local(self._inverted[weight.name]), 0)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -100,37 +100,37 @@ class Masks:
     def zero_state(self, optimizer: Optimizer) -> None:
         """Zero the optimizer's state (momentum, Adam's moments) of pruned weights."""
         for weight, value, _ in self._states([optimizer]):
-            local(value).masked_fill_(local(self._pruned[weight.name]).to(value.device), 0)  # Lightning moves it to the CPU after training
+            local(value).masked_fill_(local(self._inverted[weight.name]).to(value.device), 0)  # on the CPU after training
 
     @torch.no_grad()
     def mask_gradients(self) -> None:
         """Zero the gradients of pruned weights, including infinities and NaN. With a zero state no optimizer then changes a zero weight."""
         for weight in self.pruned:
             if weight.parameter.grad is not None:
-                local(weight.parameter.grad).masked_fill_(local(self._pruned[weight.name]), 0)
+                local(weight.parameter.grad).masked_fill_(local(self._inverted[weight.name]), 0)
 
     @torch.no_grad()
     def mask_averages(self, averages: Mapping[str, Tensor]) -> None:
-        """Zero the pruned positions of weight averages, given by parameter name; before the pruning there are none."""
-        for name, away in self._pruned.items():
-            local(averages[name]).masked_fill_(local(away).to(averages[name].device), 0)
+        """Zero the pruned positions of weight averages, by parameter name. Before the pruning no position is pruned."""
+        for name, inverted in self._inverted.items():
+            local(averages[name]).masked_fill_(local(inverted).to(averages[name].device), 0)
 
     def verify(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
         """Names of the tensors that break the masks; empty when none does. Waits for the device once.
 
-        A weight must have the pattern and be zero where pruned; what of the state of `optimizers` moves weights must be zero there too.
+        A weight must have the pattern and be zero where it is pruned. The state of `optimizers` that moves weights must be zero there, too.
         """
         names, flags = [], []
         for weight in self.pruned:
-            away = local(self._pruned[weight.name]).to(weight.parameter.device)  # Lightning moves the model to the CPU after training
-            broken = (local(weight.parameter.detach()).ne(0) & away).any()
+            inverted = local(self._inverted[weight.name]).to(weight.parameter.device)  # Lightning moves the model to the CPU after training
+            broken = (local(weight.parameter.detach()).ne(0) & inverted).any()
             names.append(weight.name)
             flags.append(broken | ~self.pattern.holds(whole(weight.parameter)) if self.complete else broken)
         for weight, value, key in self._states(optimizers):
             if key in NEVER_ZERO:
                 continue
             names.append(f"{weight.name} ({key})")
-            flags.append((local(value).ne(0) & local(self._pruned[weight.name]).to(value.device)).any())
+            flags.append((local(value).ne(0) & local(self._inverted[weight.name]).to(value.device)).any())
         if not flags:
             return []
         found = torch.stack([flag.to(flags[0].device) for flag in flags]).int()
@@ -166,7 +166,7 @@ class Masks:
         self.follow()
 
     def adopt(self, model: nn.Module) -> None:
-        """Mask the parameters that `model` now has: sharding replaces them by others."""
+        """Mask the current parameters of `model`, since sharding replaces them."""
         for weight in self.weights:
             weight.parameter = model.get_parameter(weight.name)
         self.follow()
@@ -176,7 +176,7 @@ class Masks:
         for weight in self.pruned if self.active else ():
             parameter, name = weight.parameter, weight.name
             self.masks[name] = laid_out_as(sharded_as(self.masks[name].to(parameter.device), parameter), parameter)
-            self._pruned[name] = ~self.masks[name]
+            self._inverted[name] = ~self.masks[name]
             if name in self.stash:
                 stash = sharded_as(self.stash[name], parameter)
                 self.stash[name] = torch.empty_like(parameter, requires_grad=False)
@@ -184,7 +184,7 @@ class Masks:
 
 
 def _partly(mask: Tensor, weight: Tensor, share: float) -> Tensor:
-    """A mask that prunes only `share` of what `mask` prunes: the smallest magnitudes. Of equal magnitudes the earlier stays."""
+    """A mask that prunes only `share` of what `mask` prunes: the smallest magnitudes. Among equal magnitudes the earlier one stays."""
     pruned = ~mask
     kept = largest(weight.detach()[pruned], round((1 - share) * int(pruned.sum())))
     return laid_out_as(mask.masked_scatter(pruned, kept), weight)

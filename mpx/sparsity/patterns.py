@@ -1,6 +1,6 @@
 """Patterns choose which values of a weight stay. This module has their interface and N:M along the inputs, with 2of4 as one case.
 
-All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Of equal magnitudes
+All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Among equal magnitudes
 the earlier position stays, so a mask depends on the values only and not on the device. Infinite and NaN weights rank above every finite
 weight, the earlier first, so masks do not hide them and never keep more than the pattern allows.
 """
@@ -80,7 +80,7 @@ class NofM(Pattern):
 
     def _in_one_launch(self, weights: Sequence[Tensor]) -> dict[int, Tensor]:
         """Masks by the indices of their weights, without the weights that the Triton kernel does not support."""
-        if self.m != 4 or not all(weight.is_cuda for weight in weights) or not _triton():
+        if self.m != 4 or not all(weight.is_cuda for weight in weights) or not has_triton():
             return {}
         from mpx.sparsity.mask_launch import masks_by_place  # only CUDA builds of PyTorch ship Triton
 
@@ -129,11 +129,6 @@ def keep_largest(values: Tensor, n: int) -> Tensor:
 @cache
 def _compiled():
     return torch.compile(keep_largest, dynamic=True)  # one kernel: reads each value once, writes each mask once
-
-
-@cache
-def _triton() -> bool:
-    return has_triton()
 
 
 def mask_2of4(weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Start a module's own learning rate schedules again at the pruning, where they allow it."""
+"""Restart a module's own learning rate schedules at the pruning, if they can be restarted."""
 
 import math
 import warnings
@@ -8,7 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-LONGEST = 20_000  # scheduler steps that are tried; a longer schedule goes on
+MAX_TRIED_STEPS = 20_000  # of a scheduler; a longer schedule goes on
 
 Beginning = tuple[dict[str, Any], list[float]]  # a scheduler's state, and its optimizer's learning rates
 
@@ -18,15 +18,15 @@ def schedulers(trainer: pl.Trainer) -> list[Any]:
 
 
 def beginnings(trainer: pl.Trainer) -> list[Beginning]:
-    """Of all schedulers, at the start of the training."""
+    """The state of each scheduler at the start of the training."""
     return [_state(scheduler) for scheduler in schedulers(trainer)]
 
 
 def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[Beginning], left: int) -> None:
-    """Set each schedule that comes to its end within the `left` steps of the run back to its beginning, as ASP repeats the dense phase's.
+    """Restart each schedule that ends within the `left` steps of the run, as ASP repeats the dense phase's.
 
-    A schedule made for the whole run would be cut off on the way down, so it goes on instead. Prints which does what, and why.
-    first: the schedulers at the start of the training, each with its state in `begun`. A callback may have put others in their place.
+    A schedule made for the whole run would be cut off before its end, so it goes on instead. Prints a line for each, with the reason.
+    first: the schedulers at the start of the training, each with its state in `begun`. A callback may have replaced them since.
     """
     known = {id(scheduler): beginning for scheduler, beginning in zip(first, begun, strict=True)}
     for config in trainer.lr_scheduler_configs:
@@ -49,8 +49,8 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
     per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches) if config.interval == "epoch" else 1
     count = left // per_epoch // config.frequency
     tried = 2 * max(count, 1)
-    if tried > LONGEST:
-        return f"it has more than {LONGEST:,} steps, too many to try"
+    if tried > MAX_TRIED_STEPS:
+        return f"it has more than {MAX_TRIED_STEPS:,} steps, too many to try"
     try:
         rates = _tried(config.scheduler, beginning, tried)
     except Exception as error:  # a scheduler may raise anything, above all after its last step
@@ -61,14 +61,14 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
 
 
 def _tried(scheduler: LRScheduler, beginning: Beginning, count: int) -> list[list[float]]:
-    """The learning rates of `count` steps from the beginning. Leaves scheduler and optimizer as they are."""
+    """The learning rates of `count` steps from the beginning. Scheduler and optimizer are unchanged on return."""
     now, groups = _state(scheduler), scheduler.optimizer.param_groups
-    momenta = [{key: group[key] for key in ("momentum", "betas") if key in group} for group in groups]  # which OneCycleLR moves, too
+    momenta = [{key: group[key] for key in ("momentum", "betas") if key in group} for group in groups]  # OneCycleLR changes these, too
     _set(scheduler, beginning)
     rates = [beginning[1]]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the optimizer has not stepped in between
+            warnings.simplefilter("ignore")  # warns that the optimizer has not stepped
             for _ in range(count):
                 scheduler.step()
                 rates.append([float(group["lr"]) for group in groups])

@@ -24,7 +24,7 @@ from mpx.runs.name import named
 from mpx.runs.signals import TERMINATED
 from mpx.settings import check
 from mpx.settings.front_door import typed
-from mpx.settings.words import key_of
+from mpx.settings.values import key_of
 from mpx.sweep import cluster, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE

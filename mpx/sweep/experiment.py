@@ -4,7 +4,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.front_door import typed
-from mpx.settings.words import key_of
+from mpx.settings.values import key_of
 
 
 def check_experiment(config: DictConfig) -> None:

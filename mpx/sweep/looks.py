@@ -70,7 +70,7 @@ class Looks:
                 print(f"{which}, as do all if it is their control. The same command {again}.", flush=True)
 
     def _look(self, runs: Sequence[Run]) -> dict[str, int]:
-        """Folder of a setting that is to go on -> the number of seeds that it is to have. Prints what is decided."""
+        """Folder of each undecided setting -> the number of seeds that it needs next. Prints what is decided."""
         refuse_other_contents(runs)
         found = compare(
             runs, study=self.study.name, control=by_label(runs, self.plan.control), metric="auto", margin=self.plan.margin,

@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.front_door import MULTIRUN
-from mpx.settings.values import check_value
-from mpx.settings.words import key_of
+from mpx.settings.values import check_value, key_of
 from mpx.sweep.gpus import visible_gpus
 from mpx.sweep.job_report import in_sweep
 from mpx.sweep.size import at_once
@@ -51,7 +50,7 @@ def check_sharing(config: DictConfig) -> None:
 
 
 def check_single(config: DictConfig) -> None:
-    """Raise UserError for a run that is no job of a sweep and has what only sweeps have."""
+    """Raise UserError for a run outside a sweep with a setting that only sweeps have."""
     if config.get("until") is not None and not in_sweep():
         raise UserError("until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m.")
     if config.gpu_share > 1 and not in_sweep():  # an experiment's file may set it for all jobs

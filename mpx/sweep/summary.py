@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
-from mpx.settings.words import key_of
+from mpx.settings.values import key_of
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower

@@ -23,7 +23,7 @@ from mpx.training.record import speed_of
 
 STEPS = 100  # fewest steps that are timed
 SECONDS = 2.0  # shortest time
-LONGEST = 30.0  # seconds after which fewer steps are enough
+MAX_SECONDS = 30.0  # seconds after which fewer steps are enough
 
 
 class Enough(Callback):
@@ -44,7 +44,7 @@ class Enough(Callback):
             return
         self.steps += 1
         seconds = time.perf_counter() - self._warm_since
-        trainer.should_stop = (self.steps >= STEPS and seconds >= SECONDS) or seconds >= LONGEST
+        trainer.should_stop = (self.steps >= STEPS and seconds >= SECONDS) or seconds >= MAX_SECONDS
 
 
 def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:

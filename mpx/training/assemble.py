@@ -169,7 +169,7 @@ def refuse_not_finite(model: nn.Module) -> None:
 def build_compiling(
     choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, devices: Devices
 ) -> CompileIfItPays:
-    """What decides on compiling in the first steps. Speed and memory are then measured anew."""
+    """What decides on compiling in the first steps. Speed and memory are then measured again."""
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
     return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)

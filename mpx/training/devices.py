@@ -49,8 +49,8 @@ def for_each_device(cfg: DictConfig) -> DictConfig:
 
 def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
     """The numbers of this machine's GPUs to use, of `gpus` that it has. devices: trainer.devices."""
-    wish = list(range(gpus)) if devices == "auto" else devices
-    chosen = list(range(wish)) if isinstance(wish, int) else list(wish)
+    requested = list(range(gpus)) if devices == "auto" else devices
+    chosen = list(range(requested)) if isinstance(requested, int) else list(requested)
     if max(chosen) >= gpus:
         raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs. Lower trainer.devices.")
     return chosen

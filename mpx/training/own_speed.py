@@ -30,7 +30,7 @@ class OwnSpeed(Callback):
         say(self.choice.line())
 
     def _choose(self, module: pl.LightningModule, device: torch.device, steps: int) -> Choice:
-        """Raises UserError for a wish that cannot be met."""
+        """Raises UserError for a request that cannot be met."""
         cuda = device.type == "cuda"
         facts = Facts(
             cuda=cuda,
@@ -41,8 +41,8 @@ class OwnSpeed(Callback):
             against_channels_last=without_layout(module),
             loses_channels_last=_untried(module) if cuda else "on a CPU it pays at some batch sizes only",
         )
-        wish = self.cfg.trainer
-        return choose(self.cfg.speed, wish.compile, wish.cuda_graphs, wish.benchmark, wish.channels_last, facts)
+        trainer = self.cfg.trainer
+        return choose(self.cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts)
 
 
 def _against_recording(module: pl.LightningModule) -> str:

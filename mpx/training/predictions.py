@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mpx.runs.predictions import LARGEST
+from mpx.runs.predictions import MAX_SAMPLES
 from mpx.spec import Spec
 
 
@@ -36,7 +36,7 @@ class Right:
             parts = [mine] * dist.get_world_size()
             dist.all_gather_object(parts, mine)
         ranks, total = len(parts), sum(map(len, parts))
-        if total > LARGEST or [len(part) for part in parts] != [-(-(total - rank) // ranks) for rank in range(ranks)]:
+        if total > MAX_SAMPLES or [len(part) for part in parts] != [-(-(total - rank) // ranks) for rank in range(ranks)]:
             return None
         found = np.empty(total, dtype=bool)
         for rank, part in enumerate(parts):

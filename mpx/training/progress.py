@@ -90,9 +90,9 @@ def _from_one(description: str, epoch: int, epochs: int) -> str:
     return description.replace(f"Epoch {epoch}/{epochs - 1}", f"epoch {epoch + 1}/{epochs}")
 
 
-def progress(wish: str, throughput: Any, metric: str | None = None) -> list[Callback]:
-    """wish: auto, bar, lines or off. metric: a project's own, which is shown after each epoch."""
-    if wish == "auto":
-        wish = "bar" if sys.stdout.isatty() else "notebook" if in_notebook() else "lines"
+def progress(requested: str, throughput: Any, metric: str | None = None) -> list[Callback]:
+    """requested: auto, bar, lines or off. metric: a project's own, which is shown after each epoch."""
+    if requested == "auto":
+        requested = "bar" if sys.stdout.isatty() else "notebook" if in_notebook() else "lines"
     bars = {"notebook": [NotebookBar], "bar": [partial(described_bar, _from_one)], "lines": []}
-    return [] if wish == "off" else [EpochLines(throughput, metric), *(bar() for bar in bars[wish])]
+    return [] if requested == "off" else [EpochLines(throughput, metric), *(bar() for bar in bars[requested])]

@@ -222,7 +222,7 @@ def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
     assert "Vendor's peaks: NVIDIA H200 datasheet, SXM." in printed
     assert "Not alone on the device (1 other process on the device)" in printed
     assert max(len(line) for line in printed.splitlines()) <= 120
-    (drawn,) = report.pictures(about, rows)
+    drawn = report.plot(about, rows)
     assert all(text in drawn.svg for text in ("NVIDIA H200", "vendor's dense peak", "measured here", *FORMATS))
 
 

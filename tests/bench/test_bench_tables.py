@@ -8,7 +8,7 @@ from mpx.bench.show import conv as conv_report
 from mpx.bench.show import copy as copy_report
 from mpx.bench.show import gemm as gemm_report
 from mpx.bench.show import triton as triton_report
-from mpx.bench.show.tables import rate
+from mpx.compare.words import rate
 from mpx.render.plots.picture import picture
 from mpx.render.plots.rates import Curve, rates_figure
 
@@ -104,7 +104,7 @@ def test_tables_of_a_gpu_fit_and_are_drawn(capsys, report, rows, shown):
     assert [text for text in (*shown, "Not alone on the device (1 other process on the device)") if text not in printed] == []
     assert max(len(line) for line in printed.splitlines()) <= 120
     assert not [line for line in printed.splitlines() if line.startswith("│") and not line.endswith("│")]  # cut at the page's edge
-    (made,) = report.pictures(ABOUT, rows)
+    made = report.plot(ABOUT, rows)
     assert made.reason is None
     assert made.png.startswith(b"\x89PNG")
     assert "NVIDIA H200" in made.svg
@@ -122,7 +122,7 @@ def test_of_many_plans_the_page_shows_the_fastest_and_the_picture_one_bar(capsys
     assert "8,192 MiB" not in printed  # of a plan's failure only the CSV tells
     lines = [line for line in printed.splitlines() if "fastest plan" in line]
     assert len(lines) == len(conv.LAYERS) * len(conv.DIRECTIONS)
-    (made,) = conv_report.pictures(ABOUT, rows)
+    made = conv_report.plot(ABOUT, rows)
     assert "fastest plan" in made.svg
     assert "engine" not in made.svg
 
@@ -156,7 +156,7 @@ def test_speed_up_of_2of4_is_over_dense_in_a_graph():
 
 def test_nothing_measured_is_not_drawn():
     rows = [row | dict.fromkeys(DONE) | {"reason": "no"} for row in triton_rows()]
-    (made,) = triton_report.pictures(ABOUT, rows)
+    made = triton_report.plot(ABOUT, rows)
     assert made.reason == "nothing was measured"
 
 

@@ -28,7 +28,7 @@ def test_the_usual_study():
     losing = seeds("amp-2of4", [0.930, 0.931, 0.929, 0.933, 0.930], [3200] * 5)
     group, rows = only(compared([*losing, *AMP, *CONTROL]))
     assert [row.setting for row in group.rows] == ["fp32-dense", "amp-2of4", "amp-dense"]  # the control, then the fastest first
-    assert (group.control, group.metric, group.changes, group.notes) == ("fp32-dense", "test/accuracy", {}, ())
+    assert (group.control, group.metric.name, group.changes, group.notes) == ("fp32-dense", "test/accuracy", {}, ())
     amp = rows["amp-dense"]
     assert (amp.decision.verdict, amp.decision.method, amp.decision.more_seeds) == (Verdict.NO_LOSS, Method.PAIRED, None)
     assert amp.speedup.ratio == pytest.approx(3.1)
@@ -267,7 +267,7 @@ def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
     better = [replace(run, **how) for run in seeds("amp-dense", [3.5, 3.52, 3.49, 3.51], [3000, 3010, 2990, 3000], metric="test/mse")]
     worse = [replace(run, **how) for run in seeds("tf32-dense", [4.5, 4.52, 4.49, 4.51], metric="test/mse")]
     group, rows = only(compared([*control, *better, *worse], metric=AUTO))
-    assert (group.metric, group.by.sign, group.by.words, group.by.relative) == ("test/mse", -1, "test mse", True)
+    assert (group.metric.name, group.metric.sign, group.metric.words, group.metric.relative) == ("test/mse", -1, "test mse", True)
     assert (rows["amp-dense"].decision.verdict, rows["tf32-dense"].decision.verdict) == (Verdict.NO_LOSS, Verdict.LOSS)
     assert group.train_verdict.startswith("Fastest to train at no worse mse: amp-dense")
     again = from_csv(to_csv([*control, *better, *worse]), "r.csv")
@@ -276,7 +276,7 @@ def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
 
 def test_a_declared_metric_that_must_rise_has_a_margin_of_its_unit():
     runs = [replace(run, metric="test/f1", metric_goal="max") for run in seeds("fp32-dense", [0.9, 0.91], metric="test/f1")]
-    assert only(compared(runs, metric=AUTO))[0].by == Metric("test/f1", "test f1", 1, relative=False)
+    assert only(compared(runs, metric=AUTO))[0].metric == Metric("test/f1", "test f1", 1, relative=False)
 
 
 def test_perplexity_is_better_when_lower_and_its_margin_relative():
@@ -288,7 +288,7 @@ def test_perplexity_is_better_when_lower_and_its_margin_relative():
     assert {name: row.decision.verdict for name, row in rows.items() if row.decision} == {
         "amp-dense": Verdict.NO_LOSS, "tf32-dense": Verdict.NO_LOSS, "amp-2of4": Verdict.LOSS,
     }  # fmt: skip
-    assert group.metric == "test/perplexity"
+    assert group.metric.name == "test/perplexity"
     assert group.notes[0] == "compared by test perplexity, since no run here has test/accuracy; the margin is relative to the control's"
     assert "at no worse perplexity" in group.train_verdict
     assert "margin 1 % of fp32-dense's" in group.train_verdict
@@ -297,7 +297,7 @@ def test_perplexity_is_better_when_lower_and_its_margin_relative():
 def test_a_study_of_both_kinds_of_model():
     control = seeds("fp32-dense", [80.0, 80.2], metric="test/perplexity", model="lstm", data="wikitext2")
     comparison = compared([*control, *CONTROL, *AMP])
-    assert [(group.model, group.metric) for group in comparison.groups] == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
+    assert [(group.model, group.metric.name) for group in comparison.groups] == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
 
 
 def test_a_language_model_counts_by_its_perplexity_though_it_has_an_accuracy_too():
@@ -306,10 +306,10 @@ def test_a_language_model_counts_by_its_perplexity_though_it_has_an_accuracy_too
         for setting, accuracy in (("fp32-dense", 0.26), ("amp-dense", 0.2))
         for run in seeds(setting, [80.0, 80.2, 79.9], metric="test/perplexity", model="lstm", data="wikitext2")
     ]
-    found = {(group.model, group.metric): group for group in compared([*runs, *CONTROL, *AMP], metric=AUTO).groups}
+    found = {(group.model, group.metric.name): group for group in compared([*runs, *CONTROL, *AMP], metric=AUTO).groups}
     assert list(found) == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
     assert found["lstm", "test/perplexity"].notes == ()
-    assert only(compared(runs, metric="test/accuracy"))[0].metric == "test/accuracy"
+    assert only(compared(runs, metric="test/accuracy"))[0].metric.name == "test/accuracy"
 
 
 def test_another_control():

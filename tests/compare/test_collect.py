@@ -10,7 +10,7 @@ from made_runs import GPU, deployed_row, record, write
 
 from mpx.compare.collect import collect
 from mpx.compare.commands import portable
-from mpx.compare.control import called
+from mpx.compare.control import setting_named
 from mpx.compare.results import from_csv, to_csv
 
 
@@ -63,7 +63,11 @@ def test_a_number_typed_in_two_ways_is_one_setting(tmp_path):
     write(tmp_path / "b" / "seed0", record(**{"optimizer.weight_decay": 0.5, "optimizer.betas": [0.0, 0.9]}))
     runs = collect(tmp_path)[0]
     assert [run.changes for run in runs[:2]] == [{"optimizer.betas": "[0,0.9]", "optimizer.weight_decay": "0"}] * 2
-    assert called("fp32-dense optimizer.weight_decay=0.0", runs) == called("fp32-dense optimizer.weight_decay=0", runs) == runs[0].setting
+    assert (
+        setting_named("fp32-dense optimizer.weight_decay=0.0", runs)
+        == setting_named("fp32-dense optimizer.weight_decay=0", runs)
+        == runs[0].setting
+    )
 
 
 def test_a_space_in_a_value_parts_no_change_from_the_next(tmp_path):

@@ -44,7 +44,7 @@ def decided(found, **changed):
 )
 def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
     group, found = decided(runs(change, goal=goal), margin=margin, margin_is=margin_is)
-    assert (group.metric, found) == ("val/fid", verdict)
+    assert (group.metric.name, found) == ("val/fid", verdict)
     assert ("no worse fid" in group.train_verdict) == (goal == "min")
 
 
@@ -57,7 +57,7 @@ def test_a_relative_margin_of_negative_values(change, verdict):
 def test_the_user_may_choose_another_metric_and_its_direction():
     found = [replace(run, metrics=run.metrics | {"val/other": run.seed + 1.0}) for run in runs(0.1)]
     group, _ = decided(found, metric="val_other", metric_goal="max")
-    assert group.by.sign == 1
+    assert group.metric.sign == 1
     assert not any("since no run here has" in note for note in group.notes)
     with pytest.raises(
         UserError, match=r"metric=val/other: no run says whether it should rise or fall. Add metric_goal=max or metric_goal=min"
@@ -74,7 +74,7 @@ def test_the_direction_of_the_chosen_metric_is_not_that_of_one_in_its_place():
     """A model without the metric is compared by its accuracy, which should rise all the same."""
     other = [replace(run, model="bert", metric=None, metric_goal=None) for run in runs(-0.1, "test/accuracy", around=0.9)]
     groups = compared([*runs(-0.1), *other], metric="val/fid", metric_goal="min", margin=0.02).groups
-    assert [(group.metric, group.rows[1].decision.verdict) for group in groups] == [
+    assert [(group.metric.name, group.rows[1].decision.verdict) for group in groups] == [
         ("test/accuracy", Verdict.LOSS), ("val/fid", Verdict.NO_LOSS),
     ]  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_a_project_in_percent_that_names_no_metric_is_judged(tmp_path, config):
     found, left_out = collect(tmp_path)
     assert left_out == []
     group, verdict = decided(found, margin=1)
-    assert (group.metric, verdict) == ("test/accuracy", Verdict.NO_LOSS)
+    assert (group.metric.name, verdict) == ("test/accuracy", Verdict.NO_LOSS)
     assert any("above 1, so no fraction: the margin of 1 is in its own unit" in note for note in group.notes)
 
 

@@ -40,10 +40,10 @@ HOSTILE = {
     "beyond the last": (lambda content: json.dumps(content | {"samples": 17, "right": "///A"}), "right has bits beyond the last sample"),
     "no samples": (lambda content: json.dumps(content | {"samples": 0}), "samples must be a number from 1 to 500,000"),
     "huge": (lambda content: json.dumps(content | {"samples": 10**400}), "ValueError"),
-    "no text": (lambda content: json.dumps(content | {"right": [1, 0]}), "right is no text"),
+    "no text": (lambda content: json.dumps(content | {"right": [1, 0]}), "right is not text"),
     "not base64": (lambda content: json.dumps(content | {"right": "//+\x1b[2J"}), "Error"),
     "other data": (lambda content: json.dumps(content | {"test_set": "ffffffff"}), "it is of test set ffffffff, the run of 0a1b2c3d"),
-    "escape": (lambda content: json.dumps(content | {"test_set": "\x1b[2J"}), "test_set is no checksum"),
+    "escape": (lambda content: json.dumps(content | {"test_set": "\x1b[2J"}), "test_set is not a checksum"),
     "other run": (lambda content: json.dumps(content | {"right": "//8A"}), "it has 0.800000 of the samples right, the run 0.85"),
 }
 

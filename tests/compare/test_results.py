@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from made_runs import made, seeds
 
 from mpx.compare.results import from_csv, to_csv
-from mpx.compare.rules import LARGEST, SMALLEST
+from mpx.compare.rules import MAX_RATE, MIN_RATE
 from mpx.errors import UserError
 from mpx.printing import shown
 
 SHARES = st.floats(0, 1)
-RATES = st.floats(SMALLEST, LARGEST)
+RATES = st.floats(MIN_RATE, MAX_RATE)
 SAFE = st.characters(codec="utf-8").filter(lambda letter: shown(letter) == letter != "\n")
 WORD = st.text(SAFE.filter(lambda letter: not letter.isspace()))
 TEXT = st.text(SAFE, min_size=1)

@@ -33,7 +33,7 @@ def train(model, optimizer, factors=(1.0, 1.0, 1.0), closure=False):
 
 
 def assert_held(model, optimizer, pruning):
-    tensors = list(pruning.hold.tensors())
+    tensors = list(pruning.enforcer.tensors())
     held = {id(tensor) for tensor, _, _ in tensors}
     assert all(id(place.parameter) in held for place in pruning.places)
     in_optimizer = [id(p) for p in amp.master_params(optimizer) if p.dim() == 2]

@@ -91,7 +91,7 @@ def test_dense_and_zero_layers_beside_pruned_ones_stay_dense_until_masks_are_com
         ASP.init_optimizer_for_pruning(optimizer)
         model.load_state_dict(state)
         assert "2 of 3 weights are pruned already" in (printed := capsys.readouterr().out)
-        assert "dense stay 1, such as 4::weight" in printed
+        assert "1 stay dense, such as 4::weight" in printed
         train(model, optimizer)
         assert [is_2of4(layer.weight) for layer in model[::2]] == [True, True, False]
         assert model[4].weight.ne(0).float().mean() > 0.7  # some of its inputs are zero

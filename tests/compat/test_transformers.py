@@ -159,7 +159,7 @@ def test_batches_that_are_padded_to_several_lengths(tmp_path, accumulated, lengt
 
 @pytest.mark.parametrize("at", [1, 4])
 def test_what_is_measured_after_a_batch_that_did_not_fit(tmp_path, at):
-    """Trainer begins its training anew with smaller batches. Neither its speed nor its operations are those of the attempts before."""
+    """Trainer begins its training again with smaller batches. Neither its speed nor its operations are those of the attempts before."""
     model, forwards = bert(), []
 
     def fail_once(*_):
@@ -172,7 +172,7 @@ def test_what_is_measured_after_a_batch_that_did_not_fit(tmp_path, at):
     recorder, _ = train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=6)
     assert set(recorder._samples) == {7}
     assert recorder.record["precision"]["observed"] == plain.record["precision"]["observed"]
-    assert recorder.record["speed"]["measured_steps"] == 6 - 2  # without the warm-up, which begins anew
+    assert recorder.record["speed"]["measured_steps"] == 6 - 2  # without the warm-up, which begins again
 
 
 def test_a_loss_that_calls_the_model_twice(tmp_path):

@@ -53,7 +53,7 @@ def test_an_algorithm_that_ends_the_child_is_left_out(child):
 
 
 def test_a_child_that_hangs_is_ended(child, monkeypatch):
-    monkeypatch.setattr(algorithms, "LIMIT_S", 2.0)
+    monkeypatch.setattr(algorithms, "MAX_CHILD_S", 2.0)
     log = child("if number == 2: time.sleep(60)")
     assert algorithms.fastest(PROBLEM) == 3
     assert log.read_text() == "0 3 "
@@ -92,7 +92,7 @@ def test_what_the_child_tries(monkeypatch):
     monkeypatch.setattr(algorithms, "_product", lambda problem: (call, expected))
     said = list(algorithms._trials(PROBLEM, 0))
     assert [line["id"] for line in said if "ms" in line] == [0, 3]
-    assert [line["trying"] for line in said if "trying" in line] == list(range(4 + algorithms.REFUSALS))
+    assert [line["trying"] for line in said if "trying" in line] == list(range(4 + algorithms.MAX_REFUSALS))
     assert said[-1] == {"end": True}
 
 

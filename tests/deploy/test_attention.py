@@ -6,8 +6,8 @@ from own_net import Net
 from torch import nn
 
 from mpx.deploy.attention import SelfAttention, layer_by_layer, split
+from mpx.deploy.kernel_times import with_kernels
 from mpx.deploy.kernels import Kernel
-from mpx.deploy.table import model_by
 
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(6)
 PADDING = torch.tensor([[False] * 6, [False] * 4 + [True] * 2, [False] * 5 + [True]])
@@ -45,7 +45,7 @@ def test_a_transformer_has_layers_that_products_can_replace():
     expected = model(x)
     with layer_by_layer():
         torch.testing.assert_close(made(x), expected)
-        served = model_by(made, {name: Kernel("fp16") for name in names}, {})  # dense products
+        served = with_kernels(made, {name: Kernel("fp16") for name in names}, {})  # dense products
         torch.testing.assert_close(served(x), expected)
     assert torch.backends.mha.get_fastpath_enabled()
 

@@ -19,7 +19,7 @@ from mpx.precision.modes import cpu_has_bf16
 SIZES = (1, 7, 64)  # the largest leaves a smaller last batch of every test set
 NAMES = ("mlp", "bert", "resnet", "lstm", "custom")
 ONNX = ("onnx", ("fp32", "int8"))  # test_export.py has it of the others
-MORE = {  # the compiler, which takes longest, once for each kind of layer; it compiles every batch size anew
+MORE = {  # the compiler, which takes longest, once for each kind of layer; it compiles again for every batch size
     "mlp": [("eager", ("bf16",)), ("autotune", ("bf16",))],
     "bert": [("compile", ("bf16",))],
     "resnet": [ONNX, ("compile", ("bf16",))],

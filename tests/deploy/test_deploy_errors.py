@@ -16,8 +16,8 @@ from mpx.deploy.backends import backends
 
 MISTAKES = [
     ([], "run is not set and has no default. Give the folder of a completed run, for example run=outputs/"),
-    (["run=nowhere"], "run=nowhere is no folder (seen from "),
-    ([f"run={'x' * 300}"], "is no folder (seen from "),
+    (["run=nowhere"], "run=nowhere is not a folder (seen from "),
+    ([f"run={'x' * 300}"], "is not a folder (seen from "),
     (["run=."], "run=. has no result.json"),
     (
         ["run=.", "format=fp64"],
@@ -254,7 +254,7 @@ FOLDERS = {
         checkpoint(state_dict={"layers.0.weight": "x"}),
         "is a checkpoint of another model: layers.0.weight is a str there",
     ),
-    "no weights": (checkpoint(state_dict=None), "is no training checkpoint of mpx"),
+    "no weights": (checkpoint(state_dict=None), "is not a training checkpoint of mpx"),
     "deploy.json of others": (
         lambda folder: (folder / "deploy.json").write_text("[]"),
         "deploy.json was not written by mpx, or is damaged",

@@ -34,7 +34,7 @@ def test_two_commands_at_once_keep_both_rows(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "PATIENCE", 0.1)
+    monkeypatch.setattr(record, "MAX_WAIT_S", 0.1)
     with FileLock(tmp_path / LOCK), pytest.raises(UserError) as refused:
         record.add_row(tmp_path, row())
     assert str(refused.value) == f"{tmp_path} is in use by another process, so deploy.json has no new row. Wait for it, then repeat."

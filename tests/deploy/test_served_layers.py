@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.deploy import choose, products, table
+from mpx.deploy import choose, kernel_times, products
 from mpx.deploy.backends import Callers
+from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
 from mpx.deploy.layers import Rows
-from mpx.deploy.products import WAYS
-from mpx.deploy.table import OWN
+from mpx.deploy.products import EPILOGUES
 from mpx.errors import UserError
 from mpx.sparsity.kernels import unsupported_layer
 from mpx.sparsity.patterns import mask_2of4
@@ -49,7 +49,7 @@ LAYERS = {
     "3×3": (lambda bias: nn.Conv2d(32, 64, 3, padding=1, bias=bias), [(1, 32, 4, 4), (3, 32, 9, 7)]),
     "5×3, stride 2": (lambda bias: nn.Conv2d(32, 64, (5, 3), 2, (2, 0), bias=bias), [(3, 32, 9, 7)]),
 }
-KERNELS = [Kernel("fp16"), Kernel("int8"), *(Kernel(fmt, way) for fmt in ("fp16", "int8") for way in WAYS)]
+KERNELS = [Kernel("fp16"), Kernel("int8"), *(Kernel(fmt, way) for fmt in ("fp16", "int8") for way in EPILOGUES)]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -68,7 +68,7 @@ def test_a_layer_is_the_dense_one_in_values_and_layout(by_dense_products, name, 
         assert found.is_contiguous(memory_format=layout)
     if kernel.sparse:
         assert {(problem.bias, problem.scaled, problem.transposed) for problem in by_dense_products} == {
-            (bias and kernel.way.bias, kernel.quantised, kernel.way.transposed)
+            (bias and kernel.epilogue.bias, kernel.quantised, kernel.epilogue.transposed)
         }
 
 
@@ -88,7 +88,7 @@ def test_larger_inputs_are_cut():
 
 
 def test_a_layer_is_compiled_as_one_operation(by_dense_products):
-    made, x = Kernel("fp16", WAYS[0]).serve(pruned(nn.Linear(32, 64)), 1.0), torch.randn(32, 32)
+    made, x = Kernel("fp16", EPILOGUES[0]).serve(pruned(nn.Linear(32, 64)), 1.0), torch.randn(32, 32)
     expected = made(x)
     torch.testing.assert_close(torch.compile(made, backend="aot_eager", fullgraph=True)(x), expected)
 
@@ -169,28 +169,28 @@ class Net(nn.Module):
 
 @pytest.fixture
 def times(by_dense_products, monkeypatch):
-    """times[OWN, or a way of a 2:4 product, or None for a dense product] -> ms; one that is not there is refused by the library."""
-    found = {OWN: 1.0, None: 2.0, **dict.fromkeys(WAYS, 0.5)}
+    """times[OWN_KERNEL, or an epilogue of a 2:4 product, or None for a dense product] -> ms; the library refuses all others."""
+    found = {OWN_KERNEL: 1.0, None: 2.0, **dict.fromkeys(EPILOGUES, 0.5)}
 
     def milliseconds(call, x, device):
-        key = getattr(call.__self__.product, "way", None) if isinstance(getattr(call, "__self__", None), Rows) else OWN
+        key = getattr(call.__self__.product, "epilogue", None) if isinstance(getattr(call, "__self__", None), Rows) else OWN_KERNEL
         if key not in found:
             raise RuntimeError("not\nsupported")
         return found[key]
 
-    unfit = table._unfit
-    monkeypatch.setattr(table, "_milliseconds", milliseconds)
-    monkeypatch.setattr(table, "_unfit", lambda model, name, reason, device: unfit(model, name, reason, CUDA))
+    unfit = kernel_times._unfit
+    monkeypatch.setattr(kernel_times, "_milliseconds", milliseconds)
+    monkeypatch.setattr(kernel_times, "_unfit", lambda model, name, reason, device: unfit(model, name, reason, CUDA))
     return found
 
 
 def measured(model=None, fmt="bf16", sparse=True):
     with torch.no_grad():
-        return {layer.name: layer for layer in table.layers(model or Net(), torch.randn(24, 64), fmt, sparse=sparse)}
+        return {layer.name: layer for layer in kernel_times.layers(model or Net(), torch.randn(24, 64), fmt, sparse=sparse)}
 
 
 def test_every_layer_is_measured_or_has_a_reason(times):
-    times[WAYS[2]] = 0.25
+    times[EPILOGUES[2]] = 0.25
     found = measured()
     assert {name: layer.reason for name, layer in found.items()} == {
         "lstm.weight_ih_l0": LSTM,
@@ -203,14 +203,14 @@ def test_every_layer_is_measured_or_has_a_reason(times):
     }
     for name in ("first", "twin"):
         assert found[name].rows == 24
-        assert found[name].ms == {OWN: 1.0} | {f"bf16 2:4 {way}": 0.25 if way == WAYS[2] else 0.5 for way in WAYS}
-        assert found[name].fastest(lambda kernel: True) == f"bf16 2:4 {WAYS[2]}"
+        assert found[name].ms == {OWN_KERNEL: 1.0} | {f"bf16 2:4 {way}": 0.25 if way == EPILOGUES[2] else 0.5 for way in EPILOGUES}
+        assert found[name].fastest(lambda kernel: True) == f"bf16 2:4 {EPILOGUES[2]}"
 
 
 def test_a_way_that_the_library_refuses_is_none(times):
-    del times[WAYS[0]]
-    assert measured()["first"].refused == {f"bf16 2:4 {WAYS[0]}": "not supported"}
-    del times[WAYS[1]], times[WAYS[2]]
+    del times[EPILOGUES[0]]
+    assert measured()["first"].refused == {f"bf16 2:4 {EPILOGUES[0]}": "not supported"}
+    del times[EPILOGUES[1]], times[EPILOGUES[2]]
     first = measured()["first"]
     assert (first.kernels, first.reason) == ({}, "not supported")
 
@@ -224,7 +224,7 @@ def test_a_way_with_wrong_results_is_none(times, monkeypatch):
 
 def test_layers_that_are_not_replaced_are_shared(times):
     model, x = Net(), torch.randn(3, 64)
-    made = table.model_by(model, {"first": Kernel("fp16", WAYS[0])}, {})
+    made = kernel_times.with_kernels(model, {"first": Kernel("fp16", EPILOGUES[0])}, {})
     assert isinstance(made.first, Rows)
     assert type(model.first) is nn.Linear
     assert made.twin.weight is model.twin.weight
@@ -236,8 +236,8 @@ def test_layers_that_are_not_replaced_are_shared(times):
     ("fmt", "weights", "changes", "expected"),  # layers: s sparse, d dense
     [
         ("bf16", "dense", {}, {"own kernels": {}}),
-        ("bf16", "2of4", dict.fromkeys(WAYS, 3.0), {"2:4 kernels": {"first": "s", "twin": "s"}}),  # slower, and asked for
-        ("bf16", "auto", dict.fromkeys(WAYS, 3.0), {"own kernels": {}}),
+        ("bf16", "2of4", dict.fromkeys(EPILOGUES, 3.0), {"2:4 kernels": {"first": "s", "twin": "s"}}),  # slower, and asked for
+        ("bf16", "auto", dict.fromkeys(EPILOGUES, 3.0), {"own kernels": {}}),
         ("bf16", "auto", {}, {"own kernels": {}, "fastest kernels": {"first": "s", "twin": "s"}}),
         ("int8", "dense", {}, {"dense kernels": {"first": "d", "twin": "d", "dense": "d"}}),
         ("int8", "2of4", {None: 0.8}, {"2:4 kernels": {"first": "s", "twin": "s", "dense": "d"}}),
@@ -262,13 +262,13 @@ def test_plans(times, fmt, weights, changes, expected):
 def test_fp16_is_never_written_transposed(by_dense_products):
     """Such products hang."""
     layer = pruned(nn.Linear(64, 64))
-    assert [kernel.way for kernel in sparse_kernels(layer, "fp16", CUDA)[0]] == [WAYS[2]]
-    assert [kernel.way for kernel in sparse_kernels(layer, "bf16", CUDA)[0]] == list(WAYS)
+    assert [kernel.epilogue for kernel in sparse_kernels(layer, "fp16", CUDA)[0]] == [EPILOGUES[2]]
+    assert [kernel.epilogue for kernel in sparse_kernels(layer, "bf16", CUDA)[0]] == list(EPILOGUES)
 
 
 @pytest.mark.parametrize(("fmt", "message"), [("fp16", "weights=2of4: no layer"), ("int8", "format=int8: no layer")])
 def test_no_layer_can_be_served_so(fmt, message):
-    found = [table.Layer("0", (9, 9), reason="not pruned to 2:4", refused={"int8": "9×9: int8 needs multiples of 8"})]
+    found = [kernel_times.Layer("0", (9, 9), reason="not pruned to 2:4", refused={"int8": "9×9: int8 needs multiples of 8"})]
     with pytest.raises(UserError, match=message):
         choose.plans(found, fmt, "2of4" if fmt == "fp16" else "dense")
 
@@ -277,7 +277,7 @@ def test_no_layer_can_be_served_so(fmt, message):
 def test_the_fastest_as_a_whole_is_chosen(times, monkeypatch, fastest):
     rates = {False: 20 if fastest == "own kernels" else 10, True: 15}
     monkeypatch.setattr(
-        choose, "plans", lambda found, fmt, weights: {"own kernels": {}, "fastest kernels": {"first": Kernel("fp16", WAYS[0])}}
+        choose, "plans", lambda found, fmt, weights: {"own kernels": {}, "fastest kernels": {"first": Kernel("fp16", EPILOGUES[0])}}
     )
     monkeypatch.setattr(choose, "throughput", lambda served, x: rates[isinstance(served.model.first, Rows)])
     callers = Callers("fp16", CPU, "image", lambda: iter(()))
@@ -301,4 +301,7 @@ def test_a_backend_that_is_not_possible(monkeypatch):
 
 
 def test_kernels_have_names():
-    assert [str(kernel) for kernel in (Kernel("int8"), Kernel("bf16", WAYS[0]))] == ["int8 matrix product", "bf16 2:4 written, bias within"]
+    assert [str(kernel) for kernel in (Kernel("int8"), Kernel("bf16", EPILOGUES[0]))] == [
+        "int8 matrix product",
+        "bf16 2:4 written, bias within",
+    ]

@@ -77,7 +77,7 @@ def test_a_sweep(study, tmp_path, monkeypatch):
     assert [formats(folder) for folder in folders] == [[("fp32", "auto")]] * 2
     errors = [line for line in done.err.splitlines() if not line.startswith("measuring ")]
     assert len(errors) == 4
-    assert all(line.startswith(("error: format=fp64 must be one of", "error: run=nowhere is no folder")) for line in errors)
+    assert all(line.startswith(("error: format=fp64 must be one of", "error: run=nowhere is not a folder")) for line in errors)
     table = done.out[done.out.index("All rows of this call") :]
     assert all(folder.name in table for folder in folders)
     assert list(aside.iterdir()) == []

@@ -15,9 +15,9 @@ from mpx.deploy.__main__ import main
 from mpx.deploy.backends import Served
 from mpx.deploy.choose import free
 from mpx.deploy.finetune import Operands, round_operands
+from mpx.deploy.kernel_times import OWN_KERNEL, layers, with_kernels
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
 from mpx.deploy.measure import relative_error
-from mpx.deploy.table import OWN, layers, model_by
 from mpx.measure.memory import reset_peak
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
@@ -156,7 +156,7 @@ def test_auto_takes_a_backend_and_says_what_pays(deploy):
     assert row["backend"] in ("graph", "compile")
     measured = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
     assert len(measured) == 25
-    faster = {layer["name"] for layer in measured if min(layer["ms"], key=layer["ms"].get) != OWN}
+    faster = {layer["name"] for layer in measured if min(layer["ms"], key=layer["ms"].get) != OWN_KERNEL}
     assert set(row["sparse_layers"]) <= faster
     assert "Is it worth it?" in done.out
 
@@ -250,9 +250,9 @@ def test_large_layers_of_bert_pay(capsys):
         for layer in table:
             print(f"\n{layer.shape} {layer.ms}")
     fastest = {layer.name: layer.fastest(lambda kernel: True) for layer in table}
-    chosen = {layer.name: layer.kernels[fastest[layer.name]] for layer in table if fastest[layer.name] != OWN}
+    chosen = {layer.name: layer.kernels[fastest[layer.name]] for layer in table if fastest[layer.name] != OWN_KERNEL}
     assert chosen
-    made = model_by(model, chosen, {})
+    made = with_kernels(model, chosen, {})
     assert ((made(x) - model(x)).double().norm() / model(x).double().norm()).item() <= 16 * 2**-7
 
 

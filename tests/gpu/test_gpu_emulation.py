@@ -25,7 +25,7 @@ def _ieee():
 def test_the_same_steps_are_skipped(kind):
     """In random small networks. Where a step differs, it is at a scale where a rounding decides: 3.5 % up or down both agree again.
 
-    cuDNN's recurrent layers are known by their results alone: in one of 63 networks each, with two layers and sizes that are no multiples
+    cuDNN's recurrent layers are known by their results alone: in one of 63 networks each, with two layers and sizes that are not multiples
     of 8, its GRU and its LSTM overflow at a scale a third of an octave lower.
     """
     seeds = [seed for seed in range(NETWORKS) if kind_of(seed) == kind]

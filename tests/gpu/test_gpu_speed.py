@@ -120,7 +120,7 @@ def test_other_modes_of_the_compiler(curves, mode):
 
 @pytest.mark.parametrize("model", ["resnet20", "lstm"])
 def test_pruning_clipping_and_averaging(curves, model):
-    """The masks are chosen between replays, and the step is recorded anew with them."""
+    """The masks are chosen between replays, and the step is recorded again with them."""
     choice = [*MODELS[model], "precision=amp", "sparsity=2of4", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9"]
     (plain, without), (graphed, record) = curves(choice, PLAIN, GRAPH)
     assert record["speed"]["chosen"]["graph"]["recorded"] == 2

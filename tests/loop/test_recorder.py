@@ -432,7 +432,7 @@ def test_mistakes_in_the_block(recorder):
             pass
         with pytest.raises(UserError, match=r"test/accuracy=98.5 must be a share from 0 to 1. For example test/accuracy=0.985"):
             run.metrics({"test/accuracy": 98.5})
-        with pytest.raises(UserError, match="'accuracy' is no name of a metric"):
+        with pytest.raises(UserError, match="'accuracy' is not the name of a metric"):
             run.metrics({"accuracy": 0.5})
         with pytest.raises(UserError, match="records one run"), run:
             pass

@@ -11,7 +11,7 @@ from few_steps import FEW_STEPS
 
 from mpx.acceleration.apply import Acceleration
 from mpx.measure.profile import Profile
-from mpx.measure.profile_plan import LEAST_BEFORE, TIMED, WHOLE, batches_left
+from mpx.measure.profile_plan import MIN_BEFORE, PROFILE_STEPS, TIMED, batches_left
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import read_trace
@@ -113,7 +113,7 @@ def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
         if found["bound"] == bound:
             break
     assert found["bound"] == bound, found["sentence"]
-    assert throughput.measured_steps == 40 - max(2, LEAST_BEFORE) - WHOLE + (LEAST_BEFORE - 2)
+    assert throughput.measured_steps == 40 - max(2, MIN_BEFORE) - PROFILE_STEPS + (MIN_BEFORE - 2)
     assert found["idle_fraction"] == pytest.approx(1 - found["busy_ms"] / found["step_ms"]) or found["idle_fraction"] == 0
     assert found["launches"] is None
     assert found["launches_reason"]
@@ -128,7 +128,7 @@ def test_a_step_that_others_held_up_does_not_count(tmp_path):
     steps = count()
 
     def held_up_once(weight, x):
-        if next(steps) == LEAST_BEFORE + 5:
+        if next(steps) == MIN_BEFORE + 5:
             time.sleep(2)
         return products(weight, x)
 
@@ -164,7 +164,7 @@ def test_over_short_epochs(tmp_path, monkeypatch, alone):
     ("batches", "epochs", "words"),
     [
         (10, 1, "the run ended 10 batches after its start"),
-        (LEAST_BEFORE + WHOLE - 1, 1, f"a profile needs {WHOLE} after the first {LEAST_BEFORE} (trainer.warmup_steps)"),
+        (MIN_BEFORE + PROFILE_STEPS - 1, 1, f"a profile needs {PROFILE_STEPS} after the first {MIN_BEFORE} (trainer.warmup_steps)"),
         (3, 7, "train longer"),
         (1, 60, "an epoch has 1 batch, and a profile needs 2 in one; lower data.batch_size, or raise trainer.limit_train_batches"),
     ],
@@ -220,11 +220,11 @@ def test_batches_left(limits, accumulated):
 
 
 def test_where_all_steps_were_looked_into_the_missing_throughput_says_so(tmp_path):
-    found, throughput = fit(tmp_path, products, batches=LEAST_BEFORE + WHOLE, rows=8)
+    found, throughput = fit(tmp_path, products, batches=MIN_BEFORE + PROFILE_STEPS, rows=8)
     assert found["bound"] is not None
-    assert throughput.measured_steps == LEAST_BEFORE - 2
-    throughput = Throughput(warmup_steps=LEAST_BEFORE)
-    train_with([throughput, profile(throughput, tmp_path)], products, Loader(LEAST_BEFORE + WHOLE, 0.0, 8))
+    assert throughput.measured_steps == MIN_BEFORE - 2
+    throughput = Throughput(warmup_steps=MIN_BEFORE)
+    train_with([throughput, profile(throughput, tmp_path)], products, Loader(MIN_BEFORE + PROFILE_STEPS, 0.0, 8))
     assert "that profile=true looked into" in throughput.record(None)["train_samples_per_s_reason"]
 
 

@@ -201,7 +201,7 @@ def test_a_resumed_run_without_a_rate_says_how_to_get_one():
     throughput.load_state_dict({"time_to_train_s": 100.0})
     reason = throughput.record(None)["train_samples_per_s_reason"]
     assert reason.startswith("the part of the run after it was resumed ended within its 10 warm-up steps (trainer.warmup_steps)")
-    assert reason.endswith("; if_exists=overwrite trains it anew")
+    assert reason.endswith("; if_exists=overwrite trains it again")
 
 
 def test_time_of_earlier_parts_is_added():

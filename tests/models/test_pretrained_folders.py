@@ -175,7 +175,7 @@ def test_pruned_then_tuned_then_exported(train, folders, tmp_path, monkeypatch):
         assert not torch.equal(after[name], before[name] * kept)  # tuned
     assert {layer["name"]: layer["reason"] for layer in layers if not layer["pruned"]} == {
         "bert.pooler.dense.weight": "in sparsity.skip",
-        "classifier.weight": "2×32 is no sparse Tensor Core shape (rows % 8, columns % 16)",
+        "classifier.weight": "2×32 is not a sparse Tensor Core shape (rows % 8, columns % 16)",
     }
     assert all(after[name].count_nonzero() > 0.9 * after[name].numel() for name in ("bert.pooler.dense.weight", EMBEDDINGS))
     monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
@@ -281,7 +281,7 @@ def test_random_weights_are_not_called_pretrained(train, folders, tmp_path, mode
         change(tmp_path / model / "model.safetensors")
     ran = train("model=hf", *texts(folders, tmp_path / model), *(word.replace("{folders}", str(folders)) for word in more))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert f"model.pretrained={tmp_path}/{model} has not all of the network's weights: {lacking} would be random. Leave out" in ran.err
+    assert f"model.pretrained={tmp_path}/{model} lacks some of the network's weights: {lacking} would be random. Leave out" in ran.err
 
 
 def test_a_folder_without_a_tokenizer_is_not_given_an_empty_one(folders, tmp_path):

@@ -8,7 +8,7 @@ from few_steps import FEW_STEPS
 from torch import nn
 
 from mpx.precision.emulate import Emulate
-from mpx.precision.fp8 import LEAST, ROWS, Float8Linear, Layers, linear, scaled
+from mpx.precision.fp8 import MIN_FEATURES, MIN_ROWS, Float8Linear, Layers, linear, scaled
 from mpx.precision.rounding import to_bf16
 
 
@@ -92,12 +92,12 @@ def test_frozen_inputs_and_weights_cost_nothing():
 @pytest.mark.parametrize(
     ("rows", "shape", "every", "reason"),
     [
-        (ROWS, (LEAST, LEAST), False, None),
-        (ROWS - 1, (LEAST, LEAST), False, f"no gain is known below {ROWS:,} rows"),
-        (ROWS, (LEAST, LEAST - 16), False, f"no gain is known below {LEAST:,} features"),
-        (ROWS, (LEAST + 8, LEAST), False, "its sizes are no multiples of 16"),
+        (MIN_ROWS, (MIN_FEATURES, MIN_FEATURES), False, None),
+        (MIN_ROWS - 1, (MIN_FEATURES, MIN_FEATURES), False, f"no gain is known below {MIN_ROWS:,} rows"),
+        (MIN_ROWS, (MIN_FEATURES, MIN_FEATURES - 16), False, f"no gain is known below {MIN_FEATURES:,} features"),
+        (MIN_ROWS, (MIN_FEATURES + 8, MIN_FEATURES), False, "its sizes are not multiples of 16"),
         (1, (16, 32), True, None),
-        (1, (10, 16), True, "its sizes are no multiples of 16"),
+        (1, (10, 16), True, "its sizes are not multiples of 16"),
     ],
 )
 def test_which_layers(rows, shape, every, reason):
@@ -152,8 +152,8 @@ def test_a_run_says_which_layers(train):
     assert [(layer["format"], layer["reason"]) for layer in layers] == [
         ("fp8_e4m3", None),
         ("fp8_e4m3", None),
-        ("bf16", "its sizes are no multiples of 16"),
+        ("bf16", "its sizes are not multiples of 16"),
     ]
     assert ran.record["precision"]["audit"]["as_promised"] == {"linear": 1.0, "matmul": 1.0}
     assert "2 of 3 linear layers; " in ran.out
-    assert "its sizes are no multiples of 16" in ran.out
+    assert "its sizes are not multiples of 16" in ran.out

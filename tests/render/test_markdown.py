@@ -7,6 +7,7 @@ import pytest
 from made_comparison import made_comparison, made_group, write_runs
 from made_runs import compared, seeds
 
+from mpx.compare.comparison import METRICS
 from mpx.render.markdown import group_table
 from mpx.render.report import write
 from mpx.render.table import escaped
@@ -50,7 +51,7 @@ def test_columns_in_which_nothing_is_known_are_left_out(study):
 def test_perplexity_has_a_relative_margin(tmp_path):
     group = made_group(metric="test/loss")
     rows = tuple(replace(row, decision=None) for row in group.rows)
-    comparison = made_comparison(tmp_path, replace(group, metric="test/perplexity", rows=rows))
+    comparison = made_comparison(tmp_path, replace(group, metric=METRICS["test/perplexity"], rows=rows))
     write(comparison)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "Compared by test perplexity, margin 1 % of the control's, 95 % confidence." in text

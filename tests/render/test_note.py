@@ -52,7 +52,7 @@ def test_from_the_studys_file(tmp_path):
     (tmp_path / "note.md").write_text("From a file.")
     assert command._note(tmp_path) == "From a file."
     (tmp_path / "note.md").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"note\.md cannot be read \(it is no UTF-8 text\)"):
+    with pytest.raises(UserError, match=r"note\.md cannot be read \(it is not UTF-8 text\)"):
         command._note(tmp_path)
     (tmp_path / "note.md").write_text("x" * 20_001)
     with pytest.raises(UserError, match="20,001 characters, and a note at most 20,000"):

@@ -7,7 +7,7 @@ from few_steps import FEW_STEPS
 from made_data import text_csv
 
 from mpx.runs.contents import contents
-from mpx.settings.data import called
+from mpx.settings.data import display_name
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def two(tmp_path):
     ids=str,
 )
 def test_a_set_is_called_by_its_name_or_its_file_and_never_by_a_path(settings, name):
-    assert called({"name": None, "family": "text_csv"} | settings) == name
+    assert display_name({"name": None, "family": "text_csv"} | settings) == name
 
 
 def test_a_folder_is_called_as_it_is(tmp_path):
     (tmp_path / "cats.v2").mkdir()
-    assert called({"name": None, "family": "image_folder", "path": f"{tmp_path}/cats.v2/"}) == "cats.v2"
+    assert display_name({"name": None, "family": "image_folder", "path": f"{tmp_path}/cats.v2/"}) == "cats.v2"
 
 
 def test_contents_are_of_the_files_and_not_of_their_place(tmp_path):

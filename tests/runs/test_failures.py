@@ -34,7 +34,7 @@ def assert_failed(ran, message, status="failed", code=1):
 def test_a_mistake_does_not_cost_the_run_that_was_to_be_overwritten(train, tmp_path):
     first = train(*MLP)
 
-    def state():  # without the lock, which some versions of filelock write anew
+    def state():  # without the lock, which some versions of filelock write again
         return {path: path.stat().st_mtime_ns for path in first.folder.rglob("*") if path.name != LOCK}
 
     before = state()
@@ -117,7 +117,7 @@ class Trap:
     [
         (b"not a checkpoint", "cannot be read, it is damaged or no checkpoint"),
         (b"", "cannot be read, it is damaged or no checkpoint"),
-        ({"weights": torch.zeros(1)}, "is no training checkpoint of mpx"),
+        ({"weights": torch.zeros(1)}, "is not a training checkpoint of mpx"),
         ({"state_dict": {"other": torch.zeros(1)}, "loops": {}} | NO_STEP, "is a checkpoint of another model: "),
         ({"state_dict": Trap()}, "holds something other than tensors and plain values; it was not loaded"),
     ],
@@ -193,7 +193,7 @@ def test_checkpoint_without_a_part(train, trained, key):
     file = trained()
     content = torch.load(file, weights_only=True)
     torch.save({name: value for name, value in content.items() if name != key}, file)
-    assert_refused(train(*MLP, LONGER, f"ckpt_path={file}"), "is no training checkpoint of mpx: it has no model and training state.")
+    assert_refused(train(*MLP, LONGER, f"ckpt_path={file}"), "is not a training checkpoint of mpx: it has no model and training state.")
 
 
 def test_a_dense_checkpoint_beyond_the_start_is_permuted_before_it_is_pruned(train, trained):

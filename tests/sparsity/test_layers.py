@@ -45,8 +45,8 @@ ATTENTION = ["attention.in_proj_weight", "attention.out_proj.weight"]
 def test_layers_and_reasons():
     found = reasons()
     assert pruned() == [*RECURRENT, *ATTENTION, "conv.weight", "grouped.weight"]
-    assert found["odd.weight"] == "8×6 is no sparse Tensor Core shape (rows % 8, columns % 16)"
-    assert found["small.weight"].startswith("4×16 is no sparse Tensor Core shape")
+    assert found["odd.weight"] == "8×6 is not a sparse Tensor Core shape (rows % 8, columns % 16)"
+    assert found["small.weight"].startswith("4×16 is not a sparse Tensor Core shape")
     assert found["decoder.weight"] == "shared with an embedding"
 
 
@@ -56,7 +56,7 @@ def test_any_shape():
 
 
 def test_tiles_need_both_directions():
-    assert reasons(Tiles())["conv.weight"] == "8×16 is no sparse Tensor Core shape (rows % 16, columns % 16)"
+    assert reasons(Tiles())["conv.weight"] == "8×16 is not a sparse Tensor Core shape (rows % 16, columns % 16)"
 
 
 def test_types_with_the_attentions_output_projection():
@@ -85,9 +85,9 @@ def test_layers_that_no_pattern_knows_say_so():
     )
     computed = "the layer's weight is computed from it (torch.nn.utils.parametrize)"
     assert {w.name: w.reason for w in weights(model, NofM(2, 4), Rules())} == {
-        "up.weight": "ConvTranspose2d is no kind of layer that is pruned",
-        "rnn.weight_ih_l0": "RNN is no kind of layer that is pruned",
-        "rnn.weight_hh_l0": "RNN is no kind of layer that is pruned",
+        "up.weight": "ConvTranspose2d is not a type of layer that mpx prunes",
+        "rnn.weight_ih_l0": "RNN is not a type of layer that mpx prunes",
+        "rnn.weight_hh_l0": "RNN is not a type of layer that mpx prunes",
         "normed.parametrizations.weight.original0": computed,
         "normed.parametrizations.weight.original1": computed,
     }

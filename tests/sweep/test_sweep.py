@@ -36,7 +36,7 @@ def test_one_job_fails_and_the_others_go_on(forked):
 
 @pytest.mark.slow
 def test_started_again_a_sweep_skips_what_is_finished(forked):
-    """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins anew."""
+    """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins again."""
     first = forked("-m", *FEW, "seed=0,1,2")
     assert first.code == 0
     for path in first.folders:

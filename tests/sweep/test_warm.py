@@ -195,7 +195,7 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
         (place / "go").touch()
 
     (notices := threading.Thread(target=let_go_on)).start()
-    assert job.wait() == 0  # at once: it must not begin anew while the first process still has the folder
+    assert job.wait() == 0  # at once: it must not begin again while the first process still has the folder
     notices.join()
     assert states == ["interrupted"]
     assert told(place, "wait")["parent"] == os.getpid()

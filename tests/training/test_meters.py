@@ -7,7 +7,7 @@ from mpx.training.meters import Meters
 
 @pytest.mark.parametrize("shape", [(10,), (10, 3)])
 def test_batches_of_any_size_give_the_mean_over_targets(shape):
-    """As one batch of all, and anew after each reading."""
+    """As one batch of all, and again after each reading."""
     logits, y = 3 * torch.randn(*shape, 5), torch.randint(0, 5, shape)
     meters = Meters()
     for sizes in ((10,), (4, 4, 2), (9, 1)):

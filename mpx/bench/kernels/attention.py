@@ -53,12 +53,12 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def lengths(longest: int, device: torch.device) -> list[int]:
-    """On a GPU a quarter of `longest`, where that is a size of `ladder`, and `longest`."""
+    """`longest`, and on a GPU also a quarter of it, if that is a size of `ladder`."""
     return ladder(longest, steps=3)[::-2][::-1] if device.type == "cuda" else [longest]
 
 
 def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: torch.device) -> dict[str, Any]:
-    """A kernel's row. Where the kernel refuses to run, PyTorch's warning is the reason."""
+    """A kernel's row. If the kernel refuses to run, PyTorch's warning is the reason."""
     with warnings.catch_warnings(record=True) as said, sdpa_kernel(KERNELS[kernel]):
         warnings.simplefilter("always")
         row = timed(lambda: work(direction, mask, fmt, shape, device), device, float32_as(fmt))
@@ -68,7 +68,7 @@ def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...
 
 
 def _why(messages: list[str]) -> str | None:
-    """The warning that gives the reason, without its place in PyTorch's source. Others say that other kernels were not requested."""
+    """The warning with the reason, without its place in PyTorch's source. The other warnings concern kernels that were not requested."""
     lines = [" ".join(re.sub(r"\(Triggered internally.*", "", message, flags=re.DOTALL).split()) for message in messages]
     lines = [line for line in lines if not line.endswith("kernel not used because:") and "runtime disabled" not in line]
     return lines[0][:120] if lines else None
@@ -96,7 +96,7 @@ def work(direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: to
 
 
 def _padding(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """[B, 1, 1, T], True for keys that are no padding."""
+    """[B, 1, 1, T], True for keys that are not padding."""
     batch, _, length, _ = shape
     keep = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
     keep[1::2, ..., -(length // 4) :] = False

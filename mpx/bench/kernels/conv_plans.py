@@ -77,7 +77,7 @@ def measure(layer: Layer, direction: str, fmt: str, image: int, batch: int, devi
 
 @contextmanager
 def _handle() -> Iterator[Any]:
-    """On PyTorch's current device and stream."""
+    """A handle of cuDNN for PyTorch's current device and stream."""
     cudnn = _front_end()
     handle = cudnn.create_handle()
     try:
@@ -88,9 +88,9 @@ def _handle() -> Iterator[Any]:
 
 
 def planned(given: Problem, fmt: str, **where: Any) -> tuple[Any, dict[str, Any]]:
-    """The front end's graph with all proposed plans, and its tensors by name: those of x, weight, grad and out that it has.
+    """(the front end's graph with all proposed plans, its tensors by name: x, weight, grad and out, as far as the graph has them).
 
-    where: handle=, or device_property= of any device. Raises RuntimeError where cuDNN has no plan.
+    where: handle=, or device_property= of any device. Raises RuntimeError if cuDNN has no plan.
     """
     cudnn = _front_end()
     kind = getattr(cudnn.data_type, TYPES[fmt])
@@ -148,7 +148,7 @@ def _one(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle: 
 
 
 def build(graph: Any, index: int) -> int:
-    """Build a plan. Returns the bytes of its workspace. Raises RuntimeError where this fails, or the bytes exceed MAX_WORKSPACE."""
+    """Build a plan and return the bytes of its workspace. Raises RuntimeError if this fails, or if they exceed MAX_WORKSPACE."""
     with _declining():
         graph.build_plan_at_index(index)
         size = graph.get_workspace_size_plan_at_index(index)

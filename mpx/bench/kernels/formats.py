@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from mpx.bench.kernels.work import one_line
 from mpx.measure.matmul import NAMES, WrongProductError, float32_as, missing, product, relative_error
 from mpx.measure.peaks import dense_peak
 from mpx.measure.timing import elapsed, median_time
@@ -58,7 +59,7 @@ def rate(name: str, device: torch.device, size: int) -> dict[str, Any]:
             error = relative_error(made)
             timing = median_time(made.call, device, BUDGET_S)
     except (WrongProductError, RuntimeError) as refused:  # this PyTorch has no such kernel, or memory is short
-        return nothing | {"tflops_per_s_reason": " ".join(str(refused).split())[:120]}
+        return nothing | {"tflops_per_s_reason": one_line(refused)}
     tflops = 2 * n**3 / timing.seconds / 1e12
     return nothing | {"size": n, "tflops_per_s": tflops, "relative_error": error, "samples": timing.samples}
 

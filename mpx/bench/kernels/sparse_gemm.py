@@ -10,6 +10,7 @@ import torch
 from mpx.measure.matmul import Product, random_matrix
 from mpx.precision.formats import FORMATS
 from mpx.private.torch_kernels import compress_2of4, fastest_mm_2of4, mm_2of4
+from mpx.sparsity.kernels import unsupported_device
 from mpx.sparsity.patterns import mask_2of4
 
 FORMATS_2OF4 = ("fp16", "bf16", "fp8_e4m3", "int8")
@@ -18,13 +19,7 @@ RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # as dense produc
 
 def missing(fmt: str, device: torch.device) -> str | None:
     """Why there is no 2:4 product in `fmt` on `device`, or None where there is one."""
-    if fmt not in FORMATS_2OF4:
-        return f"cuSPARSELt has no {fmt}"
-    if device.type != "cuda":
-        return "2:4 products need a CUDA device"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return "this GPU has no sparse Tensor Cores"
-    return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
+    return unsupported_device(device) if fmt in FORMATS_2OF4 else f"cuSPARSELt has no {fmt}"
 
 
 def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device, *, search: bool) -> Product:

@@ -1,6 +1,8 @@
 """Attention: rates by kernel, format and mask."""
 
 from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
+from mpx.render.plots.grouped import grouped_bars
+from mpx.render.plots.picture import Picture, picture
 
 DOWN = (("direction", "direction"), ("mask", "mask"), ("format", "format"))
 
@@ -18,10 +20,7 @@ def show(about: About, rows: list[Row]) -> None:
     say_alone(about)
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.grouped import grouped_bars
-    from mpx.render.plots.picture import picture
-
+def plot(about: About, rows: list[Row]) -> Picture:
     def draw():
         bars: dict[str, dict[str, float]] = {}
         for row in rows:
@@ -30,4 +29,4 @@ def pictures(about: About, rows: list[Row]) -> list:
                 bars.setdefault(f"{row['direction']}, {mask}, {row['format']}", {})[row["kernel"]] = row["tflops_per_s"]
         return grouped_bars(bars, f"TFLOP/s, {rows[-1]['length']} tokens")
 
-    return [picture("attention", "Attention", device_name(about), f"Sequences of {rows[-1]['length']} tokens.", draw)]
+    return picture("attention", "Attention", device_name(about), f"Sequences of {rows[-1]['length']} tokens.", draw)

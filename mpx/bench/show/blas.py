@@ -4,8 +4,11 @@ from pathlib import Path
 
 import torch
 
-from mpx.bench.show.tables import About, Row, device_name, pivot, rate, say, say_alone, say_table, say_why
+from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
+from mpx.compare.words import rate
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.roofline import Point, roofline_figure
 
 DOWN = (("routine", "routine"), ("format", "format"))
 
@@ -16,7 +19,7 @@ def show(about: About, rows: list[Row]) -> None:
     name = device_name(about)
     say_table(pivot(f"BLAS on {name}, TFLOP/s by size", routines, DOWN, "size", "tflops_per_s"))
     say_table(
-        pivot("Bytes moved at the least, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s"),
+        pivot("Minimum memory traffic, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s"),
     )
     say_table(pivot("Arithmetic intensity, operations per byte by size", routines, DOWN, "size", "flops_per_byte"))
     say_table(pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))
@@ -47,10 +50,7 @@ def share(row: Row, bound: Ceilings) -> float | None:
     return row["tflops_per_s"] / min(top, row["flops_per_byte"] * bound.gb_per_s / 1e3)
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.picture import picture
-    from mpx.render.plots.roofline import Point, roofline_figure
-
+def plot(about: About, rows: list[Row]) -> Picture:
     bound, of_whom = roofs(about, rows)
     points = [
         Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])
@@ -58,4 +58,4 @@ def pictures(about: About, rows: list[Row]) -> list:
         if row["tflops_per_s"] and row["routine"] != "copy"
     ]
     draw = lambda: roofline_figure(points, bound.gb_per_s, bound.dense)  # noqa: E731
-    return [picture("blas", "Roofline", device_name(about), f"Roofs {of_whom}.", draw)]
+    return picture("blas", "Roofline", device_name(about), f"Roofs {of_whom}.", draw)

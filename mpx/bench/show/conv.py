@@ -1,10 +1,12 @@
 """Convolutions: rates by format and layout, the gains of autotuning, and cuDNN's fastest algorithms."""
 
+from mpx.bench.kernels.conv_plans import ALL
 from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say, say_alone, say_table, say_why
+from mpx.render.plots.grouped import grouped_bars
+from mpx.render.plots.picture import Picture, picture
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
 FASTEST = "fastest plan"
-ALL = "each algorithm"  # in the single row that says why there are no plans
 
 
 def show(about: About, rows: list[Row]) -> None:
@@ -28,12 +30,12 @@ def show(about: About, rows: list[Row]) -> None:
         )  # fmt: skip
         say_table(flat("Each of cuDNN's algorithms by itself: the fastest", best, columns))
         say(
-            "Plan: one of cuDNN's engines with its settings; channels_last. fp32 has those that compute in IEEE FP32, tf32 those that use "
-            "Tensor Cores. The CSV has all of them by name, and of those that failed the reason."
+            "Plan: one of cuDNN's engines with its settings, in channels_last. Plans under fp32 compute in IEEE FP32, plans under tf32 use "
+            "Tensor Cores. The CSV lists every plan by name, and why it failed."
         )
     say(
-        "im2col + GEMM: one matrix product over unfolded patches. Workspace: what PyTorch's allocator gave beyond the result, copies in "
-        "another layout included; of a plan, what it asks for."
+        "im2col + GEMM: one matrix product over unfolded patches. Workspace: what PyTorch's allocator gave beyond the result, with "
+        "copies in another layout; for a plan, the size that it requests."
     )
     say_why(ways, ("layer", "format"))
     for reason in dict.fromkeys(row["reason"] for row in rows if row["algorithm"] == ALL):
@@ -89,10 +91,7 @@ def gains(rows: list[Row]) -> list[Row]:
     return sorted((line | {"gain": line["heuristic_ms"] / line["autotuned_ms"]} for line in both), key=lambda line: -line["gain"])
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.grouped import grouped_bars
-    from mpx.render.plots.picture import picture
-
+def plot(about: About, rows: list[Row]) -> Picture:
     def draw():
         forward = [row for row in of_pytorch(rows) + fastest(rows) if row["direction"] == "forward" and row["tflops_per_s"]]
         bars: dict[str, dict[str, float]] = {}
@@ -101,4 +100,4 @@ def pictures(about: About, rows: list[Row]) -> list:
             bars.setdefault(f"{row['layer']}, {row['format']}", {})[way] = row["tflops_per_s"]
         return grouped_bars(bars, "TFLOP/s, forward")
 
-    return [picture("conv", "Convolutions", device_name(about), "Forward pass.", draw)]
+    return picture("conv", "Convolutions", device_name(about), "Forward pass.", draw)

@@ -1,6 +1,8 @@
 """Copy bandwidth over the size of the tensor."""
 
 from mpx.bench.show.tables import About, Row, device_name, flat, say, say_alone, say_peaks, say_table, say_why
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.rates import Curve, rates_figure
 
 
 def show(about: About, rows: list[Row]) -> None:
@@ -17,12 +19,9 @@ def show(about: About, rows: list[Row]) -> None:
     say_alone(about)
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.picture import picture
-    from mpx.render.plots.rates import Curve, rates_figure
-
+def plot(about: About, rows: list[Row]) -> Picture:
     def draw():
         points = [(row["mib"], row["gb_per_s"]) for row in rows if row["gb_per_s"]]
         return rates_figure({"": [Curve("copy, read and written bytes", points)]}, "tensor, MiB", "GB/s")
 
-    return [picture("copy", "Copy bandwidth", device_name(about), "Every byte counts twice.", draw)]
+    return picture("copy", "Copy bandwidth", device_name(about), "Every byte counts twice.", draw)

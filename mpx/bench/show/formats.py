@@ -1,13 +1,13 @@
 """The reference card: one table of the formats' properties, one of the rates of their matrix products here."""
 
-from typing import Any
-
-from mpx.bench.show.tables import RATE, Table, device_name, flat, say, say_alone, say_peaks, say_table
+from mpx.bench.show.tables import RATE, About, Row, Table, device_name, flat, say, say_alone, say_peaks, say_table
+from mpx.render.plots.grouped import grouped_bars
+from mpx.render.plots.picture import Picture, picture
 
 WHY = "why –"  # header of the column that says why a figure is missing
 
 
-def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def show(about: About, rows: list[Row]) -> None:
     """about: device, exclusive and environment; rows: those of mpx.bench.kernels.formats."""
     say_table(_card(rows))
     for row in rows:
@@ -19,18 +19,15 @@ def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     say_alone(about)
 
 
-def pictures(about: dict[str, Any], rows: list[dict[str, Any]]) -> list:
+def plot(about: About, rows: list[Row]) -> Picture:
     """The measured rates beside the vendor's."""
-    from mpx.render.plots.grouped import grouped_bars
-    from mpx.render.plots.picture import picture
-
     ways = {"measured here": "tflops_per_s", "vendor's dense peak": "peak_tflops_per_s"}
     bars = {row["format"]: {way: row[key] for way, key in ways.items() if row[key]} for row in rows}
     draw = lambda: grouped_bars(bars, "TFLOP/s (int8: TOP/s)")  # noqa: E731
-    return [picture("formats", "Square matrix products", device_name(about), "By number format.", draw)]
+    return picture("formats", "Square matrix products", device_name(about), "By number format.", draw)
 
 
-def _card(rows: list[dict[str, Any]]) -> Table:
+def _card(rows: list[Row]) -> Table:
     heads = ("bits", "exponent", "mantissa", "epsilon", "smallest normal", "smallest subnormal", "largest", "digits")
     specs = ("d", "d", "d", ".4g", ".4g", ".4g", ".5g", ".1f")
     names = (
@@ -39,7 +36,7 @@ def _card(rows: list[dict[str, Any]]) -> Table:
     return flat("What each format can hold", rows, [("format", "format", None), *zip(heads, names, specs, strict=True)])
 
 
-def _rates(about: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
+def _rates(about: About, rows: list[Row]) -> Table:
     columns = (
         ("format", "format", None), ("size", "size", "d"), ("TFLOP/s", "tflops_per_s", RATE), ("vendor peak", "peak_tflops_per_s", RATE),
         ("of peak", "share_of_peak", ".0%"), ("error", "relative_error", ".1e"), (WHY, "why", None),

@@ -1,6 +1,8 @@
 """Matrix products: square ones by size, BERT's layers dense and 2:4, batches of small ones."""
 
 from mpx.bench.show.tables import About, Row, cpu_name, device_name, flat, pivot, say, say_alone, say_table, say_why
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.rates import Curve, rates_figure
 
 DOWN = (("format", "format"), ("library", "library"), ("pattern", "pattern"), ("called", "how"))
 
@@ -23,7 +25,7 @@ def show(about: About, rows: list[Row]) -> None:
         "graph: ten calls in one CUDA graph, for 2:4 with the algorithm searched."
     )
     if host := least_by_call(rows):
-        say(f"Called one by one, a 2:4 product takes {host:.2f} ms or more, since the host plans it anew each time; a graph spares that.")
+        say(f"Called alone, a 2:4 product takes {host:.2f} ms or more, since the host plans it at every call; a CUDA graph avoids that.")
     say_why(rows, ("format", "shape"))
     say_alone(about, cpu_too=True)
 
@@ -56,22 +58,13 @@ def _layers(title: str, layers: list[Row]):
     return flat(title, layers, columns + ([("2:4 ÷ dense", "speed-up", ".2f")] if "2of4 graph" in ways else []))
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.picture import picture
-    from mpx.render.plots.rates import rates_figure
-
-    return [
-        picture(
-            "gemm", "Square matrix products", device_name(about), "Logarithmic on both axes.",
-            lambda: rates_figure(_panels(rows), "rows and columns", "TFLOP/s (int8: TOP/s)"),
-        )
-    ]  # fmt: skip
+def plot(about: About, rows: list[Row]) -> Picture:
+    draw = lambda: rates_figure(_panels(rows), "rows and columns", "TFLOP/s (int8: TOP/s)")  # noqa: E731
+    return picture("gemm", "Square matrix products", device_name(about), "Logarithmic on both axes.", draw)
 
 
 def _panels(rows: list[Row]) -> dict[str, list]:
     """A panel each for GPU and CPU, with one colour per format and one line style per library."""
-    from mpx.render.plots.rates import Curve
-
     formats = list(dict.fromkeys(row["format"] for row in rows))
     ways = [("torch", "dense"), ("numpy", "dense"), ("cuSPARSELt", "2of4")]
     names = ("", " by NumPy", " 2:4")

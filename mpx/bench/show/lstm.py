@@ -1,6 +1,8 @@
 """LSTMs: rates by format and width."""
 
 from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.rates import Curve, rates_figure
 
 DOWN = (("direction", "direction"), ("format", "format"))
 
@@ -15,14 +17,11 @@ def show(about: About, rows: list[Row]) -> None:
     say_alone(about)
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.picture import picture
-    from mpx.render.plots.rates import Curve, rates_figure
-
+def plot(about: About, rows: list[Row]) -> Picture:
     formats = list(dict.fromkeys(row["format"] for row in rows))
     curves: dict[str, dict[str, list]] = {}
     for row in rows:
         if row["tflops_per_s"]:
             curves.setdefault(row["direction"], {}).setdefault(row["format"], []).append((row["hidden"], row["tflops_per_s"]))
     panels = {title: [Curve(fmt, points, formats.index(fmt)) for fmt, points in found.items()] for title, found in curves.items()}
-    return [picture("lstm", "LSTM", device_name(about), "Logarithmic on both axes.", lambda: rates_figure(panels, "width", "TFLOP/s"))]
+    return picture("lstm", "LSTM", device_name(about), "Logarithmic on both axes.", lambda: rates_figure(panels, "width", "TFLOP/s"))

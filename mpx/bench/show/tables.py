@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mpx.compare.words import UNKNOWN, number
+from mpx.compare.deployed import cpu, device_of
+from mpx.compare.words import number, rate
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
 from mpx.render.table import Column, Table, console, print_table
@@ -45,21 +46,12 @@ def _figure(value: float | None, spec: str) -> str:
     return rate(value) if spec == RATE else number(value, spec)
 
 
-def rate(value: float | None) -> str:
-    """About three digits, from 0.00031 to 1,979."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def device_name(about: About) -> str:
-    environment = about["environment"]
-    return environment["device"][0] if about["device"] == "cuda" else cpu_name(about)
+    return device_of(about) or "a CPU"
 
 
 def cpu_name(about: About) -> str:
-    environment = about["environment"]
-    return f"{environment['cpu'] or 'the CPU'}, {environment['threads']} thread{'s' if environment['threads'] > 1 else ''}"
+    return cpu(about["environment"]) or "a CPU"
 
 
 def say_why(rows: Iterable[Row], names: Sequence[str]) -> None:

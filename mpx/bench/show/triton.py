@@ -1,6 +1,8 @@
 """2:4 masks: bytes per second by way and size, with and without the compression that follows."""
 
 from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.rates import Curve, rates_figure
 
 DOWN = (("format", "format"), ("way", "way"))
 
@@ -20,10 +22,7 @@ def _sorted(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: formats.index(row["format"]))
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.picture import picture
-    from mpx.render.plots.rates import Curve, rates_figure
-
+def plot(about: About, rows: list[Row]) -> Picture:
     ways = list(dict.fromkeys(row["way"] for row in rows))
     panels: dict[str, dict[str, list]] = {}
     for row in rows:
@@ -31,4 +30,4 @@ def pictures(about: About, rows: list[Row]) -> list:
             panels.setdefault(row["format"], {}).setdefault(row["way"], []).append((row["size"], row["gb_per_s"]))
     curves = {fmt: [Curve(way, points, ways.index(way) + 1) for way, points in found.items()] for fmt, found in panels.items()}
     draw = lambda: rates_figure(curves, "rows and columns", "GB/s")  # noqa: E731
-    return [picture("triton", "2:4 masks", device_name(about), "Logarithmic on both axes.", draw)]
+    return picture("triton", "2:4 masks", device_name(about), "Logarithmic on both axes.", draw)

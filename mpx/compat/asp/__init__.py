@@ -27,9 +27,9 @@ allow_permutation=False the m4n2_1d masks equal apex's, even for equal sums. It 
   them.
 - Errors are mpx.errors.UserError (a ValueError).
 
-api.py has ASP, pruning.py what it does for one model: eligible.py and calculators.py choose weights and masks, hold.py enforces the masks,
-checkpoints.py saves them, and adopting.py reads them off pruned weights. permuting.py reorders channels first, with a batch that
-guessing.py makes, and with the model as before_amp.py finds it.
+api.py has ASP, and pruning.py the pruning of one model. eligible.py and calculators.py choose weights and masks, enforce.py applies the
+masks at each step, checkpoints.py saves them, and adopting.py infers them from pruned weights. permuting.py reorders channels before the
+pruning, with a batch from guessing.py; before_amp.py undoes mpx.compat.amp's initialisation meanwhile.
 """
 
 from mpx.compat.asp.api import ASP

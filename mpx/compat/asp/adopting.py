@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mpx.compat.asp.calculators import checked
 from mpx.compat.asp.eligible import Place
-from mpx.compat.asp.hold import full_precision
+from mpx.compat.asp.enforce import full_precision
 
 MIN_FILLED = 0.5  # minimum share of non-zeros among the kept values; all-zero and identity initialisations have fewer
 

@@ -7,7 +7,7 @@ from weakref import ref
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mpx.compat.asp.checkpoints import OWN, join_state_dict
+from mpx.compat.asp.checkpoints import PRUNING, join_state_dict
 from mpx.compat.asp.eligible import WHITELIST
 from mpx.compat.asp.pruning import Pruning
 from mpx.errors import UserError
@@ -60,11 +60,11 @@ class ASP:
             example_input,
             masks_in_state_dict,
         )
-        if (before := model.__dict__.get(OWN)) is not None:
-            before.hold.detach()
-        elif OWN not in model.__dict__:  # a copy of an initialised model already has the hooks
+        if (before := model.__dict__.get(PRUNING)) is not None:
+            before.enforcer.detach()
+        elif PRUNING not in model.__dict__:  # a copy of an initialised model already has the hooks
             join_state_dict(model)
-        model.__dict__[OWN] = pruning
+        model.__dict__[PRUNING] = pruning
         cls._newest = ref(model)
         return pruning
 
@@ -72,7 +72,7 @@ class ASP:
     def of(cls, model: nn.Module | None = None, caller: str = "ASP.of") -> Pruning:
         """The Pruning of this model, by default the model initialised last. Raises UserError if there is none."""
         model = cls._newest() if model is None else model
-        pruning = None if model is None else getattr(model, "__dict__", {}).get(OWN)
+        pruning = None if model is None else getattr(model, "__dict__", {}).get(PRUNING)
         if pruning is None:
             raise UserError(f"{caller} before ASP.init_model_for_pruning: call ASP.init_model_for_pruning(model) first.")
         return pruning
@@ -102,7 +102,7 @@ class ASP:
     def already_init_asp_model(cls, model: nn.Module | None = None) -> bool:
         """Whether this model has been initialised; by default, whether any existing model has."""
         model = cls._newest() if model is None else model
-        return model is not None and model.__dict__.get(OWN) is not None
+        return model is not None and model.__dict__.get(PRUNING) is not None
 
     @classmethod
     def prune_trained_model(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mpx.compat.asp.eligible import Place
 
-OWN = "_mpx_asp"  # attribute of a model for its Pruning, which no state_dict contains
+PRUNING = "_mpx_asp"  # attribute of a model for its Pruning, which no state_dict contains
 
 
 def join_state_dict(model: nn.Module) -> None:
@@ -21,19 +21,19 @@ def join_state_dict(model: nn.Module) -> None:
 
 
 def _take_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    if (pruning := module.__dict__.get(OWN)) is not None:
+    if (pruning := module.__dict__.get(PRUNING)) is not None:
         masks, pruned = take(state_dict, prefix, pruning.places)
         if any(not mask.all() for mask in masks.values()):  # apex's masks are all ones until they are computed
             pruning.load_state_dict({"masks": masks, "pruned": pruned})
 
 
 def _adopt(module: nn.Module, _: Any) -> None:
-    if (pruning := module.__dict__.get(OWN)) is not None:
+    if (pruning := module.__dict__.get(PRUNING)) is not None:
         pruning.adopt()
 
 
 def _write_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
-    if (pruning := module.__dict__.get(OWN)) is None or not pruning.masks_in_state_dict:
+    if (pruning := module.__dict__.get(PRUNING)) is None or not pruning.masks_in_state_dict:
         return
     for place in pruning.places:
         dense = torch.ones_like(place.parameter, dtype=torch.bool)

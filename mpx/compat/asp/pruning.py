@@ -12,7 +12,7 @@ from mpx.compat.amp.session import processes
 from mpx.compat.asp.adopting import infer_masks
 from mpx.compat.asp.calculators import calculator, checked, m4n2_1d
 from mpx.compat.asp.eligible import find
-from mpx.compat.asp.hold import Hold, full_precision, with_master
+from mpx.compat.asp.enforce import Enforcer, full_precision, with_master
 from mpx.errors import UserError
 
 
@@ -40,7 +40,7 @@ class Pruning:
         self.verbosity, self.allow_permutation, self.masks_in_state_dict = verbosity, allow_permutation, masks_in_state_dict
         self.calculate, self.recompute, self.example_input = calculator(mask_calculator), allow_recompute_mask, example_input
         self.places = find(model, whitelist, allowed_layer_names, list(disallowed_layer_names), custom_layer_dict or {}, self.say)
-        self.hold = Hold(self.places, self._before_step)
+        self.enforcer = Enforcer(self.places, self._before_step)
         self.pruned: dict[str, Tensor] = {}  # the pruned values, zero where weights stay; on the CPU, as in apex
         self._adopted: Set[str] = frozenset()  # names of inferred masks, whose pruned values are unknown
         self._settled = False  # masks were computed, loaded or looked for
@@ -50,7 +50,7 @@ class Pruning:
     @property
     def masks(self) -> dict[str, Tensor]:
         """The masks by layer::parameter, True stays; empty while sparsity is off."""
-        return self.hold.masks
+        return self.enforcer.masks
 
     def say(self, level: int, text: str) -> None:
         """Print in the first process if the verbosity is at least `level`."""
@@ -62,12 +62,12 @@ class Pruning:
         if not isinstance(optimizer, Optimizer):
             name = type(optimizer).__name__
             raise UserError(f"ASP.init_optimizer_for_pruning: {name} is not a torch.optim.Optimizer; pass the optimizer that it wraps.")
-        if not self.hold.stepped_by(optimizer):
+        if not self.enforcer.stepped_by(optimizer):
             self.say(1, f"Warning: this {type(optimizer).__name__} has none of the {len(self.places)} weights that are pruned")
-        if self._permutation is not None and optimizer not in self.hold.optimizers() and self._left_behind(optimizer):
+        if self._permutation is not None and optimizer not in self.enforcer.optimizers() and self._left_behind(optimizer):
             what = "has stepped before compute_sparse_masks permuted the channels, and its state still has the old order"
             self.say(1, f"Warning: this {type(optimizer).__name__} {what}. Call init_optimizer_for_pruning before compute_sparse_masks.")
-        self.hold.attach(optimizer)
+        self.enforcer.attach(optimizer)
 
     def _left_behind(self, optimizer: Optimizer) -> bool:
         """Whether it has state of weights whose channels were permuted."""
@@ -108,14 +108,14 @@ class Pruning:
         from mpx.compat.asp.permuting import permute, summary  # imports scipy and the tracer
 
         with torch.enable_grad():
-            report = permute(model, self.places, self.hold.optimizers(), self.example_input, self.say, progress=self.verbosity > 1)
+            report = permute(model, self.places, self.enforcer.optimizers(), self.example_input, self.say, progress=self.verbosity > 1)
         self._permutation = report.permutation
         self.say(2 if report.permutation.indices else 1, summary(report))
         if report.permutation.indices:
             self.say(2, "Copies of the weights made before, such as averages, need ASP.permute_copies(copy)")
 
     def permute_copies(self, *copies: nn.Module | Mapping[str, Tensor]) -> None:
-        """As ASP.permute_copies."""
+        """See ASP.permute_copies."""
         if self._permutation is not None:
             from mpx.compat.asp.permuting import permute_copy
 
@@ -139,7 +139,7 @@ class Pruning:
         """Restore the pruned values, switch sparsity off, and return the names of the restored weights."""
         if not self.masks.keys() <= self.pruned.keys() | self._adopted:
             raise UserError("ASP: the pruned values were not kept. Pass allow_recompute_mask=True to init_model_for_pruning.")
-        for tensor, mask, name in self.hold.tensors():
+        for tensor, mask, name in self.enforcer.tensors():
             if name in self.pruned:
                 tensor.copy_(torch.where(mask, tensor, self.pruned[name].to(tensor)))
         names = list(self.pruned)
@@ -158,7 +158,7 @@ class Pruning:
             self.adopt()
         if self.masks and not self._stepped:
             self._stepped = True
-            if rest := self.hold.unclaimed():
+            if rest := self.enforcer.unclaimed():
                 what = f"{len(rest)} pruned weights, such as {rest[0].name}, are in no optimizer given to init_optimizer_for_pruning"
                 self.say(1, f"Warning: {what}; they are zeroed whenever another optimizer steps")
 
@@ -171,15 +171,15 @@ class Pruning:
             pruned = {name: values for name, values in self.pruned.items() if name not in found}
             self._put_in_force(dense | self.masks | found, pruned, dense.keys() - pruned.keys())
             rest = [name for name, mask in self.masks.items() if mask.all()]
-            others = f"; dense stay {len(rest)}, such as {rest[0]}" if rest else ""
+            others = f"; {len(rest)} stay dense, such as {rest[0]}" if rest else ""
             self.say(1, f"{len(found)} of {len(self.places)} weights are pruned already: masks adopted from their zeros{others}")
         if strange:
             what = f"{len(strange)} weights, such as {strange[0]}, are not zero where their masks prune; the next step prunes them"
             self.say(1, f"Warning: in the loaded state_dict {what}. Load it before compute_sparse_masks.")
 
     def _put_in_force(self, masks: dict[str, Tensor], pruned: dict[str, Tensor], adopted: Set[str] = frozenset()) -> None:
-        self.hold.masks, self.pruned, self._adopted, self._settled = masks, pruned, adopted, True
-        self.hold.zero_all()
+        self.enforcer.masks, self.pruned, self._adopted, self._settled = masks, pruned, adopted, True
+        self.enforcer.zero_all()
 
     def state_dict(self) -> dict[str, Any]:
         """Masks and pruned values, by layer::parameter. model.state_dict() has the masks only with masks_in_state_dict=True."""

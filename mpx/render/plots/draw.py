@@ -34,7 +34,7 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
 
 
 def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS) -> list[Picture]:
-    name = group.by.words.capitalize()
+    name = group.metric.words.capitalize()
     start = file_start(group)
     shown = f"The control and the {MAX_CURVES - 1} settings next to it in" if group.control else f"The first {MAX_CURVES} settings of"
     only = f" {shown} the table." if len(group.rows) > MAX_CURVES else ""

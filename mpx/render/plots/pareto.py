@@ -19,7 +19,7 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
     figure, axes = canvas(3.7)
-    lower = group.by.sign < 0
+    lower = group.metric.sign < 0
     best = pareto([(row.throughput.mean, row.metric.mean) for row in rows], lower)
     front = [rows[i] for i in best]
     axes.plot(
@@ -31,7 +31,7 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     plain_ticks(axes, "y")
     rate_ticks(axes)
     axes.set_xlabel("training samples per second (further right is faster)")
-    axes.set_ylabel(group.by.words + (" (lower is better)" if lower else ""))
+    axes.set_ylabel(group.metric.words + (" (lower is better)" if lower else ""))
     legend_below(figure, handles, [name_of(row) for row in rows])
     return figure
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mpx.bench.show.tables import rate
+from mpx.compare.words import rate
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.rates import logarithmic, style_of
 from mpx.render.plots.style import MUTED, canvas, legend_below

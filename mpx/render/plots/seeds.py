@@ -12,7 +12,7 @@ from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y, plain_
 
 
 def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
-    metric = group.by
+    metric = group.metric
     rows = [row for row in group.rows if row.metric is not None or row.diverged]
     if all(row.metric is None for row in rows):
         raise NothingToDraw(f"no run has a {metric.words}")

@@ -1,4 +1,4 @@
-"""For every seed, the share of gradients that underflow at its loss scale, and that would underflow in FP16 without scaling."""
+"""Plot for every seed the share of gradients that underflow at its loss scale, and that would underflow in FP16 without scaling."""
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D

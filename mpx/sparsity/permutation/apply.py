@@ -13,7 +13,7 @@ from mpx.sparsity.permutation.channels import Axis, Group
 
 @dataclass
 class Permutation:
-    """For every axis that changes, the old position of each new one: new[i] = old[index[i]]."""
+    """An order of channels: for each axis that changes, the old position of each new one. new[i] = old[index[i]]"""
 
     indices: dict[Axis, Tensor] = field(default_factory=dict)  # int64 [size] on the CPU
 
@@ -79,7 +79,7 @@ def _values(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _along(parameter: Tensor, key: str, value: Tensor) -> Tensor | None:
-    """The state as a view with the parameter's dimensions, of size 1 where the state is a mean. None if it has another shape.
+    """The state as a view with the parameter's dimensions, with size 1 in each dimension over which it is a mean. None for other shapes.
 
     torch's Adafactor keeps these dimensions. The one of fairseq, transformers and timm drops them; its keys tell rows from columns.
     """

@@ -19,10 +19,10 @@ from mpx.sparsity.permutation.stripes import GROUP
 WORK = 3e10  # half a minute of one core
 CALLS = 1.5e5  # work of a step's dozen function calls
 STRIPE = 4e3  # work of one stripe when all orders are tried
-MOST_COLUMNS = 16  # up to here all orders are tried; 20 columns take a hundred times as long
-FEWEST_STEPS = 4  # fewer steps over all rows gain no more than this number over some rows
-MOST_STEPS = 1000  # more steps would take most of the budget and gain a fortieth
-FEWEST_ROWS = 16
+MAX_EXACT_COLUMNS = 16  # up to here all orders are tried; 20 columns take a hundred times as long
+MIN_STEPS = 4  # fewer steps over all rows gain no more than this number over some rows
+MAX_STEPS = 1000  # more steps would take most of the budget and gain a fortieth
+MIN_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Share:
     """How a matrix is searched."""
 
     steps: int
-    rows: int  # fewer than all are drawn at random if even FEWEST_STEPS steps over all rows exceed the budget
+    rows: int  # fewer than all are drawn at random if even MIN_STEPS steps over all rows exceed the budget
 
 
 def shares(shapes: list[tuple[int, int]], work: float) -> list[Share]:
@@ -38,7 +38,7 @@ def shares(shapes: list[tuple[int, int]], work: float) -> list[Share]:
     found, left, many = [Share(1, rows) for rows, _ in shapes], work, []
     for number, (rows, columns) in enumerate(shapes):
         cost = _step(rows, columns)
-        if columns > MOST_COLUMNS:
+        if columns > MAX_EXACT_COLUMNS:
             many.append((cost, number))
         else:
             left -= cost
@@ -46,8 +46,8 @@ def shares(shapes: list[tuple[int, int]], work: float) -> list[Share]:
     for cost, number in sorted(many):
         rows, columns = shapes[number]
         steps = max(left, 0) * cost ** (-1 / 3) / parts
-        drawn = min(rows, max(FEWEST_ROWS, int(rows * steps / FEWEST_STEPS)))
-        found[number] = Share(min(max(int(steps), FEWEST_STEPS), MOST_STEPS), drawn)
+        drawn = min(rows, max(MIN_ROWS, int(rows * steps / MIN_STEPS)))
+        found[number] = Share(min(max(int(steps), MIN_STEPS), MAX_STEPS), drawn)
         left, parts = left - found[number].steps * _step(drawn, columns), parts - cost ** (2 / 3)
     return found
 
@@ -59,6 +59,6 @@ def comparisons(rows: int, columns: int) -> int:
 
 def _step(rows: int, columns: int) -> float:
     """The work of one step; for few columns, of the whole search."""
-    if columns <= MOST_COLUMNS:
+    if columns <= MAX_EXACT_COLUMNS:
         return comb(columns, GROUP) * (STRIPE + 3 * GROUP * rows)
     return CALLS + comparisons(rows, columns) + 1.5 * rows * columns

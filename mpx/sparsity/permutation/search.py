@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from mpx.machine import cpu_threads
-from mpx.sparsity.permutation.budget import MOST_COLUMNS, WORK, Share, comparisons, shares
+from mpx.sparsity.permutation.budget import MAX_EXACT_COLUMNS, WORK, Share, comparisons, shares
 from mpx.sparsity.permutation.exact import best_stripes
 from mpx.sparsity.permutation.stripes import GROUP, kept
 
@@ -69,7 +69,7 @@ def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None,
     if on_cpu(share.rows, count):
         looked_at = looked_at.cpu()
     with cpu_threads(1 if comparisons(share.rows, count) <= ONE_THREAD else torch.get_num_threads()):
-        stripes = best_stripes(looked_at) if count <= MOST_COLUMNS else _anneal(looked_at, share.steps, random)
+        stripes = best_stripes(looked_at) if count <= MAX_EXACT_COLUMNS else _anneal(looked_at, share.steps, random)
     order = torch.from_numpy(_canonical(stripes).reshape(-1))
     after = kept(columns[order.to(columns.device)])
     return Found(order, before, after, share.steps) if after > before else Found(torch.arange(count), before, before, share.steps)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mpx.sparsity.permutation.channels import UNIFORM, Axis, Channels, compact, moving_dims, varies
 
-LEAST = -(2**62)  # below every label
+BELOW_ALL = -(2**62)  # below every label
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Walk:
             if not varies(labels, dim):
                 return self.give_up(labels, labels.shape[dim : dim + 1])
             (labels,) = compact(labels)
-            most = torch.where(labels == UNIFORM, LEAST, labels)  # prefer atoms to fixed labels, and these to UNIFORM
+            most = torch.where(labels == UNIFORM, BELOW_ALL, labels)  # prefer atoms to fixed labels, and these to UNIFORM
             most = most.movedim(dim, 0).flatten(1).amax(1)
-            most = torch.where(most == LEAST, UNIFORM, most)
+            most = torch.where(most == BELOW_ALL, UNIFORM, most)
             self.tie(labels, most.view([-1 if one == dim else 1 for one in range(labels.dim())]))
             return most
         return labels.movedim(dim, 0).reshape(labels.shape[dim], -1)[:, 0]

@@ -131,7 +131,7 @@ class Rescale:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything is saved, made anew and loaded. initialize_first: before loading."""
+    """Everything is saved, made again and loaded. initialize_first: before loading."""
 
     initialize_first: bool
 

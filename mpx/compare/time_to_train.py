@@ -1,7 +1,7 @@
-"""Which setting has the shortest time to train. Throughput leaves out what a run spends beside its steps: start, compiling, warm-up,
-validation.
+"""Find the setting with the shortest time to train.
 
-So the two differ in a short run, and the setting of the highest throughput wins in a long one.
+Throughput leaves out the time beside the steps: start, compilation, warm-up, validation. In short runs the setting of the highest
+throughput may therefore take longer; in long runs it wins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,25 +9,26 @@ from collections.abc import Iterable, Sequence
 from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
-from mpx.compare.verdict import NEAR, Outcome, fastest_to_train, surely
+from mpx.compare.verdict import CLEARLY_FASTER, Outcome, fastest_to_train, surely
 from mpx.compare.words import digits, spread
 
 SHORTEST = 1e-3  # seconds; a shorter training was not timed
 
 
 def timed(runs: Iterable[Run]) -> Estimate | None:
-    """Time to train of runs whose speed counts.
+    """Time to train, over runs whose speed counts.
 
-    One whose speed was measured afterwards shared its device while it trained. The parts of a resumed run may have run on other devices.
+    Runs whose speed was measured afterwards are left out, since they shared the device while they trained. So are resumed runs, whose parts
+    may have run on different devices.
     """
     alone = (run for run in runs if not run.measured_alone and not run.resumed)
     return estimate([run.time_to_train_s for run in alone if (run.time_to_train_s or 0) >= SHORTEST])
 
 
-def end_verdict(group: Group, confidence: float) -> str:
-    """A sentence on the setting with the shortest time to train, among the control and the settings at no loss.
+def time_verdict(group: Group, confidence: float) -> str:
+    """A sentence on the setting with the shortest time to train, of the control and the settings at no loss.
 
-    It is empty where the times do not count. It follows the verdict on throughput, whose winner it names.
+    Empty if the times do not count. It follows the sentence on throughput and refers to its winner.
     """
     found = fastest_to_train(group, confidence)
     if found.outcome not in (Outcome.CONTROL, Outcome.SETTING):
@@ -52,7 +53,7 @@ def _first(rows: Sequence[Row], winner: Row, confidence: float) -> Row:
     """The row with the shortest time; `winner`, if that is not shown to take longer."""
     first = min(rows, key=lambda row: row.timed.mean)
     ahead = ratio(winner.timed, first.timed, confidence)
-    return winner if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1) else first
+    return winner if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1) else first
 
 
 def _took(row: Row, control: Row, confidence: float) -> str:

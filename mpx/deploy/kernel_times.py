@@ -1,4 +1,4 @@
-"""Every layer that multiplies, measured by each kernel that could serve it, in a CUDA graph, and how a model is served by chosen ones."""
+"""Time each layer that multiplies with each kernel that could serve it, in a CUDA graph; and replace layers by chosen kernels."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -9,29 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from mpx.deploy.backends import Recording, reason_of
+from mpx.deploy.hooks import forward_hooks
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
-from mpx.deploy.seen import seen
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
 from mpx.sparsity.kernels import unsupported_layer
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 
-BUDGET_S = 0.02  # of measuring one layer by one kernel
+BUDGET_S = 0.02  # seconds for one layer by one kernel
 CALLS = 10  # in a graph, so that launching it costs little beside them
-EPSILONS = 8  # allowed error of a result to that of the layer itself: both round it, and sum in another order
-QUANTISED_ERROR = {"int8": 0.05, "fp8": 0.1}  # the same for operands of 8 bits and random values
+MAX_EPSILONS = 8  # allowed error against the layer itself: both round the result, and sum in different orders
+QUANTISED_ERROR = {"int8": 0.05, "fp8": 0.1}  # the same for 8-bit operands and random values
 PATTERN = NofM(2, 4)
-OWN = "own"  # the layer itself, by PyTorch's choice of cuBLAS's or cuDNN's kernels
+OWN_KERNEL = "own"  # the layer itself, by PyTorch's choice of cuBLAS's or cuDNN's kernels
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One line of the "worth it?" table.
+    """One row of the "worth it?" table.
 
-    ms: of one call at the largest batch, by kernel; OWN is the layer itself. Rounding activations to 8 bits is not in it, since a compiler
-    fuses that with what wrote them: the model as a whole decides. kernels: those of `ms` that can take its place, by name.
-    reason: why it cannot be served 2:4. refused: why single kernels are not possible.
+    ms: of one call at the largest batch, by kernel; OWN_KERNEL is the layer itself. It leaves out the rounding of activations to 8 bits,
+    which a compiler fuses with the operation before it; so the whole model decides.
+    kernels: those in `ms` that can replace the layer, by name.
+    reason: why the layer cannot be served 2:4. refused: why single kernels are not possible.
     """
 
     name: str
@@ -43,8 +44,8 @@ class Layer:
     refused: dict[str, str] = field(default_factory=dict)
 
     def fastest(self, allowed: Callable[[Kernel], bool], own: bool = True) -> str | None:
-        """The name of the fastest kernel of those; OWN where that is the layer itself. None where there is none."""
-        times = {name: ms for name, ms in self.ms.items() if (own if name == OWN else allowed(self.kernels[name]))}
+        """The name of the fastest allowed kernel; OWN_KERNEL for the layer itself, which counts if `own`. None if there is none."""
+        times = {name: ms for name, ms in self.ms.items() if (own if name == OWN_KERNEL else allowed(self.kernels[name]))}
         return min(times, key=times.__getitem__, default=None)
 
     def record(self) -> dict[str, Any]:
@@ -55,9 +56,9 @@ class Layer:
 
 
 def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer]:
-    """Every weight of the model that multiplies, measured where it can be served otherwise. x: the largest batch.
+    """A row for every weight of the model that multiplies, timed if other kernels can serve it. x: the largest batch.
 
-    sparse: measure 2:4 kernels, too.
+    sparse: time 2:4 kernels, too.
     """
     found: dict[str, Layer] = {}
     possible: dict[str, list[Kernel]] = {}
@@ -72,7 +73,7 @@ def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer
         found[name] = Layer(name, shape, reason=reason, refused={} if why is None else {fmt: why})
         possible[name] = [*dense, *two]
     inputs = _inputs(model, x, list(possible))
-    measured: dict[tuple, Layer] = {}  # layers of one shape take one time
+    measured: dict[tuple, Layer] = {}  # layers of the same shape are timed once
     for name, kernels in possible.items():
         if name not in inputs:
             found[name] = replace(found[name], reason="its weight is used without calling the layer")
@@ -86,10 +87,10 @@ def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer
     return list(found.values())
 
 
-def model_by(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping[str, float]) -> nn.Module:
-    """A copy in which the named layers are computed by these kernels; all other weights are shared with `model`.
+def with_kernels(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping[str, float]) -> nn.Module:
+    """A copy in which these kernels replace the named layers. It shares all other weights with `model`.
 
-    ranges: the largest magnitude of each layer's inputs, which quantised kernels need. A layer that has none sees zeros only.
+    ranges: of the layers' inputs, for quantised kernels. A layer without one only gets zeros.
     """
     memo = {id(value): value for value in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, memo)
@@ -107,14 +108,14 @@ def _unfit(model: nn.Module, name: str, reason: str | None, device: torch.device
 
 
 def _inputs(model: nn.Module, x: Tensor, names: list[str]) -> dict[str, Tensor]:
-    """Random values like each layer's input, in shape and layout; without layers that are not called."""
+    """A meta tensor with the shape and layout of each layer's input, for the layers that are called."""
     found: dict[str, Tensor] = {}
 
     def note(name: str, args: tuple[Tensor], kwargs: dict, out: Tensor) -> None:
         found[name] = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device="meta")
 
     if names:
-        with seen(model, names, note):
+        with forward_hooks(model, names, note):
             model(x)
     return found
 
@@ -124,7 +125,11 @@ def _measured(line: Layer, layer: nn.Module, like: Tensor, kernels: list[Kernel]
     x = torch.empty_like(like, device=device).normal_()
     expected = layer(x)
     line = replace(
-        line, rows=expected.numel() // len(layer.weight), ms={OWN: _milliseconds(layer, x, device)}, refused=dict(line.refused), kernels={}
+        line,
+        rows=expected.numel() // len(layer.weight),
+        ms={OWN_KERNEL: _milliseconds(layer, x, device)},
+        refused=dict(line.refused),
+        kernels={},
     )
     for kernel in kernels:
         try:
@@ -143,7 +148,7 @@ def _measured(line: Layer, layer: nn.Module, like: Tensor, kernels: list[Kernel]
 def _check(found: Tensor, expected: Tensor, kernel: Kernel) -> None:
     error = ((found.double() - expected.double()).norm() / expected.double().norm()).item()
     epsilon = next(fmt.epsilon for fmt in FORMATS.values() if fmt.dtype == expected.dtype)
-    allowed = QUANTISED_ERROR.get(kernel.fmt, EPSILONS * epsilon)
+    allowed = QUANTISED_ERROR.get(kernel.fmt, MAX_EPSILONS * epsilon)
     if not error <= allowed:
         raise ArithmeticError(f"wrong result: relative error {error:.1e}, more than {allowed:.1e}")
 

@@ -1,4 +1,4 @@
-"""What a precision plugin computes in and scales the loss by: mpx's own, or one of Lightning's."""
+"""The mode and the loss scale of a precision plugin, mpx's own or one of Lightning's."""
 
 import torch
 from pytorch_lightning.plugins.precision import Precision
@@ -14,18 +14,18 @@ NAMES = {  # Trainer(precision=…) -> the mode of the same arithmetic
 
 
 def mode_of(plugin: Precision) -> Mode:
-    """Raises UserError for a plugin whose arithmetic is none of mpx's modes."""
+    """The plugin's mode. Raises UserError if its arithmetic is that of none of mpx's modes."""
     if isinstance(plugin, ModePrecision):
         return plugin.mode
     if plugin.precision not in NAMES:
         raise UserError(
-            f"Trainer(precision={plugin.precision!r}) is no mode of mpx. Use {', '.join(NAMES)}, or plugins=mpx.Precision(MODE)."
+            f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(NAMES)}, or plugins=mpx.Precision(MODE)."
         )
     return MODES[NAMES[plugin.precision]]
 
 
 def scale_of(plugin: Precision) -> Tensor | None:
-    """The present loss scale; None in a mode without one."""
+    """The current loss scale; None in a mode without one."""
     if isinstance(plugin, ModePrecision):
         return None if plugin.loss_scale is None else plugin.loss_scale.scale
     scaler = getattr(plugin, "scaler", None)

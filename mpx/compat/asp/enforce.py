@@ -13,15 +13,15 @@ from mpx.compat.asp.eligible import Place
 from mpx.private.torch_dispatch import version
 
 
-class Hold:
+class Enforcer:
     """Zeroes pruned gradients before an optimizer's step, and its pruned weights and their state after it.
 
     Weights of other attached optimizers do not change, since a graph that is not yet differentiated may hold them. Weights without an
     attached optimizer are zeroed at every step, as in apex, which supports only one optimizer.
 
     masks: by name of the place, True stays; empty, or one for every place. Zeros are selected, not multiplied: infinite × 0 would be NaN.
-    before_step: a method that is called first at every step. Nothing happens in a step that a GradScaler skips. Attached optimizers keep
-    this object alive, not the reverse.
+    before_step: a method that is called first at every step. Steps that a GradScaler skips call nothing. Attached optimizers keep this
+    object alive, not the reverse.
     """
 
     def __init__(self, places: list[Place], before_step: Callable[[], None]):

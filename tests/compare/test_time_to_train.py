@@ -21,7 +21,7 @@ def took(runs, seconds, **changed):
 
 def said(*runs):
     group, rows = only(compared([run for found in runs for run in found]))
-    return group.end_verdict, rows
+    return group.time_verdict, rows
 
 
 def test_the_highest_throughput_also_ends_first():
@@ -92,9 +92,9 @@ def test_report_and_terminal_say_it(capsys):
     comparison = compared([*took(CONTROL, 60), *took(AMP, 20)])
     (group,) = comparison.groups
     print_comparison(comparison)
-    assert group.end_verdict in " ".join(capsys.readouterr().out.split())
-    assert f"** {group.end_verdict}" in verdicts(comparison).replace("\\", "")
-    assert f"<p>{group.end_verdict}</p>" in html_report(comparison, [[]], {}, None)
+    assert group.time_verdict in " ".join(capsys.readouterr().out.split())
+    assert f"** {group.time_verdict}" in verdicts(comparison).replace("\\", "")
+    assert f"<p>{group.time_verdict}</p>" in html_report(comparison, [[]], {}, None)
 
 
 def test_tables_have_both():
