@@ -37,7 +37,8 @@ def environment() -> dict[str, Any]:
 
 def command() -> str | None:
     """The command line of this process, quoted for a shell; None in a notebook, where it would be the kernel's."""
-    if "ipykernel" in sys.modules:
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
         return None
     if Path(sys.argv[0]).name in SCRIPTS:
         return shlex.join(["python", "-m", SCRIPTS[Path(sys.argv[0]).name], *sys.argv[1:]])

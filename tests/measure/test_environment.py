@@ -66,6 +66,15 @@ def test_command_can_be_pasted(monkeypatch):
     assert command().startswith("python /somewhere/mpx/train.py")
 
 
+def test_only_a_notebook_has_no_command(monkeypatch):
+    """A program may import a notebook's kernel, or be typed into IPython's terminal."""
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert command() is not None
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel="kernel")))
+    assert command() is None
+
+
 @pytest.mark.parametrize(
     ("output", "commit", "dirty"),
     [
