@@ -50,6 +50,7 @@ def test_lightnings_signals_and_processes():
     assert inspect.isfunction(_SignalConnector.register_signal_handlers)
     assert signal.SIGINT in _SignalConnector._get_current_signal_handlers()
     assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
+    assert list(inspect.signature(subprocess_script._hydra_subprocess_cmd).parameters) == ["local_rank"]
 
 
 @pytest.mark.parametrize(("stateful", "begun"), [(False, 2), (True, 1)])

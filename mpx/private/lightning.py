@@ -1,5 +1,6 @@
 """Private API of PyTorch Lightning 2.6."""
 
+import sys
 from collections.abc import Callable, Iterable
 from subprocess import Popen
 from typing import Any
@@ -131,6 +132,19 @@ def give_processes(to: Callable[[list[Popen]], None]) -> None:
     """Call `to` with the processes that Lightning starts for a run. Lightning would check every 5 s whether one has failed, and then kill
     all of them, so that rank 0 could not write the record."""
     subprocess_script._launch_process_observer = to
+
+
+def start_processes_alike() -> None:
+    """Let the processes that Lightning starts for a run look for modules where this one does. After `python -P`, as in a sweep, that is not
+    in the current folder; Lightning would start them by `python -m`."""
+    command = subprocess_script._hydra_subprocess_cmd
+
+    def alike(local_rank: int) -> tuple[list[str], str]:
+        (python, *words), folder = command(local_rank)
+        return [python, "-P", *words], folder
+
+    if sys.flags.safe_path:
+        subprocess_script._hydra_subprocess_cmd = alike
 
 
 class OneStreamDDP(DDPStrategy):

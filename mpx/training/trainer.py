@@ -19,6 +19,7 @@ from mpx.private.lightning import (
     give_processes,
     leave_signals_alone,
     skip_empty_hooks,
+    start_processes_alike,
 )
 from mpx.runs import watch
 from mpx.runs.agreement import Agreement
@@ -92,6 +93,7 @@ def build_trainer(
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
     if devices.count > 1:
+        start_processes_alike()
         give_processes(watch.started.extend)
     trainer = pl.Trainer(
         **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
