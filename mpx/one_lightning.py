@@ -3,10 +3,11 @@
 The package lightning holds second copies of pytorch_lightning and lightning_fabric, and a Trainer of one copy takes no module of the other.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -44,6 +45,7 @@ FINDER = OneLightning()
 
 
 def use_one_lightning() -> None:
-    """From now on `import lightning` gives these, unless it has been imported already."""
-    if FINDER not in sys.meta_path:
+    """From now on `import lightning` gives these, unless it has been imported already, or is a package of the project itself."""
+    own = PathFinder.find_spec("lightning", [os.getcwd()])  # without an origin if it is a folder that has no code
+    if FINDER not in sys.meta_path and (own is None or own.origin is None):
         sys.meta_path.insert(0, FINDER)

@@ -138,6 +138,14 @@ def test_a_project_of_the_package_lightning(forked, tmp_path):
     assert ran.record["sparsity"]["verified"]
 
 
+def test_a_package_of_the_project_that_is_called_lightning(forked, tmp_path):
+    (tmp_path / "lightning").mkdir()
+    (tmp_path / "lightning" / "__init__.py").touch()
+    shutil.copy(own_projects.__file__, tmp_path / "lightning" / "net.py")
+    ran = forked("module._target_=lightning.net.UNet", "datamodule._target_=lightning.net.Blobs", "trainer.max_epochs=1")
+    assert ran.code == 0, ran.err
+
+
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
     ran = train(*UNET, "precision=amp", "sparsity=2of4")
     checkpoint = ran.folder / "checkpoints" / "last.ckpt"
