@@ -188,7 +188,7 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
     """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom.
 
-    With 2 values on one side and 10 on the other, as if the speed of some seeds does not count, a 95 % interval with Welch's degrees of
+    With 2 values on one side and 10 on the other, as when the speed of some seeds does not count, a 95 % interval with Welch's degrees of
     freedom covers the ratio in as few as 88 % of studies. The degrees of freedom of the smaller side are then used instead. With equal
     numbers of values, Welch's cover it in 94 %.
 

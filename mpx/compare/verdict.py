@@ -55,7 +55,7 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
 
 
 def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
-    """Settings whose throughput does not differ significantly from the best; without an interval, which the best does not clearly beat."""
+    """Settings than which the best is not significantly faster; without an interval, not by CLEARLY_FASTER."""
     pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
     return tuple(row for row, ahead in pairs if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1))
 

@@ -54,9 +54,8 @@ def serve(
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
-            warnings.filterwarnings(
-                "ignore", "RNN module weights are not part of single contiguous chunk"
-            )  # PyTorch does not join BF16 weights
+            # PyTorch does not join BF16 weights.
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             data, settings = as_trained.data, record["config"]["data"]
             test, val = (opened.enter_context(Samples(split, data.spec.kind, settings, device)) for split in (data.test, data.val))
             opened.callback(algorithms.stop)

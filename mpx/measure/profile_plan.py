@@ -20,12 +20,9 @@ def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
     """
     batches = trainer.num_training_batches
     until_sample = -trainer.global_step % sampled
-    if (
-        seen < MIN_BEFORE
-        or batches < MIN_EPOCH_BATCHES
-        or math.isinf(batches)
-        or (until_sample < PROFILE_STEPS and sampled > PROFILE_STEPS)
-    ):
+    if seen < MIN_BEFORE or batches < MIN_EPOCH_BATCHES or math.isinf(batches):
+        return False
+    if until_sample < PROFILE_STEPS < sampled:
         return False
     traced = steps_to_trace(trainer)
     in_one_epoch = batches - done >= TIMED + traced + 1

@@ -63,9 +63,8 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self.dtypes, self.casts, self.linears = (torch.float32,) if fmt == "tf32" else HALVES, casts, linears
         self.whole = {torch.lstm: partial(lstm, fmt)}
-        if (
-            fmt != "tf32"
-        ):  # in TF32, fused attention is as accurate as FP32, and recurrent layers other than the LSTM consist of single products
+        # In TF32, fused attention is as accurate as FP32, and recurrent layers other than the LSTM consist of single products.
+        if fmt != "tf32":
             steps = {torch.gru: gru_step, torch.rnn_tanh: tanh_step, torch.rnn_relu: relu_step}
             self.whole |= {function: partial(layers, step, fmt) for function, step in steps.items()}
             self.whole |= {torch.lstm_cell: partial(lstm_cell, fmt), torch.gru_cell: partial(gru_cell, fmt)}

@@ -42,9 +42,8 @@ def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) ->
     """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in 2.11, from its predecessor."""
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        algorithm, split_k, split_k_mode, _ = library.mm_search(
-            packed, b, None, None, out_dtype, False
-        )  # neither bias nor alpha; not transposed
+        bias = alpha = None
+        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, alpha, out_dtype, False)  # not transposed
         return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
     return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
 
