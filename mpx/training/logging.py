@@ -48,7 +48,8 @@ class RunLogger(TensorBoardLogger):
         """Open curves.csv before this part of the run has events, which CurveFile would take for those of an older mpx."""
         put_events_first(self._folder)
         self._curves = CurveFile(self._folder, self._purge_step)
-        for log in self._waiting:
+        waiting, self._waiting = self._waiting, []
+        for log in waiting:
             log()
 
     @property
