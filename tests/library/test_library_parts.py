@@ -208,8 +208,9 @@ def test_a_metric_of_one_of_several_validation_loaders(tmp_path):
     trainer.fit(module := Two(), loader())
     trainer.test(module, [loader(3), loader(4)], verbose=False)
     assert record_of(part.folder)["metrics"]["test_loss/dataloader_idx_1"] == trainer.callback_metrics["test_loss/dataloader_idx_1"].item()
+    part = mpx.Record(study="misspelt", metric="val_lss", output_dir=tmp_path)
     with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value"):
-        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=mpx.Record(metric="val_lss"), logger=False).fit(Two(), loader())
+        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False).fit(Two(), loader())
 
 
 @pytest.mark.parametrize(("logged", "refused"), [(True, False), (False, True)])
