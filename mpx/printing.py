@@ -20,6 +20,12 @@ def shown(text: str) -> str:
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, whose cells show HTML."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
+
+
 def print_without_failing() -> None:
     """Let stdout and stderr drop what cannot be written. A front door calls this first.
 

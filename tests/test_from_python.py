@@ -26,7 +26,8 @@ from hydra.core.hydra_config import HydraConfig
 import mpx
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
-from mpx.training.progress import NotebookBar, in_notebook, progress
+from mpx.printing import in_notebook
+from mpx.training.progress import NotebookBar, progress
 
 NET = """
 import os, signal, torch

@@ -17,6 +17,7 @@ import mpx
 from mpx.machine import memory_bytes, usable_cores
 from mpx.measure.devices import devices
 from mpx.measure.memory import GIB
+from mpx.printing import in_notebook
 from mpx.version import git
 
 STARTED = datetime.now(UTC)
@@ -37,8 +38,7 @@ def environment() -> dict[str, Any]:
 
 def command() -> str | None:
     """The command line of this process, quoted for a shell; None in a notebook, where it would be the kernel's."""
-    ipython = sys.modules.get("IPython")
-    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
+    if in_notebook():
         return None
     if Path(sys.argv[0]).name in SCRIPTS:
         return shlex.join(["python", "-m", SCRIPTS[Path(sys.argv[0]).name], *sys.argv[1:]])

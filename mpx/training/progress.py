@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from mpx.compare.words import number, rate_spec
+from mpx.printing import in_notebook
 from mpx.private.lightning import described_bar
 from mpx.training.loss import loss_in
 
@@ -77,12 +78,6 @@ class NotebookBar(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._handle is not None:
             self._show("")
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, whose cells show HTML."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return hasattr(shell, "kernel")
 
 
 def _from_one(description: str, epoch: int, epochs: int) -> str:
