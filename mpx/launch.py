@@ -28,7 +28,8 @@ class Launch:
 def this_python() -> list[str]:
     """A command that starts this Python, for a module of mpx. It looks for modules where this process does: unlike `python -m`, the scripts
     such as mpx-train leave out the current folder, which may hold a package called hydra or mpx."""
-    return [sys.executable, *([] if os.getcwd() in sys.path else ["-P"]), "-m"]
+    here = "" in sys.path or os.getcwd() in sys.path
+    return [sys.executable, *([] if here else ["-P"]), "-m"]
 
 
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:

@@ -93,6 +93,16 @@ def test_a_sweep_by_the_script(scripts, tmp_path):
     assert len(list(tmp_path.glob("outputs/default/*/seed*/result.json"))) == 2, out
 
 
+@pytest.mark.parametrize(
+    ("started", "apart"), [(["-c"], False), (["-P", "-c"], True), (["-I", "-c"], True)], ids=["plain", "safe path", "isolated"]
+)
+def test_a_process_of_mpx_looks_for_modules_where_its_parent_does(tmp_path, started, apart):
+    """Python writes the current folder as '' where it runs a text, such as that of `python -c`."""
+    words = f"import sys; sys.path.append({str(ROOT)!r}); from mpx.launch import this_python; print(this_python()[1:])"
+    done = subprocess.run([sys.executable, *started, words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == ("['-P', '-m']\n" if apart else "['-m']\n"), done.stderr
+
+
 def test_the_recorded_command_is_the_one_of_the_module(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/some/bin/mpx-train", "seed=1", "data.path=my file"])
     assert command() == "python -m mpx.train seed=1 'data.path=my file'"
