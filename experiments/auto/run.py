@@ -146,7 +146,7 @@ def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
         files = list(Path(folder).glob("*/*/*/result.json"))
         record = json.loads(files[0].read_text()) if files else {}
     rate = record.get("speed", {}).get("train_samples_per_s")
-    if rate is None or process.returncode not in (0, 128 + signal.SIGTERM):
+    if rate is None or record["status"] not in ("completed", "interrupted"):  # the signal may come while Python exits: no exit code tells
         return {"ran_s": ran_s, "compiled": False, "note": last[-300:]}
     chosen, precision = record["speed"]["chosen"], record["precision"]
     done, compiled = precision["optimizer_steps"] + precision["skipped_steps"], chosen.get("compiled", {})

@@ -39,6 +39,7 @@ def test_a_checkpoint_that_is_written_while_a_step_is_recorded(tmp_path, monkeyp
     """The thread frees its pinned copies within the recording, on whose stream training runs, as with several devices."""
     monkeypatch.setattr(checkpoint_writer, "HEAD_START", 60)
     writer, state = CheckpointWriter(), torch.ones(3001, device="cuda")
+    torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         writer.save_checkpoint({"state_dict": {"weight": state}}, tmp_path / "last.ckpt")
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two
 
 SHORT = ["trainer.max_epochs=4", "trainer.progress=off", "trainer.warmup_steps=2"]
 TWO = ["trainer.devices=2", "data.batch_size=32"]
+LAST = "checkpoints/last.ckpt"
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,56 @@ def test_two_gpus_take_the_steps_of_one(command, model):
     one = command(*steps, "study=one", "data.batch_size=64")
     two = command(*steps, "study=two", *TWO)
     assert (one.code, two.code) == (0, 0), one.err + two.err
-    states = [
-        torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True, map_location="cpu")["state_dict"]
-        for ran in (one, two)
-        for folder in ran.folders[-1:]
-    ]
-    for name, value in states[0].items():
-        assert torch.allclose(value, states[1][name], atol=1e-5), name
+    alike(*(weights(saved(two, study)) for study in ("one", "two")), atol=1e-5)
+
+
+TAGGED = """
+import torch
+
+def make():
+    x = torch.randint(1, 50, (384, 12), generator=torch.Generator().manual_seed(0))
+    labelled = torch.arange(12) < torch.arange(384)[:, None] % 12  # of some sentences no word
+    y = torch.where(labelled, x % 5, -100)
+    return (x, y), (x[:24], y[:24]), (x[24:48], y[24:48])
+"""
+
+
+def test_each_label_counts_alike_within_a_recorded_step(command, tmp_path):
+    (tmp_path / "tagged.py").write_text(TAGGED)
+    words = ["data=custom", "data.kind=text", "data.task=tokens", "data._target_=tagged.make", "model=lstm", "model.dropout=0.0", *SHORT]
+    words += ["optimizer=sgd", "optimizer.lr=0.1", "schedule=constant", "data.global_batch_size=16", "trainer.max_epochs=2"]
+    one = command(*words, "study=one")
+    two = command(*words, "study=two", "trainer.devices=2", "trainer.cuda_graphs=true")
+    assert (one.code, two.code) == (0, 0), one.err + two.err
+    assert json.loads((saved(two, "two") / "result.json").read_text())["speed"]["chosen"]["graph"]["replayed_steps"] > 20
+    alike(*(weights(saved(two, study)) for study in ("one", "two")), atol=1e-5)
+
+
+@pytest.mark.parametrize("graphs", ["true", "false"])
+def test_resumed_with_dropout_as_uninterrupted(command, graphs):
+    words = [*SHORT[1:], "model=mlp", "model.dropout=0.3", "optimizer=sgd", "optimizer.lr=0.05", "schedule=constant", "trainer.devices=2"]
+    words += ["data.batch_size=16", f"trainer.cuda_graphs={graphs}"]
+    whole = command(*words, "study=whole", "trainer.max_epochs=4")
+    half = command(*words, "study=half", "trainer.max_epochs=2")
+    assert (whole.code, half.code) == (0, 0), whole.err + half.err
+    again = command(*words, "study=again", "trainer.max_epochs=4", f'ckpt_path="{saved(half, "half") / LAST}"')
+    assert again.code == 0, again.err
+    alike(*(weights(saved(again, study)) for study in ("whole", "again")), atol=1e-4)
+
+
+def saved(ran, study):
+    """The folder of the study's one run."""
+    (folder,) = [folder for folder in ran.folders if folder.parents[1].name == study]
+    return folder
+
+
+def weights(folder):
+    return torch.load(folder / LAST, weights_only=True, map_location="cpu")["state_dict"]
+
+
+def alike(one, other, atol):
+    for name, value in one.items():
+        assert torch.allclose(value, other[name], atol=atol), name
 
 
 NET = """
