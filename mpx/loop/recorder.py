@@ -20,6 +20,7 @@ from mpx.measure.flops import FlopCounter
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
+from mpx.processes import rank_and_world
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
@@ -77,7 +78,7 @@ class Recorder:
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
         setting = plain(setting)
         check_recorder(given, setting)
-        if _place()[0] > 0:
+        if rank_and_world()[0] > 0:
             raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
         self.setting, self.model, self.steps = setting, model, 0
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
@@ -231,7 +232,7 @@ class Recorder:
             return
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
         self._clock_device = torch.device(device)
-        self.record["config"]["trainer"] = {"devices": _place()[1]}
+        self.record["config"]["trainer"] = {"devices": rank_and_world()[1]}
         self._run.begin(environment())
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
         self._audit, self._flops, self._look = facts.audit(self._clock_device), FlopCounter(), ExitStack()
@@ -334,9 +335,3 @@ def _device_of(model: nn.Module | None) -> torch.device | str:
     if weight is not None:
         return weight.device
     return "cuda" if torch.cuda.is_initialized() else "cpu"
-
-
-def _place() -> tuple[int, int]:
-    """(rank, number of processes)"""
-    group = torch.distributed
-    return (group.get_rank(), group.get_world_size()) if group.is_available() and group.is_initialized() else (0, 1)
