@@ -324,10 +324,7 @@ class Recorder:
     def _close(self) -> None:
         """Write the last scalars."""
         self._scalars.write()
-        final = {name.replace("/", "_"): value for name, value in self._metrics.items() if name.startswith("test/")}
-        final |= {name: self.record["speed"][name] for name in ("train_samples_per_s", "time_to_train_s")}
-        final |= {"peak_allocated_gib": self.record["memory"]["peak_allocated_gib"]}
-        self._scalars.close({name: value for name, value in final.items() if value is not None}, self.steps)
+        self._scalars.close(self.record, self.steps)
 
 
 def _device_of(model: nn.Module | None) -> torch.device | str:
