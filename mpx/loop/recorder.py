@@ -210,13 +210,13 @@ class Recorder:
         self._first_scale = scaler.get_scale()
 
     def start_over(self) -> None:
-        """The loop begins again, with other batches: the steps so far count for the time to train alone."""
+        """The loop begins again, with other batches: the steps so far only count for the time to train."""
         if self._begun:
             self._windows.start_over()
             self._samples.clear()
 
     def continued(self, steps: int) -> None:
-        """Before the first step: the loop goes on from a checkpoint, which has had so many steps. Steps count on from there.
+        """Before the first step: the loop goes on from a checkpoint, which was saved after `steps` steps. Steps count on from there.
 
         The time to train is then unknown, as that of the steps before is.
         """
@@ -292,7 +292,7 @@ class Recorder:
             raise
         if self.record["sparsity"]["verified"] is False:
             pattern = self.setting["sparsity"]
-            line = f"setting: sparsity={pattern}, but the finished model has not the pattern {pattern}. Prune it, or name what it is."
+            line = f"setting: sparsity={pattern}, but the finished model does not have that pattern. Prune it, or name what it is."
             self._run.write("failed", line)
             raise UserError(line)
         if (judged := self.record["metric"]) is not None and judged["name"] not in self._metrics:

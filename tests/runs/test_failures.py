@@ -177,7 +177,7 @@ LONGER = "trainer.max_epochs=4"
         (
             ["sparsity=2of4"],
             [LONGER, "sparsity=2of4", "sparsity.skip=[layers.0]"],
-            "layers.0.weight is pruned there alone. Use the settings of sparsity that it was trained with.",
+            "layers.0.weight is pruned only there. Use the settings of sparsity that it was trained with.",
         ),
         ([], ["sparsity=2of4"], "is dense and of step 2, at which this run of 2 steps ends before it prunes. Raise trainer.max_epochs or"),
     ],
