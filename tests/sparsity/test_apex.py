@@ -72,9 +72,7 @@ def test_no_device(train, installed, monkeypatch):
     installed("contrib/sparsity/asp.py", "__init__.py")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = train("model=mlp", *APEX, *FEW_STEPS)
-    assert ran.code == 2
-    assert ran.err == "error: sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.\n"
-    assert not ran.outputs.exists()
+    assert_refused(ran, "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
 
 
 def test_an_apex_that_does_not_import(installed):

@@ -9,6 +9,7 @@ import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
 from processes import WAITING_NET, Fork, wait_for
+from refused import assert_refused
 
 from mpx.sweep import job_report
 from mpx.sweep.job_report import STARTED, failed_now
@@ -105,9 +106,7 @@ def test_the_disk_is_full_when_a_sweep_begins(train):
         ran = train("-m", "seed=0,1", *FEW_STEPS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert ran.code == 2
-    assert ran.err == "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.\n"
-    assert not ran.outputs.exists()
+    assert_refused(ran, "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.")
 
 
 @pytest.mark.parametrize("words", [["seed=0,1"], ["study=a,b", "hydra.sweep.dir=${output_dir}/sweep-${study}"]])
