@@ -43,7 +43,7 @@ from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.schedule import Schedule, lr_factor, steps_per_epoch, total_steps
+from mpx.training.schedule import Schedule, count_steps, lr_factor
 from mpx.training.tasks import monitored
 from mpx.training.trainer import build_trainer
 
@@ -90,8 +90,8 @@ def assemble(
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     check_limits(cfg, data.sizes, devices.count)
-    steps = total_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, steps, steps_per_epoch(cfg.trainer, batches), at_once=stopper is not None)
+    steps, of_epoch = count_steps(cfg.trainer, batches)
+    recipe = build_recipe(cfg.sparsity, steps, of_epoch, at_once=stopper is not None)
     schedule = build_schedule(cfg, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
