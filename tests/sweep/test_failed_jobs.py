@@ -2,12 +2,12 @@
 
 import errno
 import json
-import resource
 import shutil
 
 import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
+from full_disk import full_disk
 from processes import WAITING_NET, Fork, wait_for
 from refused import assert_refused
 
@@ -100,12 +100,8 @@ def test_a_sweep_removes_nothing_of_the_users(train, tmp_path, monkeypatch, word
 
 def test_the_disk_is_full_when_a_sweep_begins(train):
     """There is room for a few bytes, and not for the file that Hydra writes first."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
+    with full_disk(100):
         ran = train("-m", "seed=0,1", *FEW_STEPS)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert_refused(ran, "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.")
 
 
