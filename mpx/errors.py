@@ -1,9 +1,11 @@
 """The errors that a user sees: one line each, which says what was wrong and how to mend it."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 MISTAKE = 2  # exit code of a command whose settings are refused
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError: also a quota, and a limit on the size of a file
 
 
 class UserError(ValueError):

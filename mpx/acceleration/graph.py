@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
@@ -19,6 +18,7 @@ from mpx.errors import one_line
 from mpx.private.lightning import closure_result, set_closure_result
 from mpx.private.torch_dispatch import dispatch_mode
 from mpx.private.torch_modules import renew_generator
+from mpx.processes import from_all
 from mpx.settings.check import graphs_refused
 
 Batch = tuple[Tensor, Tensor]
@@ -165,10 +165,9 @@ class StepGraph:
 
 def agreed(reason: str | None) -> str | None:
     """The reason of the first rank that has one, on every rank. All ranks call this at the same step."""
-    if not (dist.is_available() and dist.is_initialized()):
+    reasons = from_all(reason)
+    if len(reasons) == 1:
         return reason
-    reasons: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(reasons, reason)
     return next((f"on rank {rank}: {found}" for rank, found in enumerate(reasons) if found is not None), None)
 
 

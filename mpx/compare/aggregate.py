@@ -37,7 +37,11 @@ def compare(
         _group(members, metric, choose, margin, confidence, margin_for, plan, *found[members.model, members.data])
         for members in grouped(runs, control)
     ]
-    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence, metric_goal, margin_is, margin_for))
+    again = compare_command(
+        study, control=control, metric=metric, margin=margin, confidence=confidence, metric_goal=metric_goal, margin_is=margin_is,
+        margin_for=margin_for,
+    )  # fmt: skip
+    repeat = (*commands(runs), again)
     return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat, note, margin_for)
 
 

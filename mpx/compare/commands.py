@@ -5,18 +5,14 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 
-from mpx.compare.comparison import TEST_SET, Run
+from omegaconf import OmegaConf
+
+from mpx.compare.comparison import Run
+from mpx.settings.extras import CONF
 
 PROGRAM = ["python", "-m", "mpx.train"]
-DEFAULTS = {
-    "control": "auto",
-    "metric": "auto",
-    "metric_goal": "auto",
-    "margin": 0.01,
-    "margin_is": "auto",
-    "margin_for": TEST_SET,
-    "confidence": 0.95,
-}  # conf/compare.yaml
+DECIDE = ("control", "metric", "metric_goal", "margin", "margin_is", "margin_for", "confidence")  # keys on which a verdict depends
+DEFAULTS = {key: value for key, value in OmegaConf.load(CONF / "compare.yaml").items() if key in DECIDE}
 # Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the seeds.
 OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress", "until")
 # Text that Hydra accepts without quotes.
@@ -50,14 +46,9 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(sorted(_line(dict(item)) for item in items))
 
 
-def compare_command(
-    study: str, control: str, metric: str, margin: float, confidence: float, metric_goal: str = "auto", margin_is: str = "auto",
-    margin_for: str = TEST_SET,
-) -> str:  # fmt: skip
-    """The command that repeats the comparison, with the keys that differ from their defaults."""
-    given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
-    given |= {"metric_goal": metric_goal, "margin_is": margin_is, "margin_for": margin_for}
-    changed = {key: value for key, value in given.items() if DEFAULTS[key] != value}
+def compare_command(study: str, **how: str | float) -> str:
+    """The command that repeats the comparison, with the keys that differ from their defaults. how: of the keys DECIDE."""
+    changed = {key: value for key, value in how.items() if DEFAULTS[key] != value}
     words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
     return " ".join(["python -m mpx.compare", typed_text("study", study), *words])
 

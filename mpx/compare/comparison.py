@@ -1,6 +1,6 @@
 """The data model of a comparison. aggregate.py builds it; tables, plots and reports show it."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -153,6 +153,11 @@ METRICS = {
 }
 GOALS = {"max": 1, "min": -1}
 TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
+
+
+def usual_metric(names: Container[str]) -> str:
+    """The one of METRICS by which a run with metrics of these names is judged, if its record declares none. A language model has both."""
+    return "test/perplexity" if "test/perplexity" in names else "test/accuracy"
 
 
 def metric_of(name: str, goal: str) -> Metric:

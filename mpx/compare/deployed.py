@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Served, ServingPlace, Way
+from mpx.compare.comparison import METRICS, Served, ServingPlace, Way, usual_metric
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, metric_fits
 from mpx.runs.folder import DEPLOYED
@@ -89,8 +89,8 @@ def cpu(environment: Mapping[str, Any]) -> str | None:
 
 
 def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float]) -> bool:
-    name = next((name for name in ("test/perplexity", "test/accuracy") if name in trained), None)
-    if name is None or name not in served:
+    name = usual_metric(trained)
+    if name not in trained or name not in served:
         return False
     if METRICS[name].relative:
         return served[name] <= trained[name] * (1 + SERVED_WITHIN)

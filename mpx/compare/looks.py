@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 
 from mpx.compare.comparison import Look, Row, Run
 from mpx.errors import UserError
-from mpx.settings.fields import FIELDS, SEEDS_EACH
+from mpx.settings.check import check_looks
 
 SPENT = 0.85  # share of the error probability that a plan spends
 HOPELESS = 0.02  # a chance of a decision below which further looks are not worth their runs
@@ -40,9 +40,7 @@ class Plan:
     def read(cls, text: str) -> "Plan":
         """The reverse of `text`. Raises ValueError or TypeError for any other text."""
         plan = cls(**json.loads(text))
-        allowed = all(FIELDS[f"until.{key}"].fits(value) for key, value in asdict(plan).items())
-        if not allowed or plan.max_seeds < SEEDS_EACH * plan.looks:
-            raise ValueError(f"{text} is not a plan of looks")
+        check_looks(asdict(plan))
         return plan
 
     @property

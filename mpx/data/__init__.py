@@ -6,7 +6,7 @@
 A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its licence in licences.py, its name and what it refuses in
 mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md. mpx/settings/reachable.py finds its files.
 
-    splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples
+    splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples, and their seeds
     loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
                     processes (workers.py)
     images.py       image sets in memory (digits.py, mnist.py, cifar10.py), augmented by augment.py; idx.py and pickles.py read their files

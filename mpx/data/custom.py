@@ -3,10 +3,8 @@
 Each is a map-style Dataset, which makes its samples one by one in worker processes, or a pair of tensors (x, y), which stay in memory.
 """
 
-import random
 import zlib
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from mpx.data.order import generator
+from mpx.data.order import generator, seeded
 from mpx.data.splits import Data, InMemory
 from mpx.errors import UserError, first_line
 from mpx.spec import NO_LABEL, Spec
@@ -109,21 +107,6 @@ def finished(x: Tensor, kind: str) -> Tensor:
     if kind == "text":
         return x.long()
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Inside, the generators of torch, numpy and Python begin with `seed`; after it they are as before."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPU's too, which draws dropout masks
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
 
 
 def pair(sample: Any, where: str) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ Without test/, val/ is the test set and a share of train/ is held out for valida
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from mpx.data.augment import normalise
 from mpx.data.images import per_channel
-from mpx.data.order import generator, hold_out
+from mpx.data.order import generator, hold_out, seeded
 from mpx.data.splits import Data
 from mpx.errors import UserError, first_line
 from mpx.machine import usable_cores
@@ -72,9 +73,7 @@ class Files:
     def one(self, path: str, seed: int | None) -> Tensor:
         """Decode and crop one image: uint8 [3, size, size]."""
         image = decode(path)
-        with torch.random.fork_rng(devices=[], enabled=seed is not None):  # torchvision draws from the global generator
-            if seed is not None:
-                torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPU's too, which draws dropout masks
+        with nullcontext() if seed is None else seeded(seed):  # torchvision draws from the global generator
             return self.transform(image)
 
     @cached_property

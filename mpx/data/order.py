@@ -1,8 +1,12 @@
-"""The order of samples: a function of a few integers, computed on the CPU and therefore equal on every device."""
+"""The order of samples and their random choices: functions of a few integers, computed on the CPU and therefore equal on every device."""
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +17,21 @@ def generator(*parts: int | str) -> torch.Generator:
     """A new generator, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global generator does not change."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, the generators of torch, numpy and Python begin with `seed`; after it they are as before."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPU's too, which draws dropout masks
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def stratified_order(labels: Tensor, seed: int | None) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import METRICS, Metric, Served
+from mpx.compare.comparison import METRICS, Metric, Served, usual_metric
 from mpx.compare.deployed import read_served
 from mpx.compare.rules import MAX_RATE, is_figure
 from mpx.compare.statistics import wilson
@@ -102,7 +102,7 @@ def _accuracy(share: float | None, samples: int | None) -> str:
 
 def _served(folder: Path, record: Record) -> Table:
     trained = {name: value for name in METRICS if (value := _figure(record["metrics"].get(name))) is not None}
-    metric = METRICS["test/perplexity" if "test/perplexity" in trained else "test/accuracy"]
+    metric = METRICS[usual_metric(trained)]
     found, _ = read_served(folder, trained)
     heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
     rows = [_line(one, metric) for one in found]

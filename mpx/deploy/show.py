@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from mpx.compare.comparison import usual_metric
 from mpx.compare.deployed import device_of
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
@@ -27,7 +28,7 @@ def show(row: Row, record: dict[str, Any]) -> None:
 
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
     """One table of several rows, with the figures that matter for a choice. rows: each with its run's folder."""
-    metrics = {_metric(row["metrics"]) for _, row in rows}
+    metrics = {usual_metric(row["metrics"]) for _, row in rows}
     folders = {os.path.abspath(folder) for folder, _ in rows}  # a sweep may name some by relative paths
     several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
     heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
@@ -45,7 +46,7 @@ def _line(row: Row) -> list[str]:
         row["format"],
         f"{row['weights']}: {_weights(row)}" if row["weights"] == "auto" else _weights(row),
         row["backend"],
-        number(row["metrics"][_metric(row["metrics"])], ".4f"),
+        number(row["metrics"][usual_metric(row["metrics"])], ".4f"),
         _rate(first["latency_ms_p50"]),
         _rate(last["serve_samples_per_s"]),
         number(row["weights_gib"] * 1024, ".2f"),
@@ -87,7 +88,7 @@ def _layer(layer: Row) -> list[str]:
 
 def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     metrics, trained = row["metrics"], record.get("metrics", {})
-    name = _metric(metrics)
+    name = usual_metric(metrics)
     after = f", {number(trained[name], '.4f')} after training" if name in trained else ""
     lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served{after}"]
     if (tta := record["config"]["data"].get("tta", "none")) != "none":
@@ -121,10 +122,6 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
         lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
     return list(filter(None, lines))
-
-
-def _metric(metrics: Row) -> str:
-    return "test/perplexity" if "test/perplexity" in metrics else "test/accuracy"
 
 
 def _export(file: Row) -> str:

@@ -20,6 +20,7 @@ from mpx.measure.flops import FlopCounter
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
+from mpx.processes import rank_and_world
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
@@ -77,7 +78,7 @@ class Recorder:
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
         setting = plain(setting)
         check_recorder(given, setting)
-        if _place()[0] > 0:
+        if rank_and_world()[0] > 0:
             raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
         self.setting, self.model, self.steps = setting, model, 0
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
@@ -209,13 +210,13 @@ class Recorder:
         self._first_scale = scaler.get_scale()
 
     def start_over(self) -> None:
-        """The loop begins again, with other batches: the steps so far count for the time to train alone."""
+        """The loop begins again, with other batches: the steps so far only count for the time to train."""
         if self._begun:
             self._windows.start_over()
             self._samples.clear()
 
     def continued(self, steps: int) -> None:
-        """Before the first step: the loop goes on from a checkpoint, which has had so many steps. Steps count on from there.
+        """Before the first step: the loop goes on from a checkpoint, which was saved after `steps` steps. Steps count on from there.
 
         The time to train is then unknown, as that of the steps before is.
         """
@@ -231,7 +232,7 @@ class Recorder:
             return
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
         self._clock_device = torch.device(device)
-        self.record["config"]["trainer"] = {"devices": _place()[1]}
+        self.record["config"]["trainer"] = {"devices": rank_and_world()[1]}
         self._run.begin(environment())
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
         self._audit, self._flops, self._look = facts.audit(self._clock_device), FlopCounter(), ExitStack()
@@ -291,7 +292,7 @@ class Recorder:
             raise
         if self.record["sparsity"]["verified"] is False:
             pattern = self.setting["sparsity"]
-            line = f"setting: sparsity={pattern}, but the finished model has not the pattern {pattern}. Prune it, or name what it is."
+            line = f"setting: sparsity={pattern}, but the finished model does not have that pattern. Prune it, or name what it is."
             self._run.write("failed", line)
             raise UserError(line)
         if (judged := self.record["metric"]) is not None and judged["name"] not in self._metrics:
@@ -323,10 +324,7 @@ class Recorder:
     def _close(self) -> None:
         """Write the last scalars."""
         self._scalars.write()
-        final = {name.replace("/", "_"): value for name, value in self._metrics.items() if name.startswith("test/")}
-        final |= {name: self.record["speed"][name] for name in ("train_samples_per_s", "time_to_train_s")}
-        final |= {"peak_allocated_gib": self.record["memory"]["peak_allocated_gib"]}
-        self._scalars.close({name: value for name, value in final.items() if value is not None}, self.steps)
+        self._scalars.close(self.record, self.steps)
 
 
 def _device_of(model: nn.Module | None) -> torch.device | str:
@@ -334,9 +332,3 @@ def _device_of(model: nn.Module | None) -> torch.device | str:
     if weight is not None:
         return weight.device
     return "cuda" if torch.cuda.is_initialized() else "cpu"
-
-
-def _place() -> tuple[int, int]:
-    """(rank, number of processes)"""
-    group = torch.distributed
-    return (group.get_rank(), group.get_world_size()) if group.is_available() and group.is_initialized() else (0, 1)

@@ -35,9 +35,7 @@ class Scalars:
         self.writer, self.curves = SummaryWriter(folder), CurveFile(folder, 0)
         self.newest: dict[str, float] = {}
         self._waiting: list[tuple[str, int, Value]] = []
-        tensorboard.write_hparams(self.writer, {key: setting[key] for key in tensorboard.FIRST}, trial)
-        tensorboard.write_layout(self.writer)
-        tensorboard.write_text(self.writer, config, environment)
+        tensorboard.write_first(self.writer, setting, trial, config, environment)
 
     def add(self, values: Mapping[str, Value], step: int) -> None:
         """values: of `number`. A tensor is copied on its device, since the next step may overwrite it."""
@@ -53,8 +51,8 @@ class Scalars:
             self.writer.add_scalar(tag, self.newest[tag], step)
             self.curves.append({tag: self.newest[tag]}, step)
 
-    def close(self, final: Mapping[str, float], step: int) -> None:
-        """final: the values of TensorBoard's table."""
-        tensorboard.write_final(self.writer, final, step)
+    def close(self, record: Mapping[str, Any], step: int) -> None:
+        """record: the run's, whose final values go into TensorBoard's table."""
+        tensorboard.write_final(self.writer, record, step)
         self.writer.close()
         self.curves.close()

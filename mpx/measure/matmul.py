@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES
+from mpx.precision.modes import MODES, NEEDS
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_kernels import int_mm, scaled_mm
 
 NAMES = (*FORMATS, "int8")
-NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}  # CUDA compute capability
 ON_CPU = {
     "tf32": "CPUs have no TF32",
     "fp8_e4m3": "CPUs have no FP8 arithmetic",

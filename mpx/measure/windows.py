@@ -84,7 +84,7 @@ class Windows:
         self.enter("warmup")
 
     def stepped(self, samples: int) -> None:
-        """A training step of so many samples has ended. The step that ends the warm-up opens a window."""
+        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window."""
         self._last = self.clock.mark()
         if self._marks is not None:
             self._in_window += samples

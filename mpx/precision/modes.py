@@ -9,6 +9,7 @@ from mpx.errors import UserError
 from mpx.private.torch_kernels import cpu_multiplies_bf16
 
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
+NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}  # compute capability of a CUDA device
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
 def _native(fmt: str, device: torch.device) -> bool:
     if device.type == "cpu":
         return fmt == "bf16" and cpu_has_bf16()
-    least = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9)}.get(fmt)
-    return least is None or device.type != "cuda" or torch.cuda.get_device_capability(device) >= least
+    return device.type != "cuda" or fmt not in NEEDS or torch.cuda.get_device_capability(device) >= NEEDS[fmt]
 
 
 def cpu_has_bf16() -> bool:

@@ -31,7 +31,7 @@ class ModePrecision(Precision):
     """A precision mode on any device. It is one class, because Lightning saves the scaler's state under the name of the plugin's class.
 
     With several classes, a checkpoint from a GPU would silently resume at the initial scale on a CPU.
-    max_skips: training has diverged after so many skipped steps in a row. every_linear: in fp8, linear layers of all sizes are FP8.
+    max_skips: training has diverged after this many skipped steps in a row. every_linear: in fp8, linear layers of all sizes are FP8.
     own: for the user's own module. Its new tensors have the format of its weights, as with Lightning's precision="bf16-true". Each use of a
     weight casts it again, as with "bf16-mixed", because the module's own step may change weights between two uses.
     """

@@ -9,7 +9,7 @@ CAUSE = "because gradients were infinite or NaN"
 
 
 def trouble(scale: LossScale, steps: int, max_skips: int | None, own: bool) -> str | None:
-    """One line; None if nothing is wrong. steps: of the optimizer, with the skipped ones. max_skips: so many in a row mean divergence.
+    """One line; None if nothing is wrong. steps: of the optimizer, with the skipped ones. max_skips: this many in a row mean divergence.
 
     own: of a module of the user's own.
     """

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
@@ -15,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpx.private.torch_modules import BATCH_NORM
+from mpx.processes import from_all
 
 STEP_HOOKS = (
     "on_train_batch_start", "on_train_batch_end",
@@ -109,9 +109,7 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
             for key, metric in trainer._results.items()
             if metric.is_tensor and metric.meta.on_epoch and not (metric.has_reset or metric.meta.sync.should)
         }
-        logged: list[Any] = [None] * trainer.world_size
-        dist.all_gather_object(logged, set(alone))
-        for key in sorted(set.intersection(*logged)):  # all processes combine them in this order
+        for key in sorted(set.intersection(*from_all(set(alone)))):  # all processes combine them in this order
             alone[key].should = True
             ours.append(alone[key])
 

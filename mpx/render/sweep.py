@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.commands import DEFAULTS, compare_command, typed_text
-from mpx.compare.comparison import metric_of
+from mpx.compare.comparison import metric_of, usual_metric
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import BESIDE
@@ -70,8 +70,8 @@ def _heading(reports: list[dict[str, Any]]) -> str:
 
 
 def _judged(run: dict[str, Any]) -> float | None:
-    metrics, judged = run["metrics"], run.get("metric") or {}
-    return metrics.get(judged["name"]) if judged else metrics.get("test/perplexity", metrics.get("test/accuracy"))
+    metrics, judged = run["metrics"], run.get("metric")
+    return metrics.get(judged["name"] if judged else usual_metric(metrics))
 
 
 def _spec(runs: list[dict[str, Any]]) -> str:
@@ -114,5 +114,5 @@ def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> l
     lines, stated = [], {key: (plan or DEFAULTS)[key] for key in ("control", "margin", "confidence")}
     for study in sorted(studies):
         where = "" if study.parent == Path("outputs") else f" {typed_text('output_dir', str(study.parent))}"
-        lines.append(f"Compare the settings: {compare_command(study.name, metric=DEFAULTS['metric'], **stated)}{where}")
+        lines.append(f"Compare the settings: {compare_command(study.name, **stated)}{where}")
     return lines

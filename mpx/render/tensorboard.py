@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
@@ -29,7 +30,7 @@ METRICS = {
     "final/peak_allocated_gib": "peak memory, GiB",
     "final/skipped_steps": "skipped steps",
 }
-LAYOUT = {
+LAYOUT = {  # of CUSTOM SCALARS. Its tags are regular expressions, so a run without a measurement only lacks its curve.
     "Accuracy": {
         "accuracy": ["Multiline", [r"^(train|val|test)/accuracy$"]],
         "loss": ["Multiline", [r"^(train|val|test)/loss$"]],
@@ -44,6 +45,18 @@ LAYOUT = {
     },
     "Memory": {"peak, GiB": ["Multiline", [r"^memory/peak_\w+_gib$"]]},
 }
+
+
+def write_first(
+    writer, setting: Mapping[str, Any], trial_id: str, config_yaml: str, environment: Mapping, **more: str | float | int
+) -> None:
+    """Before training: the run's row of the HPARAMS table, the layout, the configuration and the environment.
+
+    setting: of result.json. more: further hyperparameters.
+    """
+    write_hparams(writer, {key: setting[key] for key in FIRST} | more, trial_id)
+    writer.add_custom_scalars(LAYOUT)
+    write_text(writer, config_yaml, environment)
 
 
 def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: str) -> None:
@@ -76,11 +89,6 @@ def _columns():
     return summary
 
 
-def write_layout(writer) -> None:
-    """Write the CUSTOM SCALARS layout. Its tags are regular expressions, so a run without a measurement only lacks its curve."""
-    writer.add_custom_scalars(LAYOUT)
-
-
 def write_text(writer, config_yaml: str, environment: Mapping) -> None:
     """Write the resolved configuration and the environment to the TEXT tab, as Markdown code blocks (four spaces)."""
     texts = {"config": config_yaml, "environment": json.dumps(dict(environment), indent=2, default=str)}
@@ -88,8 +96,16 @@ def write_text(writer, config_yaml: str, environment: Mapping) -> None:
         writer.add_text(tag, "\n".join("    " + line for line in text.splitlines()))
 
 
-def write_final(writer, metrics: Mapping[str, float], step: int) -> None:
-    """Write the values of the HPARAMS table, under `final/<name>`. Call it once, at the end of a run."""
-    for name, value in metrics.items():
-        writer.add_scalar(f"final/{name}", value, step)
+def write_final(writer, record: Mapping[str, Any], step: int) -> None:
+    """Write the values of the HPARAMS table, under `final/<name>`. Call it once, at the end of a run. record: its result.json."""
+    speed, precision = record["speed"], record["precision"]
+    final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
+    final |= {"skipped_steps": precision["skipped_steps"], "peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
+    if "measured" not in speed:
+        final["time_to_train_s"] = speed["time_to_train_s"]
+        if not precision["emulated"]:  # the table sets a rate beside those of other formats, and an emulated one is not the format's
+            final["train_samples_per_s"] = speed["train_samples_per_s"]
+    for name, value in final.items():
+        if value is not None:
+            writer.add_scalar(f"final/{name}", value, step)
     writer.flush()

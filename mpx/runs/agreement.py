@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from mpx.errors import UserError
+from mpx.processes import from_all
 from mpx.shards import is_sharded
 
 
@@ -71,8 +72,7 @@ def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Tensor]]:
 
 def _differing(found: dict[str, Tensor], device: torch.device) -> list[str]:
     """The names of the values in which any rank differs from rank 0."""
-    kinds: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(kinds, {name: (tuple(value.shape), str(value.dtype)) for name, value in found.items()})
+    kinds = from_all({name: (tuple(value.shape), str(value.dtype)) for name, value in found.items()})
     for theirs in kinds:
         if differing := [name for name in {**theirs, **kinds[0]} if theirs.get(name) != kinds[0].get(name)]:
             return differing

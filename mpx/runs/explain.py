@@ -1,12 +1,11 @@
 """Explain in one line what went wrong in a run and what to do about it."""
 
-import errno
 from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
 
-from mpx.errors import Diverged, UserError
+from mpx.errors import DISK_FULL, Diverged, UserError
 from mpx.measure.memory import held_by_others
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
@@ -68,4 +67,4 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _disk_full(error: BaseException) -> bool:
-    return any(isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) for e in _chain(error))
+    return any(isinstance(e, OSError) and e.errno in DISK_FULL for e in _chain(error))

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from mpx.private.lightning import restart_epoch
+from mpx.processes import from_all
 from mpx.shards import is_sharded
 
 
@@ -52,13 +52,8 @@ class RandomState(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """All processes call this: the state of rank 0, and with several processes those of the others, by rank."""
-        mine = states()
-        if not (dist.is_available() and dist.is_initialized()):
-            return mine
-        parts = [mine] * dist.get_world_size()
-        dist.all_gather_object(parts, mine)
-        first, *others = parts
-        return first | {"others": others}
+        first, *others = from_all(states())
+        return first | ({"others": others} if others else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict

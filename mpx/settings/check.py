@@ -1,7 +1,8 @@
 """Check a composed configuration: each value against its rule, then combinations."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -157,14 +158,14 @@ def _check_retry(cfg: DictConfig) -> None:
         raise UserError(f"retry_failed=true and if_exists={cfg.if_exists} both say what to do with a failed run. Leave one of them out.")
 
 
-def check_looks(until: DictConfig) -> None:
-    """A sweep in rounds checks its plan before its first job, too."""
+def check_looks(until: Mapping[str, Any]) -> None:
+    """A sweep in rounds checks its plan before its first job, too, and a comparison the plan that a record names."""
     for key, value in leaves({"until": until}):
         check_value(key, value)
-    if until.max_seeds < SEEDS_EACH * until.looks:
+    if until["max_seeds"] < SEEDS_EACH * until["looks"]:
         raise UserError(
-            f"until.max_seeds={until.max_seeds} is less than {SEEDS_EACH} seeds for each of until.looks={until.looks}. Use "
-            f"until.max_seeds={SEEDS_EACH * until.looks}, or fewer looks."
+            f"until.max_seeds={until['max_seeds']} is less than {SEEDS_EACH} seeds for each of until.looks={until['looks']}. Use "
+            f"until.max_seeds={SEEDS_EACH * until['looks']}, or fewer looks."
         )
 
 

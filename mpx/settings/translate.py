@@ -1,7 +1,6 @@
 """Translate exceptions of Hydra and OmegaConf into one line that names the key, the most similar valid one and what is allowed."""
 
 import difflib
-import errno
 import re
 from collections.abc import Iterable
 from traceback import walk_tb
@@ -10,7 +9,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
-from mpx.errors import UserError, nearest
+from mpx.errors import DISK_FULL, UserError, nearest
 from mpx.printing import shown
 from mpx.private.hydra import WRITERS, YAML_READER
 from mpx.settings.bench import BENCH
@@ -24,7 +23,6 @@ EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
 KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
 
@@ -40,7 +38,7 @@ def one_line(error: BaseException, keys: Iterable[str] = KEYS, program: str = "m
 def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
         return f"a file of the --config-dir is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
-    if isinstance(error, OSError) and error.errno in FULL:
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         where = error.filename or "a file of this command"
         return f"{where} cannot be written ({error.strerror}). Free some space, or write elsewhere."
     if not isinstance(error, KNOWN):

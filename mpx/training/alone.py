@@ -52,7 +52,7 @@ def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     quiet()
     cfg = _only_steps(cfg)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    run = assemble(for_each_device(cfg), Folder(folder), lambda trainer: trainer.logger.begin(), until=Enough)
+    run = assemble(for_each_device(cfg), Folder(folder), lambda trainer: trainer.logger.begin(), stopper=Enough)
     with float32_matmuls(run.precision.mode, emulate=run.precision.emulate):
         run.trainer.fit(run.module, datamodule=run.datamodule)
     run.trainer.logger.close()

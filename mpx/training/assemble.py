@@ -43,7 +43,7 @@ from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.schedule import Schedule, lr_factor, steps_per_epoch, total_steps
+from mpx.training.schedule import Schedule, count_steps, lr_factor
 from mpx.training.tasks import monitored
 from mpx.training.trainer import build_trainer
 
@@ -68,12 +68,12 @@ class Run:
 
 
 def assemble(
-    cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None], until: Callable[[Throughput], Callback] | None = None
+    cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None], stopper: Callable[[Throughput], Callback] | None = None
 ) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
 
-    begin: called immediately before the first batch. until: makes the callback that ends a run that is only timed, and is pruned before
-    its first step; None: the run trains to its end and is saved.
+    begin: called immediately before the first batch. stopper: makes the callback that stops a run that is only timed, and is pruned
+    before its first step; None: the run trains to its end and is saved.
     """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg, devices)
@@ -81,16 +81,17 @@ def assemble(
     model = build_model(cfg, data)
     if cfg.trainer.strategy == "fsdp":
         refuse_numbers(model)
-    named = None not in (cfg.ckpt_path, folder.resume_from) and folder.resume_from.resolve() == Path(cfg.ckpt_path).resolve()
-    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=named)
+    given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
+    by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
+    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=by_user)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     check_limits(cfg, data.sizes, devices.count)
-    steps = total_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, steps, steps_per_epoch(cfg.trainer, batches), at_once=until is not None)
+    steps, of_epoch = count_steps(cfg.trainer, batches)
+    recipe = build_recipe(cfg.sparsity, steps, of_epoch, at_once=stopper is not None)
     schedule = build_schedule(cfg, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
@@ -125,7 +126,7 @@ def assemble(
         check_resumed(pruning, folder.resume_from, history, steps)
 
     beginning = Beginning(begin)
-    stop = None if until is None else until(measuring.throughput)
+    stop = None if stopper is None else stopper(measuring.throughput)
     advice = remedy(precision.mode, cfg.optimizer.name)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, compiling, advice=advice

@@ -107,7 +107,7 @@ class Due:
 
 class Scalars(Callback):
     """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch. Where batches are accumulated,
-    every so many batches, at the end of the step: a step that is logged within is logged again where the run continues after a cut.
+    it counts batches, and logs at the end of the step: a value logged within a step would be logged again after an interruption.
 
     On a GPU the values of a step are read some steps later, when the step has finished, on a stream of their own. The host waits for the
     device only at the end of an epoch, after validation has been queued, so that the device always has work. With several processes the

@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from mpx.processes import from_all
 from mpx.runs.predictions import MAX_SAMPLES
 from mpx.spec import Spec
 
@@ -31,10 +31,7 @@ class Right:
             return None
         mine = torch.cat(self._batches).cpu().numpy() if self._batches else np.empty(0, dtype=bool)
         self._batches = []
-        parts = [mine]
-        if dist.is_available() and dist.is_initialized():
-            parts = [mine] * dist.get_world_size()
-            dist.all_gather_object(parts, mine)
+        parts = from_all(mine)
         ranks, total = len(parts), sum(map(len, parts))
         if total > MAX_SAMPLES or [len(part) for part in parts] != [-(-(total - rank) // ranks) for rank in range(ranks)]:
             return None

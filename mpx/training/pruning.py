@@ -108,8 +108,8 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
             "Use the settings of sparsity that it was trained with."
         )
     if history.pruned and (other := sorted(history.pruned ^ {weight.name for weight in pruning.masks.pruned})):
-        where = "there" if other[0] in history.pruned else "by this command"
-        raise UserError(f"ckpt_path={path}: {other[0]} is pruned {where} alone. Use the settings of sparsity that it was trained with.")
+        where = "only there" if other[0] in history.pruned else "only by this command"
+        raise UserError(f"ckpt_path={path}: {other[0]} is pruned {where}. Use the settings of sparsity that it was trained with.")
     if not history.pruned and not pruning.recipe.after_training and history.steps[-1] >= steps:
         raise UserError(
             f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} steps ends before it prunes. "

@@ -29,14 +29,11 @@ from mpx.training.tasks import judged_by
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
     """Before training, write settings, layout and environment to TensorBoard."""
-    setting = record["setting"]
-    hparams = {key: setting[key] for key in tensorboard.FIRST}
+    more = {}
     if "optimizer" in cfg:  # a project has its own
-        hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
-    writer = trainer.logger.experiment
-    tensorboard.write_hparams(writer, hparams, trial)
-    tensorboard.write_layout(writer)
-    tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
+        more = {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
+    config = OmegaConf.to_yaml(cfg, resolve=True)
+    tensorboard.write_first(trainer.logger.experiment, record["setting"], trial, config, record["environment"], **more)
 
 
 def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
@@ -97,14 +94,7 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     if isinstance(run.module, TrainingModule) and run.module.right is not None:
         write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
     trainer, numerics = run.trainer, run.measuring.numerics
-    final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
-    final |= {"skipped_steps": record["precision"]["skipped_steps"]}
-    if "measured" not in record["speed"]:
-        # The table sets a rate beside those of other formats, and an emulated one is not the format's.
-        rate = [] if record["precision"]["emulated"] else ["train_samples_per_s"]
-        final |= {name: record["speed"][name] for name in (*rate, "time_to_train_s")}
-    final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
-    tensorboard.write_final(trainer.logger.experiment, {k: v for k, v in final.items() if v is not None}, trainer.global_step)
+    tensorboard.write_final(trainer.logger.experiment, record, trainer.global_step)
     if numerics.layers:
         trainer.logger.experiment.add_figure("numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step)
     trainer.logger.close()

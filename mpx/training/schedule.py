@@ -45,23 +45,19 @@ class Schedule:
         self.position.clamp_(min=at)
 
 
-def total_steps(cfg: DictConfig, batches: int) -> int:
-    """Optimizer steps of a whole run. cfg: the trainer's settings; batches: per epoch of one device's loader.
+def count_steps(cfg: DictConfig, batches: int) -> tuple[int, int]:
+    """Optimizer steps of the whole run, and of an epoch. cfg: the trainer's settings; batches: per epoch of one device's loader.
 
     Lightning's estimated_stepping_batches would set up the loaders before their state is restored, so that a run that was cut off within an
     epoch would start that epoch again. Raises UserError if no batch is left.
     """
-    steps = steps_per_epoch(cfg, batches) * cfg.max_epochs
-    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps)
-
-
-def steps_per_epoch(cfg: DictConfig, batches: int) -> int:
-    """Optimizer steps of an epoch of `batches`, which the trainer's settings `cfg` may limit. Raises UserError if none is left."""
     limit = cfg.limit_train_batches
     batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if batches == 0:
         raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
-    return math.ceil(batches / cfg.accumulate_grad_batches)
+    of_epoch = math.ceil(batches / cfg.accumulate_grad_batches)
+    steps = of_epoch * cfg.max_epochs
+    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps), of_epoch
 
 
 def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:

@@ -56,14 +56,14 @@ def build_trainer(
     pruning: Pruning | None,
     ema: Ema | None,
     beginning: Beginning,
-    until: Callback | None = None,
+    stopper: Callback | None = None,
     compiling: Callback | None = None,
     *,
     own: Sequence[Callback] | None = None,
     manual: bool = False,
     advice: str,
 ) -> pl.Trainer:
-    """until: ends a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
+    """stopper: of a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
     own: what a module of the user's own needs; None: it is mpx's. manual: its steps may leave out parameters, as those of one optimizer
     leave out another's. advice: what to try when the run has diverged."""
     settings, writer = cfg.trainer, CheckpointWriter()
@@ -75,10 +75,10 @@ def build_trainer(
         advice=advice,
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
-    ending = [best, last] if until is None else [until]
+    ending = [best, last] if stopper is None else [stopper]
     shown = progress(settings.progress, measuring.throughput, cfg.metric if own is not None else None)
     ends = [beginning, *([compiling] if compiling is not None else []), *ending]
-    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=until is None, apart=own is None)
+    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=stopper is None, apart=own is None)
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
@@ -101,7 +101,7 @@ def build_trainer(
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
         default_root_dir=folder,
-        enable_checkpointing=until is None,
+        enable_checkpointing=stopper is None,
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,

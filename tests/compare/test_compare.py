@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
+from full_disk import full_disk
 from made_runs import made, record, write
 from started import light, start
 
@@ -163,12 +163,8 @@ def test_odd_names_are_printed_as_they_have_to_be_typed(swept):
 def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept, reported):
     study = swept / "outputs" / "default"
     before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, hard))
-    try:
+    with full_disk(9000):
         done = compare(swept)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert done.code == 2
     assert done.err.startswith("error: output_dir: the report was not written: outputs/default")
     assert "(File too large)" in done.err

@@ -1,12 +1,10 @@
 """Which control a run is compared with, and how the commands of a study are joined."""
 
 import shlex
-from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_runs import made
-from omegaconf import OmegaConf
 
 from mpx.compare.commands import DEFAULTS, commands, compare_command, typed_text
 from mpx.compare.comparison import text_of
@@ -270,12 +268,9 @@ def test_a_seed_that_was_not_typed_is_said():
 
 
 def test_the_comparison_is_a_command_too():
-    conf = OmegaConf.load(Path(__file__).parents[2] / "conf" / "compare.yaml")
-    usual = {key: conf[key] for key in DEFAULTS}
-    assert usual == DEFAULTS
-    assert compare_command("s", **usual) == "python -m mpx.compare study=s"
-    assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
-    named = compare_command("s", **usual | {"control": "amp-dense optimizer.lr=0.05"})
+    assert compare_command("s", **DEFAULTS) == "python -m mpx.compare study=s"
+    assert compare_command("s", **DEFAULTS | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
+    named = compare_command("s", **DEFAULTS | {"control": "amp-dense optimizer.lr=0.05"})
     assert named.endswith("""study=s 'control="amp-dense optimizer.lr=0.05"'""")
 
 

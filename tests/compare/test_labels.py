@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from few_steps import FEW_STEPS
 from made_runs import AMP, CONTROL, compared, only, seeds
+from refused import assert_refused
 
 from mpx.compare.collect import collect
 from mpx.compare.control import by_label
@@ -91,6 +92,5 @@ def test_a_label_of_a_training(train):
 
 def test_a_label_that_a_table_cannot_show(train):
     ran = train("model=mlp", 'label="a|b"', *FEW_STEPS)
-    assert ran.code == 2
-    assert "label=a|b must be a name of at most 40 English letters" in ran.err
+    assert_refused(ran, "label=a|b must be a name of at most 40 English letters")
     assert "For example label=baseline" in ran.err

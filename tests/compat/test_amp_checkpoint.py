@@ -35,7 +35,7 @@ def test_master_weights_start_unrounded():
 @pytest.mark.parametrize("processes", [1, 2])
 def test_weights_changed_after_initialize(monkeypatch, processes):
     """By hand or by DistributedDataParallel, which makes the FP16 weights of all processes equal, not the master weights."""
-    monkeypatch.setattr("mpx.compat.amp.stash.processes", lambda: (0, processes))
+    monkeypatch.setattr("mpx.compat.amp.stash.rank_and_world", lambda: (0, processes))
     model = nn.Linear(1, 2)
     nn.init.constant_(model.weight, 1 / 3)
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.0), opt_level="O2", verbosity=0)

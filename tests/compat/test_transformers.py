@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+    set_seed,
+)
+from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
 import mpx
 from mpx.compare.collect import collect
@@ -41,8 +50,6 @@ def train(
 ):  # fmt: skip
     """(recorder, model), after a training by transformers.Trainer and a test; with late=True a second test after the block."""
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
-    from transformers import Trainer, TrainingArguments
-
     model, data = model or bert(vocab_size), data or samples(8 * STEPS - 3)
     given = {"max_steps": STEPS, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "logging_steps": 4, "save_strategy": "no"}
     given |= {"report_to": [], "disable_tqdm": True, "use_cpu": True, "seed": seed, "eval_strategy": "steps", "eval_steps": 6}
@@ -63,8 +70,6 @@ def train(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    from transformers import TrainerCallback
-
     class Look(TrainerCallback):
         def __init__(self):
             self.zeros, self.broken = [], []
@@ -116,8 +121,6 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
             counted.append(self._samples)
 
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
-    from transformers import Trainer, TrainingArguments
-
     setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": "dense", "seed": 0}
     with mpx.Recorder(setting=setting, output_dir=tmp_path) as recorder:
         args = TrainingArguments(
@@ -134,9 +137,6 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
 )
 def test_batches_that_are_padded_to_several_lengths(tmp_path, accumulated, lengths, alike):
     """The FLOPs of the first step do not stand for those of steps with more short batches."""
-    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
-    from transformers import Trainer, default_data_collator
-
     batches = iter(range(1000))
 
     class Padding(Trainer):
@@ -177,8 +177,6 @@ def test_what_is_measured_after_a_batch_that_did_not_fit(tmp_path, at):
 
 def test_a_loss_that_calls_the_model_twice(tmp_path):
     """As R-Drop's. Its samples are those of the batch."""
-    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
-    from transformers import Trainer
 
     class Twice(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -191,9 +189,6 @@ def test_a_loss_that_calls_the_model_twice(tmp_path):
 
 
 def test_saving_is_no_part_of_the_steps(tmp_path):
-    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
-    from transformers import Trainer
-
     class Slow(Trainer):
         def _save_checkpoint(self, *given, **named):
             time.sleep(0.3)
@@ -244,7 +239,6 @@ def test_a_failed_training_is_recorded(tmp_path):
                 raise OSError("no such sample")
             return samples(1)[0]
 
-    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     with pytest.raises(OSError, match="no such sample"):
         train(tmp_path, data=Broken())
     (file,) = tmp_path.glob("hf/*/seed0/result.json")
@@ -261,8 +255,6 @@ def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
 
 def test_steps_that_trainers_own_scaler_may_have_skipped_do_not_count_as_taken(tmp_path):
     """fp16=True needs a GPU; its GradScaler does not."""
-    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
-    from transformers import Trainer
 
     class Scaled(Trainer):
         def __init__(self, *given, **named):
@@ -304,8 +296,6 @@ def test_mistakes():
 
 @pytest.mark.parametrize("order", ["missing", "after"])
 def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
-    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
-
     class Arguments:
         n_gpu = 0
 
@@ -320,8 +310,6 @@ def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
 
 
 def test_nothing_to_prune(tmp_path):
-    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
-
     pruning = SparsityCallback(rules=Rules(min_size=10**6))
     handler = CallbackHandler([pruning], bert(), None, None, None)
     with pytest.raises(mpx.UserError, match="finds nothing to prune"):
@@ -330,8 +318,6 @@ def test_nothing_to_prune(tmp_path):
 
 def test_masks_hold_in_a_loop_that_calls_as_trainer_does():
     """Without accelerate too: transformers' own handler, in the order of Trainer's loop, with momentum and weight decay."""
-    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
-
     model, pruning = bert(), SparsityCallback(start=0.5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     handler, state, control = CallbackHandler([pruning], model, None, optimizer, None), TrainerState(max_steps=6), TrainerControl()

@@ -6,6 +6,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
+from silent import silent_trainer
 
 import mpx.data
 
@@ -52,16 +53,8 @@ class Stop(pl.Callback):
 
 def trainer(folder, checkpoint, stop=None):
     callbacks = [ModelCheckpoint(folder, filename="last", **checkpoint)] + ([Stop(stop)] if stop else [])
-    return pl.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        callbacks=callbacks,
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    given = {"devices": 1, "use_distributed_sampler": False, "enable_checkpointing": True}
+    return silent_trainer(max_epochs=3, callbacks=callbacks, **given)
 
 
 @pytest.fixture

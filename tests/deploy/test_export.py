@@ -2,21 +2,23 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import numpy as np
 import onnx as onnx_files
 import pytest
 import torch
+from few_steps import FEW_STEPS
+from full_disk import full_disk
 from onnx import numpy_helper
 from safetensors import safe_open
 from safetensors.torch import load_file
+from started import start
 from torch import nn
 
 from mpx.deploy import onnx
+from mpx.deploy.__main__ import main
 from mpx.deploy.build import trained
 from mpx.deploy.export import Compared, File, _program, weights_file, write
 from mpx.deploy.measure import Samples, relative_error
@@ -181,23 +183,13 @@ def test_an_earlier_call_is_replaced_whole(tmp_path):
     assert [path.name for path in (tmp_path / "served").iterdir()] == ["fp32-auto-cpu"]
 
 
-@contextmanager
-def files_of_at_most(size):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("earlier", [True, False])
 def test_no_room_leaves_what_was_there(tmp_path, earlier):
     if earlier:
         write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old")})
     before = list(tmp_path.rglob("*"))
     message = r"run=.*: cannot write served/fp32-auto-cpu there \(File too large\)\. Make room there, or allow it\."
-    with files_of_at_most(4096), pytest.raises(UserError, match=message):
+    with full_disk(4096), pytest.raises(UserError, match=message):
         write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"small"), "pt2": File(bytes(5000))})
     assert list(tmp_path.rglob("*")) == before
 
@@ -242,11 +234,6 @@ def test_a_model_that_has_no_program(capsys):
 
 @pytest.mark.slow
 def test_a_run_that_has_no_program(train, tmp_path, monkeypatch):
-    from few_steps import FEW_STEPS
-    from started import start
-
-    from mpx.deploy.__main__ import main
-
     net = (
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(64, 10)\n"

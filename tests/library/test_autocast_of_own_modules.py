@@ -3,6 +3,7 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from silent import silent_trainer
 from torch import nn
 from torch.nn.functional import linear
 
@@ -41,10 +42,7 @@ class Adversary(pl.LightningModule):
 
 
 def fit(module, batches, **precision):
-    trainer = pl.Trainer(
-        max_epochs=1, devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        **precision,
-    )  # fmt: skip
+    trainer = silent_trainer(accelerator="auto", devices=1, **precision)
     trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
     return module
 

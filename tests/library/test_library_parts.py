@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
 from pytorch_lightning.plugins import MixedPrecision
+from silent import silent_trainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -55,10 +56,7 @@ def loader(seed=0):
 
 def fit(*callbacks, module=None, epochs=4, ckpt=None, **kwargs):
     torch.manual_seed(0)
-    kwargs = {"logger": False, "enable_checkpointing": False} | kwargs
-    trainer = pl.Trainer(
-        max_epochs=epochs, callbacks=list(callbacks), accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, **kwargs
-    )
+    trainer = silent_trainer(max_epochs=epochs, callbacks=list(callbacks), **kwargs)
     trainer.fit(module or Module(), loader(), loader(1), ckpt_path=ckpt)
     return trainer
 
@@ -200,17 +198,17 @@ def test_a_metric_of_one_of_several_validation_loaders(tmp_path):
 
     part = mpx.Record(metric="val_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
     torch.manual_seed(0)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False)
+    trainer = silent_trainer(callbacks=part)
     trainer.fit(Two(), loader())
     assert record_of(part.folder)["metrics"]["val_loss/dataloader_idx_1"] == trainer.callback_metrics["val_loss/dataloader_idx_1"].item()
     part = mpx.Record(study="test", metric="test_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False)
+    trainer = silent_trainer(callbacks=part)
     trainer.fit(module := Two(), loader())
     trainer.test(module, [loader(3), loader(4)], verbose=False)
     assert record_of(part.folder)["metrics"]["test_loss/dataloader_idx_1"] == trainer.callback_metrics["test_loss/dataloader_idx_1"].item()
     part = mpx.Record(study="misspelt", metric="val_lss", output_dir=tmp_path)
     with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value"):
-        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False).fit(Two(), loader())
+        silent_trainer(callbacks=part).fit(Two(), loader())
 
 
 @pytest.mark.parametrize(("logged", "refused"), [(True, False), (False, True)])
@@ -290,11 +288,7 @@ def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, 
 
     record = mpx.Record(study="mine", output_dir=tmp_path)
     batches = [{"x": torch.ones(8 if i < 2 else 5, length, 16), "y": torch.zeros(8)} for i, length in enumerate(lengths)]
-    trainer = pl.Trainer(
-        max_epochs=1, callbacks=[mpx.Throughput(0), record], accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(Padded(), DataLoader(batches, batch_size=None))
+    silent_trainer(callbacks=[mpx.Throughput(0), record]).fit(Padded(), DataLoader(batches, batch_size=None))
     speed = record_of(record.folder)["speed"]
     assert speed["train_samples_per_s"] > 0
     assert (speed["model_tflops_per_s"] is not None) is alike

@@ -5,6 +5,7 @@ import json
 import pytest
 import pytorch_lightning as pl
 import torch
+from silent import silent_trainer
 from torch import nn
 
 import mpx
@@ -80,10 +81,7 @@ def by_hand(module):
 
 
 def trained(module, plugin, every=2):
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", plugins=plugin, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[mpx.Throughput(0), numerics := mpx.Numerics(every=every)],
-    )  # fmt: skip
+    trainer = silent_trainer(plugins=plugin, callbacks=[mpx.Throughput(0), numerics := mpx.Numerics(every=every)])
     trainer.fit(module, torch.utils.data.DataLoader(batches(), batch_size=None))
     return numerics
 
@@ -116,10 +114,8 @@ def test_flops_where_only_some_batches_step_the_second_optimizer(tmp_path, every
                 self.manual_backward(loss)
                 optimizer.step()
 
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[mpx.Throughput(0), record := mpx.Record(output_dir=tmp_path)], plugins=mpx.Precision("fp32"),
-    )  # fmt: skip
+    callbacks = [mpx.Throughput(0), record := mpx.Record(output_dir=tmp_path)]
+    trainer = silent_trainer(callbacks=callbacks, plugins=mpx.Precision("fp32"))
     trainer.fit(Sometimes("each", None), torch.utils.data.DataLoader(batches(), batch_size=None))
     speed = json.loads((record.folder / "result.json").read_text())["speed"]
     assert (speed["model_tflops_per_s"] is not None) is alike

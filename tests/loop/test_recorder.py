@@ -290,7 +290,7 @@ def test_a_pruned_model_is_verified(recorder):
 
 def test_a_dense_model_is_not_recorded_as_pruned(recorder):
     model = nn.Linear(16, 8)
-    with pytest.raises(UserError, match=r"sparsity=2of4, but the finished model has not the pattern 2of4\. Prune it"):  # noqa: SIM117
+    with pytest.raises(UserError, match=r"sparsity=2of4, but the finished model does not have that pattern\. Prune it"):  # noqa: SIM117
         with recorder(arguments={"model": model}, sparsity="2of4") as run:
             train(run, model)
     assert result(run)["status"] == "failed"

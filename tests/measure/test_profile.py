@@ -8,6 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
+from silent import silent_trainer
 
 from mpx.acceleration.apply import Acceleration
 from mpx.measure.profile import Profile
@@ -90,10 +91,7 @@ def profile(throughput, folder):
 
 
 def train_with(callbacks, work, loader, **limits):
-    trainer = pl.Trainer(
-        **{"max_epochs": 1} | limits, accelerator="cpu", callbacks=callbacks, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
+    trainer = silent_trainer(**limits, callbacks=callbacks, num_sanity_val_steps=0)
     trainer.fit(Step(work), loader)
     return trainer
 

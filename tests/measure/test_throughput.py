@@ -3,6 +3,7 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from silent import silent_trainer
 
 from mpx.measure.batches import sample_shapes, samples_in
 from mpx.measure.first_step import FirstStep
@@ -55,10 +56,7 @@ class SlowLoader:
 
 
 def fit(clock, *callbacks, epochs=2, **kwargs):
-    trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", callbacks=list(callbacks), logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **kwargs,
-    )  # fmt: skip
+    trainer = silent_trainer(max_epochs=epochs, callbacks=list(callbacks), num_sanity_val_steps=0, **kwargs)
     trainer.fit(Sleeper(clock), SlowLoader(clock, 10), SlowLoader(clock, 1))
     return trainer
 

@@ -8,6 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
+from silent import silent_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.checkpoint import checkpoint
 
@@ -190,10 +191,7 @@ def test_a_backward_pass_that_fails_leaves_no_watch_behind(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=tmp_path, callbacks=[Numerics()],
-    )  # fmt: skip
+    trainer = silent_trainer(default_root_dir=tmp_path, callbacks=[Numerics()])
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(2, 2)))
     assert dispatch_mode() is None
@@ -238,10 +236,7 @@ def test_the_norm_of_16_bit_gradients_is_not_rounded_to_16_bits(mode, size):
             self.norm = self.weight.grad.double().norm().item()
 
     model, numerics = Model(), Numerics(every=1)
-    pl.Trainer(
-        max_steps=1, accelerator="cpu", callbacks=[numerics], plugins=mpx.Precision(mode), logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    ).fit(model, [torch.ones(1)])  # fmt: skip
+    silent_trainer(max_steps=1, callbacks=[numerics], plugins=mpx.Precision(mode)).fit(model, [torch.ones(1)])
     assert numerics.newest["gradient_norm"].item() == pytest.approx(model.norm, rel=1e-5)
 
 

@@ -4,6 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
+from silent import silent_trainer
 from torch import nn
 
 from mpx.acceleration.apply import Acceleration
@@ -55,10 +56,7 @@ def plugin(mode="amp", max_skips=None, **scale):
 
 
 def trainer(precision, tmp_path, **kwargs):
-    return pl.Trainer(
-        max_epochs=1, accelerator="cpu", plugins=[precision], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path, **kwargs,
-    )  # fmt: skip
+    return silent_trainer(plugins=[precision], default_root_dir=tmp_path, **kwargs)
 
 
 def run(module, precision, tmp_path, **kwargs):

@@ -8,6 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from own_projects import GAN, Blobs, TransformerLM, UNet
+from silent import silent_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import mpx
@@ -158,9 +159,7 @@ def test_its_checkpoint_loads_without_mpx(train, tmp_path):
 @pytest.mark.filterwarnings("ignore")  # Lightning's own hints, which its users see
 def test_its_own_trainer_continues_it(train, tmp_path):
     ran = train(*UNET, "precision=amp", "precision.loss_scale.initial=512")
-    trainer = pl.Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path
-    )
+    trainer = silent_trainer(max_epochs=3, enable_checkpointing=True, default_root_dir=tmp_path)
     trainer.fit(UNet(), Blobs(), ckpt_path=ran.folder / "checkpoints" / "last.ckpt", weights_only=False)
     assert trainer.global_step == 18
 
@@ -341,9 +340,7 @@ def test_weights_and_metrics_are_those_of_its_own_trainer(train, words, module):
     """Bit for bit; also the training's metrics, of which the newest epoch ends after its validation."""
     ran = train(*words, "trainer.max_epochs=2")
     pl.seed_everything(0, workers=True, verbose=False)
-    trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
-    )  # fmt: skip
+    trainer = silent_trainer(max_epochs=2)
     trainer.fit(module := module(), None if words is LM else Blobs())
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
@@ -358,11 +355,8 @@ def test_the_parts_in_its_own_trainer_do_what_the_command_does(train, tmp_path, 
     ran = train(*words, "trainer.max_epochs=2", f"precision={precision}", f"sparsity={sparsity}", f"sparsity.recipe={recipe}")
     pl.seed_everything(0, workers=True, verbose=False)
     record = mpx.Record(output_dir=tmp_path / "own")
-    trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, plugins=mpx.Precision(precision),
-        callbacks=[mpx.Sparsity(sparsity, recipe=recipe), mpx.Throughput(), mpx.Numerics(), record],
-    )  # fmt: skip
+    callbacks = [mpx.Sparsity(sparsity, recipe=recipe), mpx.Throughput(), mpx.Numerics(), record]
+    trainer = silent_trainer(max_epochs=2, num_sanity_val_steps=0, plugins=mpx.Precision(precision), callbacks=callbacks)
     trainer.fit(module := module(), None if words is LM else Blobs())
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())

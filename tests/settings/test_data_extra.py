@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from refused import assert_refused
+
 from mpx.settings import reachable
 from mpx.settings.extras import install
 
@@ -9,5 +11,4 @@ from mpx.settings.extras import install
 def test_a_missing_package_is_named_with_the_command_that_installs_it(train, tmp_path, monkeypatch):
     monkeypatch.setattr(reachable, "find_spec", lambda name: None if name == "datasets" else find_spec(name))
     ran = train("model=mlp", "data=huggingface", f"data.path={tmp_path}")
-    assert ran.code == 2
-    assert ran.err == f"error: data=huggingface needs the package datasets, which is not installed. {install('data')} adds it.\n"
+    assert_refused(ran, f"error: data=huggingface needs the package datasets, which is not installed. {install('data')} adds it.")

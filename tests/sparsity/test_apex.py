@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 from few_steps import FEW_STEPS
+from refused import assert_refused
 
 from mpx.errors import UserError
 from mpx.sparsity.apex import ask
@@ -33,30 +34,22 @@ def installed(tmp_path, monkeypatch):
         sys.modules.pop(name)
 
 
-def refused(ran):
-    assert ran.code == 2
-    assert ran.err.count("\n") == 1
-    assert not ran.outputs.exists()
-    return ran.err
-
-
 def test_no_apex(train, installed):
     installed()
-    assert f"error: sparsity.backend=apex: import apex finds nothing. {INSTALL}" in refused(train(*APEX))
+    assert_refused(train(*APEX), f"error: sparsity.backend=apex: import apex finds nothing. {INSTALL}")
 
 
 def test_the_web_toolkit_of_that_name(train, installed):
     """PyPI's apex 0.9.10dev has apex/__init__.py, models, forms and views, and no contrib."""
     where = installed("__init__.py", "models.py", "forms.py", "lib/__init__.py")
-    line = refused(train(*APEX))
-    assert f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web toolkit; pip uninstall apex)." in line
-    assert INSTALL in line
+    whose = f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web toolkit; pip uninstall apex)."
+    assert_refused(train(*APEX), f"{whose} {INSTALL}")
 
 
 def test_a_module_of_that_name(train, installed, tmp_path):
     installed("../apex.py")
     (tmp_path / "site" / "apex").rmdir()
-    assert "apex.py, which is not NVIDIA's" in refused(train(*APEX))
+    assert_refused(train(*APEX), "apex.py, which is not NVIDIA's")
 
 
 @pytest.mark.parametrize(
@@ -72,16 +65,14 @@ def test_a_module_of_that_name(train, installed, tmp_path):
 )
 def test_what_apex_has_no_answer_to(train, installed, overrides, message):
     installed("contrib/sparsity/asp.py", "__init__.py")
-    assert message in refused(train(*APEX, *overrides))
+    assert_refused(train(*APEX, *overrides), message)
 
 
 def test_no_device(train, installed, monkeypatch):
     installed("contrib/sparsity/asp.py", "__init__.py")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = train("model=mlp", *APEX, *FEW_STEPS)
-    assert ran.code == 2
-    assert ran.err == "error: sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.\n"
-    assert not ran.outputs.exists()
+    assert_refused(ran, "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
 
 
 def test_an_apex_that_does_not_import(installed):

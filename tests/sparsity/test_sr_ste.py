@@ -3,6 +3,7 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from silent import silent_trainer
 from torch import nn
 
 from mpx.library.sparsity import Sparsity
@@ -186,11 +187,7 @@ def test_optimizers_that_a_batch_steps_in_turn(make):
     module, batches = InTurn(make), [torch.randn(4, 16) for _ in range(5)]
     dense = [layer.weight.detach().clone() for layer in module.layers]
     pruning = Sparsity(recipe="sr_ste", start=0.0, decay=DECAY)
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", callbacks=[pruning], logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+    silent_trainer(callbacks=[pruning]).fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
     for number, begun in enumerate(dense):
         alone = Steps(make)
         with torch.no_grad():

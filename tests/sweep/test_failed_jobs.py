@@ -2,13 +2,14 @@
 
 import errno
 import json
-import resource
 import shutil
 
 import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
+from full_disk import full_disk
 from processes import WAITING_NET, Fork, wait_for
+from refused import assert_refused
 
 from mpx.sweep import job_report
 from mpx.sweep.job_report import STARTED, failed_now
@@ -99,15 +100,9 @@ def test_a_sweep_removes_nothing_of_the_users(train, tmp_path, monkeypatch, word
 
 def test_the_disk_is_full_when_a_sweep_begins(train):
     """There is room for a few bytes, and not for the file that Hydra writes first."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
+    with full_disk(100):
         ran = train("-m", "seed=0,1", *FEW_STEPS)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert ran.code == 2
-    assert ran.err == "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.\n"
-    assert not ran.outputs.exists()
+    assert_refused(ran, "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.")
 
 
 @pytest.mark.parametrize("words", [["seed=0,1"], ["study=a,b", "hydra.sweep.dir=${output_dir}/sweep-${study}"]])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 from PIL import Image
+from refused import assert_refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -96,5 +97,4 @@ def test_a_network_of_one_size_takes_no_crops(train, task):
 
 def test_texts_have_no_mirror_image(train):
     ran = train("task=lstm_sst2", "data.tta=flip")
-    assert ran.code == 2
-    assert "data.tta" in ran.err
+    assert_refused(ran, "data.tta")

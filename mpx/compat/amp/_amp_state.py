@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mpx.compat.amp.properties import Properties
 from mpx.compat.amp.scaler import LossScaler
-from mpx.compat.amp.session import Session, processes
+from mpx.compat.amp.session import Session
 from mpx.errors import UserError
+from mpx.processes import rank_and_world
 
 
 class Absent(UserError, AttributeError):
@@ -59,7 +60,7 @@ def warn_or_err(msg: str) -> None:
 
 def maybe_print(msg: str, rank0: bool = False) -> None:
     """Print unless verbosity is 0. rank0: only in the first process."""
-    if _amp_state.verbosity > 0 and not (rank0 and processes()[0] > 0):
+    if _amp_state.verbosity > 0 and not (rank0 and rank_and_world()[0] > 0):
         print(msg)
 
 

@@ -36,10 +36,3 @@ class Session:
             last = len(self.loss_scalers) - 1
             raise UserError(f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; amp.initialize(num_losses=…) makes more.")
         return self.loss_scalers[loss_id]
-
-
-def processes() -> tuple[int, int]:
-    """(rank, world size) of distributed training; (0, 1) otherwise."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1

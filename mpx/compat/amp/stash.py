@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mpx.compat.amp._amp_state import maybe_print
 from mpx.compat.amp.casting import HALVES, MASTER, agreeing
-from mpx.compat.amp.session import Session, processes
+from mpx.compat.amp.session import Session
+from mpx.processes import rank_and_world
 
 
 class Stash:
@@ -75,7 +76,7 @@ class Stash:
         """
         if not self.settled:
             for master, weight in self.weights.items():
-                master.copy_(weight if processes()[1] > 1 else agreeing(weight))
+                master.copy_(weight if rank_and_world()[1] > 1 else agreeing(weight))
             self.settled = True
 
     def must_skip(self) -> bool:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mpx.compat.amp.session import processes
 from mpx.compat.asp.adopting import infer_masks
 from mpx.compat.asp.calculators import calculator, checked, m4n2_1d
 from mpx.compat.asp.eligible import find
 from mpx.compat.asp.enforce import Enforcer, full_precision, with_master
 from mpx.errors import UserError
+from mpx.processes import rank_and_world
 
 
 class Pruning:
@@ -54,7 +54,7 @@ class Pruning:
 
     def say(self, level: int, text: str) -> None:
         """Print in the first process if the verbosity is at least `level`."""
-        if self.verbosity >= level and processes()[0] == 0:
+        if self.verbosity >= level and rank_and_world()[0] == 0:
             print(f"[ASP] {text}")
 
     def init_optimizer_for_pruning(self, optimizer: Optimizer) -> None:

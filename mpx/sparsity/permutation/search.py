@@ -49,7 +49,7 @@ def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None,
     matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. Stack weights with the same input channels along the
     rows; see `rows_of`.
     steps: None: as many as `work` allows (budget.py), at most 1000.
-    rows: use so many rows, drawn at random. None: as many as `work` allows if steps is None, otherwise all.
+    rows: use this many rows, drawn at random. None: as many as `work` allows if steps is None, otherwise all.
     Raises ValueError for another shape, for values that are not finite and for fewer than one row.
     """
     if rows is not None and rows < 1:
