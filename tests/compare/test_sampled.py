@@ -110,6 +110,12 @@ def test_accuracies_of_different_test_samples_are_said_to_be_so():
     assert f"amp-dense: no interval for the population, since {reason}" in amp([*predicted("fp32-dense", C), *runs])[0].notes
 
 
+@pytest.mark.parametrize("setting", ["amp-dense", "fp32-dense"])
+def test_a_run_that_did_not_complete_needs_no_predictions(setting):
+    cut = replace(made(setting, 9, 0.5), status="interrupted", metrics={})
+    assert amp([*STUDY, cut])[1].population == amp()[1].population
+
+
 def test_one_test_sample_says_nothing_of_a_population():
     group, _ = amp([*predicted("fp32-dense", C[:, :1]), *predicted("amp-dense", S[:, :1])], margin_for=POPULATION)
     assert any("it takes at least 2 test samples" in note for note in group.notes)
