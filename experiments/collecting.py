@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
-from platform import node
 from statistics import mean, stdev
 from typing import Any
 
@@ -18,20 +16,19 @@ ORIGIN = ("commit", "time", "host", "device", "driver", "torch")  # the last col
 
 
 def origin_of(environment: dict[str, Any]) -> dict[str, str]:
-    """The ORIGIN of a run, by the `environment` of its record."""
+    """The ORIGIN of a run, by the `environment` of its record. Of the host it has the processor's name, and what tells hosts apart."""
     commit = (environment["git"] or "") + (" with changes" if environment["git_dirty"] else "")
     device, driver = " + ".join(dict.fromkeys(environment["device"] or ["CPU"])), environment["driver"] or ""
-    more = {"time": environment["started_at"], "host": environment["cpu"] or ""}
+    host = " #".join(filter(None, (environment["cpu"], environment.get("host"))))
+    more = {"time": environment["started_at"], "host": host}
     return {"commit": commit} | more | {"device": device, "driver": driver, "torch": environment["torch"]}
 
 
 def origin() -> dict[str, str]:
-    """The ORIGIN of what this process measures. Of the host it tells the processor's name, and a hash that differs from host to host."""
+    """The ORIGIN of what this process measures."""
     from mpx.measure.environment import environment
 
-    here, boot = origin_of(environment()), Path("/proc/sys/kernel/random/boot_id")
-    host = node() + (boot.read_text() if boot.exists() else "")
-    return here | {"time": now(), "host": f"{here['host']} #{sha256(host.encode()).hexdigest()[:6]}"}
+    return origin_of(environment()) | {"time": now()}
 
 
 def each_gpu() -> list[dict[str, str]]:

@@ -83,6 +83,15 @@ def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
     return [run for run in counted(runs) if place_of(run) == place]
 
 
+def mixed(place: Place | None, runs: Sequence[Run]) -> list[str]:
+    """Notes on differences within a place that may change the speed: hosts of one kind, and commits of one version of mpx."""
+    known = [run.environment for run in at(place, runs)]
+    hosts = {str(found["host"]) for found in known if "host" in found}
+    commits = {str(found["git"])[:7] + (" with changes" if found.get("git_dirty") else "") for found in known if "git" in found}
+    notes = [f"speeds are compared over {len(hosts)} hosts of one kind"] if len(hosts) > 1 else []
+    return notes + ([f"speeds are compared over several commits of mpx: {', '.join(sorted(commits))}"] if len(commits) > 1 else [])
+
+
 def shared(runs: Iterable[Run]) -> Estimate | None:
     """Throughput on a device that other programs may have used. It is shown with a mark and never compared."""
     runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
