@@ -32,7 +32,8 @@ LEFT_OUT = {
 }
 CHOICES = ("model", "data", "precision", "sparsity")
 ENVIRONMENT = (
-    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at", RESUMED
+    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at",
+    RESUMED,
 )  # fmt: skip
 
 
