@@ -60,7 +60,7 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[dict], None]
         yield add
 
 
-def write(path: Path, columns: Sequence[str], rows: Sequence[dict]) -> None:
+def write(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> None:
     with table(path, columns) as add:
         for row in rows:
             add(row)
@@ -91,11 +91,12 @@ def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict
     return read(here / "results.csv")
 
 
-def measured(here: Path, columns: Sequence[str], measure: Callable[[], list[dict]], file: str = "results.csv") -> list[dict[str, str]]:
-    """The rows of here/`file`, measured anew first unless the command line says --card."""
+def measured(here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv") -> list[dict[str, str]]:
+    """The rows of here/`file`, measured anew first unless the command line says --card. The folder is $OUT, where that is set."""
+    folder = Path(os.environ.get("OUT") or here)
     if "--card" not in sys.argv:
-        write(here / file, columns, measure())
-    return read(here / file)
+        write(folder / file, columns, measure())
+    return read(folder / file)
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
