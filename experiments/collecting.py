@@ -81,6 +81,17 @@ def records(outputs: Path, study: str) -> Iterator[tuple[dict, dict]]:
         yield record, flat
 
 
+def finished(study: Path, count: int) -> list:
+    """The `count` runs of a study. Exits if any is missing. One that diverged is a result, though its sweep ends with an error."""
+    from mpx.compare.collect import collect
+
+    runs, left_out = collect(study)
+    if len(runs) < count:
+        reasons = "".join(f"\n{folder}: {reason}" for folder, reason in left_out)
+        sys.exit(f"error: {len(runs)} of {count} runs of {study.name} are there. The same command goes on.{reasons}")
+    return runs
+
+
 def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict]]) -> list[dict[str, str]]:
     """The rows of here/results.csv, written anew first from `runs` of a folder of outputs, if the command line names one."""
     if len(sys.argv) > 1:
