@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mpx.compare.comparison import Estimate, Run, Speedup
+from mpx.compare.comparison import HOST, Estimate, Run, Speedup
 from mpx.compare.statistics import estimate, ratio_interval
 from mpx.runs.record import EMULATED
-
-SOFTWARE = ("cpu", "driver", "torch", "mpx")  # of a run's environment, where it is known
 
 
 class Place(NamedTuple):
@@ -24,7 +22,7 @@ class Place(NamedTuple):
 
 
 def place_of(run: Run) -> Place:
-    return Place(run.device, run.batch_size, tuple(f"{key} {run.environment[key]}" for key in SOFTWARE if key in run.environment))
+    return Place(run.device, run.batch_size, tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment))
 
 
 def counted(runs: Iterable[Run]) -> list[Run]:
