@@ -41,7 +41,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md, for results.csv")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="folder of all studies")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def main() -> None:
