@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
-from platform import node
 from statistics import mean, stdev
 from typing import Any
 
@@ -18,20 +16,19 @@ ORIGIN = ("commit", "time", "host", "device", "driver", "torch")  # the last col
 
 
 def origin_of(environment: dict[str, Any]) -> dict[str, str]:
-    """The ORIGIN of a run, by the `environment` of its record."""
+    """The ORIGIN of a run, by the `environment` of its record. Of the host it has the processor's name, and what tells hosts apart."""
     commit = (environment["git"] or "") + (" with changes" if environment["git_dirty"] else "")
     device, driver = " + ".join(dict.fromkeys(environment["device"] or ["CPU"])), environment["driver"] or ""
-    more = {"time": environment["started_at"], "host": environment["cpu"] or ""}
+    host = " #".join(filter(None, (environment["cpu"], environment.get("host"))))
+    more = {"time": environment["started_at"], "host": host}
     return {"commit": commit} | more | {"device": device, "driver": driver, "torch": environment["torch"]}
 
 
 def origin() -> dict[str, str]:
-    """The ORIGIN of what this process measures. Of the host it tells the processor's name, and a hash that differs from host to host."""
+    """The ORIGIN of what this process measures."""
     from mpx.measure.environment import environment
 
-    here, boot = origin_of(environment()), Path("/proc/sys/kernel/random/boot_id")
-    host = node() + (boot.read_text() if boot.exists() else "")
-    return here | {"time": now(), "host": f"{here['host']} #{sha256(host.encode()).hexdigest()[:6]}"}
+    return origin_of(environment()) | {"time": now()}
 
 
 def each_gpu() -> list[dict[str, str]]:
@@ -63,7 +60,7 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[dict], None]
         yield add
 
 
-def write(path: Path, columns: Sequence[str], rows: Sequence[dict]) -> None:
+def write(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> None:
     with table(path, columns) as add:
         for row in rows:
             add(row)
@@ -84,6 +81,17 @@ def records(outputs: Path, study: str) -> Iterator[tuple[dict, dict]]:
         yield record, flat
 
 
+def finished(study: Path, count: int) -> list:
+    """The `count` runs of a study. Exits if any is missing. One that diverged is a result, though its sweep ends with an error."""
+    from mpx.compare.collect import collect
+
+    runs, left_out = collect(study)
+    if len(runs) < count:
+        reasons = "".join(f"\n{folder}: {reason}" for folder, reason in left_out)
+        sys.exit(f"error: {len(runs)} of {count} runs of {study.name} are there. The same command goes on.{reasons}")
+    return runs
+
+
 def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict]]) -> list[dict[str, str]]:
     """The rows of here/results.csv, written anew first from `runs` of a folder of outputs, if the command line names one."""
     if len(sys.argv) > 1:
@@ -94,11 +102,12 @@ def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict
     return read(here / "results.csv")
 
 
-def measured(here: Path, columns: Sequence[str], measure: Callable[[], list[dict]], file: str = "results.csv") -> list[dict[str, str]]:
-    """The rows of here/`file`, measured anew first unless the command line says --card."""
+def measured(here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv") -> list[dict[str, str]]:
+    """The rows of here/`file`, measured anew first unless the command line says --card. The folder is $OUT, where that is set."""
+    folder = Path(os.environ.get("OUT") or here)
     if "--card" not in sys.argv:
-        write(here / file, columns, measure())
-    return read(here / file)
+        write(folder / file, columns, measure())
+    return read(folder / file)
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -1,5 +1,8 @@
 """experiments/auto: wall times of lengths that were not run come from runs of the same choice; a trial runs at a tiny size."""
 
+from threading import Event
+from types import SimpleNamespace
+
 import pytest
 from experiment import script
 
@@ -43,6 +46,29 @@ def test_cached_runs_have_lines_of_their_own():
     cached = [row(name, 3_000, 130, 6_400, compiled=True, cache="cached") for name in ("auto", "default")]
     card = auto.card([*ROWS, *cached])
     assert "| ResNet-50, cached | 3,000 | 160.0 | 130.0 | 130.0 | yes | +0.0 | **held** |" in card
+
+
+def test_each_row_comes_as_its_run_ends_and_each_gpu_has_one_run_at_a_time(monkeypatch):
+    """A call that is cut off keeps the rows of all runs that have ended."""
+    others_may_end, busy = Event(), []
+
+    def run(model, setting, steps, env, tiny):
+        assert env["CUDA_VISIBLE_DEVICES"] not in busy
+        busy.append(env["CUDA_VISIBLE_DEVICES"])
+        assert (model, setting) == ("resnet50", "off") or others_may_end.wait(10)
+        busy.remove(env["CUDA_VISIBLE_DEVICES"])
+        return {"compiled": setting != "off", "why": "300 batches of 50 ms"}
+
+    monkeypatch.setattr(auto, "run", run)
+    monkeypatch.setattr(auto, "each_gpu", lambda: [{"CUDA_VISIBLE_DEVICES": name} for name in "01"])
+    rows = auto.measure(SimpleNamespace(models=["resnet50", "lstm"], seconds=60.0, tiny=True))
+    found = [next(rows)]
+    assert (found[0]["model"], found[0]["setting"]) == ("resnet50", "off")
+    others_may_end.set()
+    found += rows
+    settings = [("off", 30_000), ("default", 30_000), ("auto", 3_000), ("auto", 300), ("auto", 3_000), ("default", 30_000), ("off", 300)]
+    for model in ("resnet50", "lstm"):
+        assert [(row["setting"], row["steps"]) for row in found if row["model"] == model] == settings
 
 
 @pytest.mark.slow

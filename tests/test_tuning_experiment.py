@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import experiment
 import pytest
 from hydra import compose, initialize_config_dir
-from made_runs import made
+from made_runs import made, record, write
 from omegaconf import OmegaConf
 from processes import Fork
 
@@ -83,6 +83,26 @@ def test_each_grid_holds_the_values_of_conf(script):
                 conf = compose("train", [f"task={task}", *(word for word in words if "," not in word)])
             for key, values in (word.split("=") for word in words if "," in word):
                 assert OmegaConf.select(conf, key) in [float(value) for value in values.split(",")], (task, key)
+
+
+def test_a_run_that_diverged_is_a_result_and_one_that_failed_is_not(script, tmp_path, monkeypatch):
+    """Both end their sweep with an error."""
+
+    def sweep(command):
+        """Of its runs, the last diverges or fails."""
+        count = script.jobs("lstm_digits")
+        for number in range(count):
+            status = last if number == count - 1 else "completed"
+            write(tmp_path / "outputs" / "tuning_lstm_digits" / "setting" / f"seed{number}", record(seed=number, status=status))
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(script.subprocess, "run", sweep)
+    last = "diverged"
+    assert len(script.runs_of("lstm_digits", [])) == script.jobs("lstm_digits")
+    last = "failed"
+    with pytest.raises(SystemExit, match=r"error: 29 of 30 runs of tuning_lstm_digits are there\."):
+        script.runs_of("lstm_digits", [])
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
@@ -86,25 +86,29 @@ def options() -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
-    """Yields a row per run. Each GPU takes a model at a time."""
+    """Yields a row per run, as it ends. Each GPU takes a model at a time."""
     cores = {"cores": len(os.sched_getaffinity(0))}
-    until, free = time.monotonic() + args.seconds, Queue()
+    until, free, rows = time.monotonic() + args.seconds, Queue(), Queue()
     for environment in each_gpu():
         free.put(environment)
 
-    def all_of(model: str, plan) -> list[dict]:
+    def all_of(model: str, stage: Callable[..., Iterator[dict]]) -> None:
         mine = free.get()
         try:
-            return list(plan(model, mine, until, args.tiny))
+            for row in stage(model, caches, mine, until, args.tiny):
+                rows.put(row | cores)
         finally:
             free.put(mine)
+            rows.put(None)
 
-    with tempfile.TemporaryDirectory() as caches, ThreadPoolExecutor(free.qsize()) as pool:
-        caches = Path(caches)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(free.qsize()) as pool:
+        caches = Path(folder)
         for stage in (first, then):  # what matters most of all models comes before the rest
-            plan = lambda model, *given, stage=stage: stage(model, caches, *given)  # noqa: E731
-            for done in as_completed([pool.submit(all_of, model, plan) for model in args.models]):
-                yield from (row | cores for row in done.result())
+            running = [pool.submit(all_of, model, stage) for model in args.models]
+            for _ in running:
+                yield from iter(rows.get, None)  # until the next of them ends
+            for one in running:
+                one.result()
 
 
 def first(model: str, caches: Path, env: dict, until: float, tiny: bool) -> Iterator[dict]:

@@ -12,7 +12,11 @@ import argparse
 import shutil
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import finished
 
 from mpx.render.card import update_card
 
@@ -37,7 +41,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md, for results.csv")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="folder of all studies")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def main() -> None:
@@ -47,15 +51,18 @@ def main() -> None:
     places = [f"data.root={given.data.resolve()}", f"output_dir={given.outputs.resolve()}"]
     for setting in settings:
         mpx("train", ["-m", *TUNE, f"model.pretrained={model.name}", *size, *setting, *places, *given.more], model.parent)
-    mpx("compare", [size[0], places[1]], model.parent)
-    shutil.copy(given.outputs / size[0].partition("=")[2] / "results.csv", given.out)
+    values = dict(word.split("=", 1) for word in [*size, *given.more]).values()
+    study = given.outputs / size[0].partition("=")[2]
+    finished(study, len(settings) * prod(len(value.split(",")) for value in values))
+    if code := mpx("compare", [size[0], places[1]], model.parent):
+        sys.exit(code)
+    shutil.copy(study / "results.csv", given.out)
     update_card(given.out)
 
 
-def mpx(command: str, words: list[str], folder: Path) -> None:
+def mpx(command: str, words: list[str], folder: Path) -> int:
     """In the folder of the model, so that no record names a path of this machine."""
-    if code := subprocess.run([sys.executable, "-m", f"mpx.{command}", *words], cwd=folder).returncode:
-        sys.exit(code)
+    return subprocess.run([sys.executable, "-m", f"mpx.{command}", *words], cwd=folder).returncode
 
 
 if __name__ == "__main__":

@@ -170,9 +170,12 @@ def against(rates: Rates, rival: str, model: str, precision: str) -> str:
 
 
 def judged(ratio: float, least: float | None) -> str:
+    shown = f"{ratio:.2f}"
     if least is None:
-        return f"{ratio:.2f}"
-    return f"**{ratio:.2f}** (≥ {least:g})" if ratio >= least else f"{ratio:.2f} (≥ {least:g})"
+        return shown
+    if ratio >= least:
+        return f"**{shown}** (≥ {least:g})"
+    return f"{ratio:.3f} (≥ {least:g})" if float(shown) >= least else f"{shown} (≥ {least:g})"  # missed, and rounding hides it
 
 
 def all_rates(found: Found) -> str:

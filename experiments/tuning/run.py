@@ -18,8 +18,10 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import finished
+
 from mpx.compare.aggregate import compare
-from mpx.compare.collect import collect
 from mpx.compare.comparison import Row, Run
 from mpx.compare.results import read_results, to_csv
 from mpx.settings.front_door import CONF
@@ -100,11 +102,8 @@ def runs_of(task: str, more: list[str]) -> list[Run]:
     for words in GRIDS[task]:
         command = [sys.executable, "-m", "mpx.train", "-m", f"study={study}", f"task={task}", f"seed={','.join(map(str, SEEDS))}"]
         command += [*words.split(), *more]
-        if code := subprocess.run(command).returncode:
-            sys.exit(code)
-    runs, left_out = collect(Path("outputs") / study)
-    assert not left_out, left_out
-    return runs
+        subprocess.run(command)
+    return finished(Path("outputs") / study, jobs(task))
 
 
 def keep(task: str, runs: Iterable[Run], table: Path) -> None:

@@ -29,7 +29,7 @@ SAVES_IN_OTHERS = 0.05
 class Figures:
     """compile_s: seconds that compiling takes. saves: the share of a step that a compiled one saves. step_ms: the device's time for an
     uncompiled step on one batch; None: not measured yet. gap_ms: from the end of a step to the next, for the batch and the host.
-    known: compile_s and saves were measured on this machine; otherwise they are typical.
+    known: compile_s and saves were measured on this machine; otherwise they are typical. The gaps are then part of the steps.
     """
 
     compile_s: float
@@ -49,7 +49,8 @@ def typical(convolutions: bool, fmt: str) -> Figures:
 def pays(figures: Figures, left: int) -> tuple[bool, str]:
     """Whether compiling pays for the `left` batches, and why, in words.
 
-    The device may be idle in a gap because batches come slowly. A shorter step then waits longer, so a gap counts against the saving.
+    The device may be idle in a gap because batches come slowly. A shorter step then waits longer, so a gap counts against a typical saving.
+    A saving that was measured is that of steps with their gaps.
     """
     saved_s = left * max(0.0, figures.saves * figures.step_ms - figures.gap_ms) / 1e3
     source = "measured here" if figures.known else "typically"
@@ -71,13 +72,13 @@ class Notebook:
             step_ms, gap_ms = _positive(found["step_ms"]), float(found["gap_ms"])
             if found["compiled_ms"] is None:
                 return Figures(otherwise.compile_s, otherwise.saves, step_ms, gap_ms)
-            saves = 1 - _positive(found["compiled_ms"]) / step_ms
-            return Figures(CACHED * _positive(found["compile_s"]), saves, step_ms, gap_ms, known=True)
+            saves = 1 - _positive(found["compiled_ms"]) / (step_ms + gap_ms)
+            return Figures(CACHED * _positive(found["compile_s"]), saves, step_ms + gap_ms, known=True)
         except (OSError, ValueError, LookupError, TypeError):
             return otherwise
 
     def write(self, figures: Figures, compiled_ms: float | None = None, compile_s: float | None = None) -> None:
-        """A folder that cannot be written is left as it is: the next run measures again."""
+        """A folder that cannot be written is left as it is: the next run measures again. compiled_ms: of a compiled step and its gap."""
         content = {"step_ms": figures.step_ms, "gap_ms": figures.gap_ms, "compiled_ms": compiled_ms, "compile_s": compile_s}
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)

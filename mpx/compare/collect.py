@@ -31,7 +31,10 @@ LEFT_OUT = {
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
 }
 CHOICES = ("model", "data", "precision", "sparsity")
-ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "threads", "command", "started_at", RESUMED)
+ENVIRONMENT = (
+    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at",
+    RESUMED,
+)  # fmt: skip
 
 
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:

@@ -11,6 +11,7 @@ from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED = "resumed_from_steps"  # part of a run's environment
+HOST = ("cpu", "driver", "torch", "mpx")  # parts of an environment in which compared speeds agree, where they are known
 
 
 def text_of(changes: Changes) -> str:
@@ -25,11 +26,12 @@ def changes_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ServingPlace:
-    """Where a model was served, and with how many samples per call."""
+    """Where a model was served, and with how many samples per call. Only speeds of one place are compared."""
 
     device: str
     smallest: int  # at which latency is shown
     largest: int  # at which throughput is shown and compared
+    host: str | None = None  # its processor, driver, versions of PyTorch and mpx; None: unknown
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,7 @@ class Group:
     notes: tuple[str, ...]  # caveats: other batch sizes, other devices, emulation, shared devices
     metric: Metric = METRICS["test/accuracy"]  # by which its settings are compared; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
-    served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
+    served_at: tuple[str, int, str | None] | None = None  # device, batch size and host at which `Row.serve` was measured
     time_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
 
 

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Served, ServingPlace, Way, usual_metric
+from mpx.compare.comparison import HOST, METRICS, Served, ServingPlace, Way, usual_metric
 from mpx.compare.json_file import DAMAGED, in_short, read_json
-from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, metric_fits
+from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import DEPLOY, FORMATS
 from mpx.settings.rules import MAX_COUNT
@@ -45,7 +45,7 @@ def _served(row: dict[str, Any]) -> Served:
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is not a list")
     served = Served(
-        place=ServingPlace(device_of(row), smallest["batch"], largest["batch"]),
+        place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
         metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
@@ -65,6 +65,7 @@ def wrong(served: Served) -> tuple[str, Any] | None:
     place, way = served.place, served.way
     checks: list[tuple[str, Any, Callable[[Any], bool]]] = [
         ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= MAX_DEVICE_NAME and name.isprintable()),
+        ("host", place.host, lambda text: text is None or is_text(text)),
         ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= MAX_COUNT),
         ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= MAX_COUNT),
         ("format", way.format, lambda name: name in FORMATS),
@@ -80,6 +81,10 @@ def device_of(row: Mapping[str, Any]) -> str | None:
     """The device on which a row of deploy.json, or mpx.bench, was measured."""
     environment = row["environment"]
     return cpu(environment) if row["device"] == "cpu" else environment["device"][0]
+
+
+def _host(environment: Mapping[str, Any]) -> str | None:
+    return ", ".join(f"{key} {environment[key]}" for key in HOST if environment.get(key)) or None
 
 
 def cpu(environment: Mapping[str, Any]) -> str | None:

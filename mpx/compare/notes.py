@@ -43,6 +43,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     alone = [row for row in single if any(run.measured_alone for run in row.runs)]
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
+    place = speed.usual_place(group.rows[0].runs) if group.control else None
+    found += speed.mixed(place, [run for row in group.rows for run in row.runs])
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")

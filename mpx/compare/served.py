@@ -1,15 +1,16 @@
 """Aggregate over seeds how the settings of a group were served, and choose the device and batch size for the comparison."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mpx.compare.comparison import Estimate, Group, Row, Run, Served, ServingPlace, Way
 from mpx.compare.deployed import FIGURES
 from mpx.compare.statistics import estimate
+from mpx.compare.words import UNKNOWN
 from mpx.settings.deploy import FORMATS
 
-Spot = tuple[str, int]  # device, and samples per call
+Spot = tuple[str, int, str | None]  # device, samples per call, and host
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Serving:
 
     @property
     def spot(self) -> Spot:
-        return self.place.device, self.place.largest
+        return self.place.device, self.place.largest, self.place.host
 
 
 def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
@@ -62,9 +63,12 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
     )
 
 
-def places(group: Group) -> list[ServingPlace]:
+def places(group: Group) -> dict[ServingPlace, str]:
+    """Place -> its device, with the host where others have the same device and batch sizes."""
     found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
-    return sorted(found, key=lambda place: (place.device, place.largest, place.smallest))
+    hosts = Counter(replace(place, host=None) for place in found)
+    places = sorted(found, key=lambda place: (place.device, place.largest, place.smallest, place.host or ""))
+    return {one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})" for one in places}
 
 
 def order(way: Way) -> tuple[int, bool, bool, str]:
@@ -73,14 +77,19 @@ def order(way: Way) -> tuple[int, bool, bool, str]:
 
 def spots(row: Row, metric: str) -> list[Spot]:
     """The devices and batch sizes at which this setting's serving speed counts."""
-    return sorted({serving.spot for serving in servings(row.runs, metric) if serving.counted})
+    return sorted({serving.spot for serving in servings(row.runs, metric) if serving.counted}, key=_in_order)
+
+
+def _in_order(spot: Spot) -> tuple[str, int, str]:
+    device, batch, host = spot
+    return device, batch, host or ""
 
 
 def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
     """The spot at which most settings were served; one of the control's, if its speed counts anywhere."""
     everywhere = {row.setting: spots(row, metric) for row in rows}
     possible = everywhere.get(control) or {spot for found in everywhere.values() for spot in found}
-    return min(possible, key=lambda spot: (-sum(spot in found for found in everywhere.values()), spot), default=None)
+    return min(possible, key=lambda spot: (-sum(spot in found for found in everywhere.values()), _in_order(spot)), default=None)
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:

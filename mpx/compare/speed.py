@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mpx.compare.comparison import Estimate, Run, Speedup
+from mpx.compare.comparison import HOST, Estimate, Run, Speedup
 from mpx.compare.statistics import estimate, ratio_interval
 from mpx.runs.record import EMULATED
-
-SOFTWARE = ("cpu", "driver", "torch", "mpx")  # of a run's environment, where it is known
 
 
 class Place(NamedTuple):
@@ -24,7 +22,7 @@ class Place(NamedTuple):
 
 
 def place_of(run: Run) -> Place:
-    return Place(run.device, run.batch_size, tuple(f"{key} {run.environment[key]}" for key in SOFTWARE if key in run.environment))
+    return Place(run.device, run.batch_size, tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment))
 
 
 def counted(runs: Iterable[Run]) -> list[Run]:
@@ -81,6 +79,15 @@ def _difference(mine: Place, place: Place) -> tuple[str, str]:
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
     """The runs whose speed counts and that ran at `place`."""
     return [run for run in counted(runs) if place_of(run) == place]
+
+
+def mixed(place: Place | None, runs: Sequence[Run]) -> list[str]:
+    """Notes on differences within a place that may change the speed: hosts of one kind, and commits of one version of mpx."""
+    known = [run.environment for run in at(place, runs)]
+    hosts = {str(found["host"]) for found in known if "host" in found}
+    commits = {str(found["git"])[:7] + (" with changes" if found.get("git_dirty") else "") for found in known if "git" in found}
+    notes = [f"speeds are compared over {len(hosts)} hosts of one kind"] if len(hosts) > 1 else []
+    return notes + ([f"speeds are compared over several commits of mpx: {', '.join(sorted(commits))}"] if len(commits) > 1 else [])
 
 
 def shared(runs: Iterable[Run]) -> Estimate | None:

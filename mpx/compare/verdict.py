@@ -148,14 +148,17 @@ def _way(row: Row) -> str:
     return f"{row.setting} as {row.served_by.words} by {row.served_by.backend}"
 
 
-def _spot(spot: Spot) -> str:
-    device, batch = spot
+def _spot(spot: Spot, beside: Spot | None = None) -> str:
+    """beside: another spot; where device and batch size are its own, the hosts differ."""
+    device, batch, host = spot
+    if beside is not None and spot[:2] == beside[:2]:
+        return f"measured with {host or 'unknown versions'}, not {beside[2] or 'unknown versions'}"
     return f"at batch size {batch:,} on {device}"
 
 
 def _elsewhere(rows: Sequence[Row], group: Group) -> str:
     """Why these settings, which were served, are not compared."""
-    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric.name))) for row in rows}
+    places = {row.setting: " and ".join(_spot(spot, group.served_at) for spot in spots(row, group.metric.name)) for row in rows}
     return ", ".join(f"{setting} ({found or 'less accurate, or not known to be alone on its device'})" for setting, found in places.items())
 
 

@@ -3,6 +3,7 @@
 A value that is unknown is None, and `<name>_reason` says why.
 """
 
+import hashlib
 import platform
 import shlex
 import sys
@@ -21,6 +22,7 @@ from mpx.printing import in_notebook
 from mpx.version import git
 
 STARTED = datetime.now(UTC)
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
 SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}  # of pyproject.toml
 
@@ -66,9 +68,18 @@ def _cudnn() -> int | None:
 def _host() -> dict[str, Any]:
     host = {"os": f"{platform.system()} {platform.release()}"}
     host |= _known("cpu", _cpu_model(), "the operating system does not tell")
+    host |= _known("host", _host_id(), "the operating system does not tell")
     host |= {"cores": usable_cores(), "threads": torch.get_num_threads()}
     ram = memory_bytes()
     return host | _known("ram_gib", None if ram is None else ram / GIB, "the operating system does not tell")
+
+
+def _host_id() -> str | None:
+    """Tells hosts of one kind apart without naming them: a hash of what Linux draws at random when it starts."""
+    try:
+        return hashlib.sha256(BOOT.read_bytes()).hexdigest()[:6]
+    except OSError:
+        return None
 
 
 def _cpu_model() -> str | None:

@@ -66,12 +66,12 @@ def _seconds(row: Row) -> str:
 
 
 def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
-    """How each setting was served: a table for each device and batch sizes, with at most `most` ways to serve side by side."""
+    """How each setting was served: a table for each place, with at most `most` ways to serve side by side."""
     tables = []
-    for place in places(group):
+    for place, name in places(group).items():
         rows = list(by_way(group, place))
         ways = sorted({way for _, found in rows for way in found}, key=order)
-        title = f"Served on {place.device}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
+        title = f"Served on {name}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
         tables += [_served_table(title, group, rows, ways[at : at + most], styles) for at in range(0, len(ways), most)]
     return tables
 

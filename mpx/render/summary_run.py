@@ -139,10 +139,10 @@ def _bands(start: str, found: Bands) -> Iterator[tuple[str, list[Written]]]:
 
 def _served(group: Group) -> Iterator[tuple[str, list[Written]]]:
     """(setting, the figures of one way to serve it), as points that lie side by side for all settings."""
-    for place in places(group):
+    for place, name in places(group).items():
         for row, found in by_way(group, place):
             for way, serving in found.items():
-                words = f"{way.words}, {way.backend}, batch {place.smallest} to {place.largest}, {place.device}"
+                words = f"{way.words}, {way.backend}, batch {place.smallest} to {place.largest}, {name}"
                 start = f"{file_start(group)}/served/{re.sub(r'[^0-9A-Za-z]+', '_', words)}"
                 figures = {name: getattr(serving, name) for name in ("metric", *SERVED)}
                 yield (

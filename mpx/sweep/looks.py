@@ -36,7 +36,7 @@ class Looks:
             raise UserError(f"study={config.study} {before}, and this plan is {self.plan.text}. Use another study=NAME, or the same plan.")
 
     def further_jobs(self, settings: Sequence[Setting]) -> list[list[str]]:
-        """The overrides of each job of the next round; empty after the last."""
+        """The overrides of each job of the next round, seed by seed, so that a round that is cut short is even; empty after the last."""
         if not self.asked:
             wanted = dict.fromkeys(settings, self.plan.sizes[0])
         else:
@@ -52,9 +52,8 @@ class Looks:
             wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
         before = self.asked
         self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
-        return [
-            [*setting, f"seed={seed}"] for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)
-        ]  # fmt: skip
+        new = [(seed, setting) for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)]
+        return [[*setting, f"seed={seed}"] for seed, setting in sorted(new, key=lambda job: job[0])]
 
     def _say_missing(self, names: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]) -> None:
         """A setting takes part in a look when all of its seeds have a result, and so does its control.

@@ -1,6 +1,5 @@
 """Time the first steps of a run, then compile the others if that pays."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -33,8 +32,6 @@ class CompileIfItPays(Callback):
         self.choice, self.acceleration, self.notebook, self.after = choice, acceleration, notebook, after
         self._figures = choice.undecided
         self._marks: list[tuple[Any, Any, int]] | None = []  # begin, end and number of each batch; None: nothing is left to decide
-        self._since: float | None = None  # when compiling began
-        self._compile_s: float | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
@@ -47,18 +44,14 @@ class CompileIfItPays(Callback):
         if self._marks is None:
             return
         self._marks.append((self._began, self.clock.mark(), batch_idx))
-        left_out = self.acceleration.settled
-        if self._since is not None and len(self._marks) == left_out:
-            self.clock.synchronize()
-            self._compile_s = time.perf_counter() - self._since
-        if len(self._marks) < left_out + TIMED:
+        if len(self._marks) < self.acceleration.settled + TIMED:
             return
         step_ms, gap_ms = self._typical()
-        if self._since is None:
+        if self.choice.undecided is not None:
             self._figures = replace(self._figures, step_ms=step_ms, gap_ms=gap_ms)
             self._decide(trainer, batches_left(trainer, batch_idx + 1))
         else:
-            self._look_back(trainer, step_ms)
+            self._look_back(trainer, step_ms, gap_ms)
 
     def _typical(self) -> tuple[float, float]:
         """Milliseconds of a step, and from a step to the next one.
@@ -80,15 +73,20 @@ class CompileIfItPays(Callback):
             self.choice = replace(self.choice, undecided=None, why=self.choice.why | {"compile": against})
             say(f"speed: not compiled ({against})")
             return
-        self._marks, self._since = [], time.perf_counter()
+        self._marks = []
         self.choice = replace(self.choice, undecided=None, compile="default", why=self.choice.why | {"compile": why})
         say(f"speed: compiled from step {trainer.global_step} on ({why})")
         self.acceleration.compile(trainer.global_step)
         self._tell(trainer)
 
-    def _look_back(self, trainer: pl.Trainer, compiled_ms: float) -> None:
-        """A compiled step that turns out to be slower is given up."""
-        self._done(trainer, compiled_ms, self._compile_s)
+    def _look_back(self, trainer: pl.Trainer, compiled_ms: float, gap_ms: float) -> None:
+        """A compiled step that turns out to be slower is given up.
+
+        Compiling and recording took the time of the batches that are left out. What lies between batches, such as a validation, is no
+        part of it.
+        """
+        compile_s = sum(self.clock.between(begin, end) for begin, end, _ in self._marks[:-TIMED]) / 1e3
+        self._done(trainer, compiled_ms + gap_ms, compile_s)
         slower = compiled_ms > self._figures.step_ms
         words = f"a compiled step takes {compiled_ms:.3g} ms, another {self._figures.step_ms:.3g}"
         if (reason := agreed(words if slower else None)) is not None and self.acceleration.compiled.given_up is None:
@@ -100,6 +98,7 @@ class CompileIfItPays(Callback):
             part(trainer)
 
     def _done(self, trainer: pl.Trainer, compiled_ms: float | None = None, compile_s: float | None = None) -> None:
+        """compiled_ms: of a compiled step and the gap behind it."""
         self._marks = None
         if self.notebook is not None and trainer.local_rank == 0 and self.acceleration.compiled.given_up is None:
             self.notebook.write(self._figures, compiled_ms, compile_s)

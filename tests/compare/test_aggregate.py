@@ -330,6 +330,22 @@ def test_different_versions_of_pytorch_are_said():
     assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
 
 
+def test_speeds_of_several_hosts_or_commits_are_said_to_be_so():
+    """Of a run that is not compared by speed, neither counts."""
+
+    def ran(setting, host, commit, *, dirty=False, **changed):
+        environment = {"torch": "2.15.0", "host": host, "git": commit, "git_dirty": dirty}
+        return [replace(run, environment=environment, **changed) for run in seeds(setting, [0.95, 0.951, 0.952])]
+
+    control = ran("fp32-dense", "aaaaaa", 40 * "1")
+    here, there = ran("amp-dense", "aaaaaa", 40 * "1"), ran("amp-dense", "bbbbbb", 40 * "2", dirty=True)
+    assert only(compared([*control, *here]))[0].notes == ()
+    assert only(compared([*control, *there]))[0].notes == (
+        "speeds are compared over 2 hosts of one kind", "speeds are compared over several commits of mpx: 1111111, 2222222 with changes",
+    )  # fmt: skip
+    assert not any("speeds are" in note for note in only(compared([*control, *ran("amp-dense", "b", "2", exclusive=None)]))[0].notes)
+
+
 def any_ways(rng):
     return tuple(
         served(

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from made_runs import CONTROL, compared, only, record, seeds, write
 
@@ -130,6 +131,27 @@ def test_a_comparison_that_is_not_the_planned_one_says_so():
 
 def test_looks_change_nothing_without_a_plan():
     assert decision(compared([*CONTROL, *seeds("amp-dense", BASE[:5])])).look is None
+
+
+def test_a_study_by_rounds_hardly_ever_misses_a_loss_of_the_margin():
+    """Each setting goes on as long as compare names a further look. Together they err in at most 5 % of studies; of 150, in 13 at 2.5
+    standard errors. With a test at 5 % after each round they err in about a fifth."""
+    plan, random, wrong, seeds_used = Plan(0.01, 0.95, "auto", 20, 5), np.random.default_rng(0), 0, []
+    for _ in range(150):
+        loss = {"fp32-dense": 0.0, "amp-dense": 0.01, "tf32-dense": 0.01}
+        values = {name: 0.9 - less + 0.007 * random.standard_normal(plan.max_seeds) for name, less in loss.items()}
+        counts = dict.fromkeys(values, plan.sizes[0])
+        further = True
+        while further:
+            runs = [run for name, count in counts.items() for run in seeds(name, values[name][:count].tolist(), looks=plan.text)]
+            rows = only(compared(runs))[1]
+            looks = {name: row.decision.look.further for name, row in rows.items() if row.decision}
+            further = {name: count for name, count in looks.items() if count}
+            counts |= further | ({"fp32-dense": max(further.values())} if further else {})
+        wrong += any(row.decision.verdict is Verdict.NO_LOSS for row in rows.values() if row.decision)
+        seeds_used += counts.values()
+    assert wrong <= 13
+    assert np.mean(seeds_used) < 0.75 * plan.max_seeds
 
 
 def test_two_plans_in_one_study_are_refused():

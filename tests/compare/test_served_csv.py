@@ -1,5 +1,6 @@
 """served.csv, beside results.csv: written and read without loss, and one line for a file that mpx did not write."""
 
+import csv
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,10 @@ from made_runs import AMP, CONTROL, compared, only, served
 
 from mpx.compare import results, served_csv
 from mpx.compare.served_csv import with_served
+from mpx.csv_file import to_text
 from mpx.errors import UserError
 
-WAYS = (served("fp16", 5000.0, value=0.1 + 0.2), served("int8", 1 / 3, sparse=True, exclusive=None, accurate=False))
+WAYS = (served("fp16", 5000.0, value=0.1 + 0.2), served("int8", 1 / 3, sparse=True, host="torch 2.15.0", exclusive=None, accurate=False))
 RUNS = [replace(run, served=WAYS) for run in CONTROL]
 
 
@@ -19,6 +21,13 @@ def test_without_loss(tmp_path):
     again = with_served(bare, tmp_path / "results.csv")
     assert [run.served for run in again] == [run.served for run in (*RUNS, *AMP)]
     assert only(compared(again))[0].serve_verdict == only(compared([*RUNS, *AMP]))[0].serve_verdict != ""
+
+
+def test_an_older_file_has_no_hosts(tmp_path):
+    rows = list(csv.DictReader(served_csv.to_csv(RUNS).splitlines()))
+    (tmp_path / "served.csv").write_text(to_text([name for name in rows[0] if name != "host"], rows))
+    again = with_served(CONTROL, tmp_path / "results.csv")
+    assert {(served.way.format, served.place.host) for run in again for served in run.served} == {("fp16", None), ("int8", None)}
 
 
 def test_the_columns_of_results_csv_stay(tmp_path):

@@ -6,6 +6,7 @@ from operator import attrgetter
 import pytest
 from made_runs import AMP, CONTROL, compared, made, only, seeds, served
 
+from mpx.compare.served import places
 from mpx.compare.verdict import Outcome, fastest_to_serve, fastest_to_train
 
 ACCURACIES = [run.metrics["test/accuracy"] for run in AMP]
@@ -170,8 +171,23 @@ def test_a_setting_that_was_served_elsewhere_is_named_and_not_compared():
     third = [replace(run, precision="amp_bf16", served=(served("bf16", 1e6, batch=(1, 512)),)) for run in AMP]
     runs = [replace(run, served=(served("fp16", 5000.0 + run.seed),)) for run in (*CONTROL, *AMP)]
     group = only(compared([*runs, *third]))[0]
-    assert group.served_at == ("NVIDIA H200", 256)
+    assert group.served_at == ("NVIDIA H200", 256, None)
     assert group.serve_verdict.endswith("; not compared: amp_bf16-dense (at batch size 512 on NVIDIA H200).")
+
+
+def test_a_setting_that_was_served_with_another_driver_is_named_and_not_compared():
+    here, there = "driver 580, torch 2.11.0", "driver 570, torch 2.11.0"
+    runs = [replace(run, served=(served("fp16", 5000.0 + run.seed, host=here),)) for run in CONTROL]
+    runs += [replace(run, served=(served("fp16", 9000.0 + run.seed, host=here if run.seed else there),)) for run in AMP]
+    group, rows = only(compared(runs))
+    assert rows["amp-dense"].serve.n == 4
+    assert "samples/s over 4 of 5 seeds at batch size 256 on NVIDIA H200" in group.serve_verdict
+    assert list(places(group).values()) == [f"NVIDIA H200 ({there})", f"NVIDIA H200 ({here})"]
+    runs = [replace(run, served=(served("fp16", 9000.0, host=there if run.precision == "amp" else None),)) for run in (*CONTROL, *AMP)]
+    assert only(compared(runs))[0].serve_verdict == (
+        "Fastest to serve: no verdict, only fp32-dense counts at batch size 256 on NVIDIA H200; "
+        f"not compared: amp-dense (measured with {there}, not unknown versions)."
+    )
 
 
 @pytest.mark.parametrize(("inaccurate", "words"), [(None, "Dense INT8"), (3, "Dense FP16")])

@@ -21,7 +21,7 @@ from mpx.measure.exclusive import cpu_busy, exclusive, judge
 from mpx.version import parse_status
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
-HARDWARE = ["cpu", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
+HARDWARE = ["cpu", "host", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
 NAMES = [*SOFTWARE, *HARDWARE, "command", "started_at"]
 
 
@@ -43,6 +43,16 @@ def test_no_host_name():
     del found["command"]  # may hold paths that the user typed
     assert socket.gethostname() not in found.values()
     assert "hostname" not in found
+    assert found["host"] is None or re.fullmatch("[0-9a-f]{6}", found["host"])
+
+
+def test_hosts_are_told_apart(monkeypatch, tmp_path):
+    found = []
+    for boot in ("one", "one", "another"):
+        (tmp_path / "boot_id").write_text(boot)
+        monkeypatch.setattr("mpx.measure.environment.BOOT", tmp_path / "boot_id")
+        found.append(environment()["host"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_fast_enough_for_every_run():

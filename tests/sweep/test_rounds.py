@@ -72,6 +72,7 @@ def test_only_undecided_settings_and_their_control_go_on(sweep, capsys):
     while jobs := looks.further_jobs(SETTINGS):
         trained.append(numbers(jobs))
         train(jobs)
+        assert [job[-1] for job in jobs] == sorted((job[-1] for job in jobs), key=lambda word: int(word.partition("=")[2]))
     first, second = [0, 1, 2, 3], [4, 5, 6, 7]
     assert trained[:2] == [{"fp32": first, "amp": first, "tf32": first}, {"fp32": second, "tf32": second}]
     assert len(trained) == 3

@@ -1,0 +1,68 @@
+"""README's measured results, computed from the committed rows without mpx. test_readme.py holds README to what measured.py writes."""
+
+import csv
+import re
+from statistics import fmean, median
+
+import numpy as np
+import pytest
+from documents import README, text
+from experiment import EXPERIMENTS
+from scipy import stats
+
+TASKS = [("resnet18", "cifar10"), ("resnet18", "fashion_mnist"), ("bert_small", "sst2"), ("lstm", "sst2")]
+WORDS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
+PART = text(README).partition("<!-- measured -->")[2].partition("<!-- end of measured -->")[0]
+
+
+def rows(table, **wanted):
+    with open(EXPERIMENTS / table, newline="") as file:
+        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())]
+
+
+def column(found, name):
+    return np.array([float(row[name]) for row in sorted(found, key=lambda row: int(row["seed"]))])
+
+
+@pytest.mark.parametrize("number", range(len(TASKS)), ids=["-".join(task) for task in TASKS])
+def test_a_column(number):
+    model, data = TASKS[number]
+    cells = [re.split(r" \| ", line.strip("| "))[number + 1] for line in PART.strip().splitlines()[2:7]]
+    formats = {name: rows("precision_grid/results.csv", model=model, data=data, precision=name) for name in WORDS}
+    accuracy, rate, took = (
+        {name: column(found, key) for name, found in formats.items()} for key in ("test/accuracy", "train_samples_per_s", "time_to_train_s")
+    )
+    for name in WORDS:  # none of them loses a point
+        less = accuracy[name] - accuracy["fp32"] + 0.01
+        assert np.ptp(less) < 1e-12 or stats.ttest_1samp(less, 0, alternative="greater").pvalue < 0.05 / 3
+    long, here = max(rate, key=lambda name: rate[name].mean()), min(took, key=lambda name: took[name].mean())
+    change = 100 * np.subtract(*(
+        column(rows("sparsity_grid/results.csv", model=model, data=data, sparsity=name), "test/accuracy") for name in ("2of4", "dense")
+    ))  # fmt: skip
+    half = stats.t.ppf(0.975, len(change) - 1) * stats.sem(change)
+    assert cells == [
+        f"{100 * accuracy['fp32'].mean():.1f} %",
+        f"{WORDS[long]}; {WORDS[here]}",
+        f"{rate[long].mean() / rate['fp32'].mean():.2f}",
+        f"{took['fp32'].mean() / took[long].mean():.2f}",
+        f"{change.mean():+.2f} ({change.mean() - half:+.2f} to {change.mean() + half:+.2f})".replace("-", "−"),
+    ]
+
+
+@pytest.mark.parametrize(("contender", "words"), [("lightning", "Lightning's defaults"), ("hand", "a loop tuned by hand")])
+def test_the_rivals(contender, words):
+    counted = [row for row in rows("speed/results.csv", section="rivals") if row["samples_per_s"] and not row["rejected"]]
+    assert len({(row["host"], row["commit"], row["device"]) for row in counted}) == 1
+    of = {}
+    for row in counted:
+        of.setdefault((row["model"], row["precision"], row["contender"]), []).append(float(row["samples_per_s"]))
+    ratios = [median(of[*task, "mpx"]) / median(values) for (*task, who), values in of.items() if who == contender]
+    assert f"mpx trains {min(ratios):.2f} to {max(ratios):.2f} times as fast as {words}" in PART
+
+
+def test_two_gpus():
+    of = {}
+    for row in rows("scaling/results.csv", contender="mpx"):
+        of.setdefault((row["model"], row["gpus"]), []).append(float(row["samples_per_s"]))
+    ratios = [fmean(values) / fmean(of[model, "1"]) for (model, gpus), values in of.items() if gpus == "2"]
+    assert f"train {min(ratios):.2f} to {max(ratios):.2f} times as fast as one" in PART
