@@ -28,6 +28,7 @@ from mpx.deploy.build import Trained, in_format
 from mpx.deploy.kernels import Kernel, dense_kernels
 from mpx.deploy.measure import Samples, finite
 from mpx.deploy.products import Fp8, Quantised
+from mpx.deploy.recurrent import apart
 from mpx.errors import UserError
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
@@ -86,6 +87,7 @@ def finetuned(found: Trained, tuning: Tuning, operands: Operands, val: Samples) 
         torch.manual_seed(tuning.seed)
         model = in_format(found, mode, val.device).requires_grad_()
         weights = dict(model.named_parameters())
+        model = apart(model, operands.largest)
         round_operands(model, operands)
         try:
             before, after, best = _train(model, tuning, found, val, weights)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpx.data import load
-from mpx.deploy import calibrate, finetune, onnx
+from mpx.deploy import calibrate, finetune, onnx, recurrent
 from mpx.deploy.build import Trained
 from mpx.deploy.finetune import Operands, Tuning, finetuned, round_operands, tuning_of
 from mpx.deploy.kernels import Kernel
@@ -159,6 +159,38 @@ def test_zeros_are_zero_in_what_is_served(spoilt, better):
     arrays = [numpy_helper.to_array(value) for value in load_model_from_string(content).graph.initializer]
     (array,) = (a if a.shape == tuple(after.shape) else a.T for a in arrays if a.dtype == numpy.int8 and a.size == after.numel())
     assert (array[(after == 0).numpy()] == 0).all()
+
+
+def test_projections_of_an_lstm_are_trained_rounded():
+    """As on a GPU, where they are layers. What comes back is an nn.LSTM, whose zeros have stayed."""
+    data = load(DIGITS)
+    torch.manual_seed(0)
+    model = build(settings("model/lstm", hidden_size=32, dropout=0.0), data.spec).eval().requires_grad_(False)
+    for weight in model.lstm.parameters():
+        weight.mul_(mask_2of4(weight) if weight.dim() == 2 and weight.shape[1] % 4 == 0 else 1)
+    val, before = Samples(data.val, "image", DIGITS, CPU), copy.deepcopy(model.state_dict())
+    names = recurrent.projections(model, val.batch(2))
+    assert names == ["lstm.weight_ih_l0", "lstm.weight_ih_l1"]
+    with torch.no_grad():
+        ranges = calibrate.ranges(recurrent.apart(model, names), lambda: [val.batch(100)], "int8")
+    assert ranges.keys() == {*names, "classifier"}
+    inputs = val.batch(100)[:, 0]  # rows of pixels
+    assert 0.5 * inputs.abs().max() < ranges[names[0]] <= inputs.abs().max()
+    tuning = Tuning(2.0, OmegaConf.create(ADAMW | {"lr": 0.01}), DIGITS, 0.0, 0)
+    found, said = finetuned(Trained(model, data), tuning, Operands("int8", ranges, torch.float32), val)
+    assert said["kept"]
+    assert said["after"]["val/accuracy"] > said["before"]["val/accuracy"] + 0.1
+    after = found.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not any(torch.equal(before[name], value) for name, value in after.items())
+    assert all(is_2of4(after[name]) for name in names)
+    rounded = recurrent.apart(found.model, names)
+    round_operands(rounded, Operands("int8", ranges, torch.float32))
+    with torch.no_grad():
+        losses = [val.evaluate(one, 100, "val")["val/loss"] for one in (found.model, rounded)]
+    assert losses[1] == pytest.approx(said["after"]["val/loss"], rel=1e-6)
+    assert losses[0] != pytest.approx(said["after"]["val/loss"], rel=1e-4)
 
 
 def test_the_model_is_left_as_it_is_where_no_epoch_helps(spoilt):
