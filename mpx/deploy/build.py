@@ -64,7 +64,6 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
         raise UserError(
             f"run={folder} has data._target_={config['data'].get('_target_')}, and mpx.deploy runs no code that a record names."
         )
-    refuse_task(config["data"])
     try:
         data = load(config["data"])
         model = build(config["model"], data.spec)
@@ -88,18 +87,11 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
 
 def own(ckpt: str, config: dict[str, Any]) -> Trained:
     """Build the model of the user's settings and load the tensors of the user's file. Raises UserError if they are another model's."""
-    refuse_task(config["data"])
     data = load(config["data"])
     model = build(config["model"], data.spec)
     if has_averages(load_weights(Path(ckpt), model, "ckpt")):
         raise UserError(f"ckpt={ckpt} is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER.")
     return Trained(model.eval().requires_grad_(False), data)
-
-
-def refuse_task(data: dict[str, Any]) -> None:
-    """Raise UserError for a task that is not judged by accuracy or perplexity, since serving judges a format by these alone."""
-    if (task := data.get("task", "classification")) != "classification":
-        raise UserError(f"data.task={task} is not served yet: mpx.deploy takes data.task=classification, and language models.")
 
 
 def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> None:

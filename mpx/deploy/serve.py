@@ -34,6 +34,7 @@ from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import BATCH_NORM
 from mpx.settings.deploy import QUANTISED, listed
+from mpx.training.tasks import judged_by
 
 CPU = torch.device("cpu")
 
@@ -58,7 +59,7 @@ def serve(
             # PyTorch does not join BF16 weights.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             data, settings = as_trained.data, record["config"]["data"]
-            test, val = (opened.enter_context(Samples(split, data.spec.kind, settings, device)) for split in (data.test, data.val))
+            test, val = (opened.enter_context(Samples(split, data.spec, settings, device)) for split in (data.test, data.val))
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())
@@ -66,7 +67,7 @@ def serve(
             prepared = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                callers = Callers(format, device, test.kind, partial(inputs, MODES["fp32"], CPU))
+                callers = Callers(format, device, data.spec.kind, partial(inputs, MODES["fp32"], CPU))
                 files = programs(kinds, prepared.found, mode, callers, test, prepared.references, announce)
                 dense, x = in_format(prepared.found, mode, device), cast(test.batch(sizes[-1]), mode)
                 choice = choose(dense, x, format, weights, wanted, callers, prepared.ranges, announce, prepared.projections)
@@ -168,8 +169,10 @@ def _measured(
             raise UserError(f"batch={size} is not possible by backend={backend}: {reason_of(refused)}. Leave that size out.") from refused
         speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
     announce(f"{backend}, accuracy on the test set")
+    name, goal = judged_by(test.spec)
     return {
         "metrics": finite(test.evaluate(lambda x: served(cast(x, mode)), size)),
+        "metric": {"name": f"test/{name}", "goal": goal},
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
         "test_samples": len(test),
         "speed": speed,

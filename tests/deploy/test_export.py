@@ -66,7 +66,7 @@ def tested(deploy):
     def load():
         record = json.loads((deploy.folder / "result.json").read_text())
         found = trained(deploy.folder, record, None)
-        with Samples(found.data.test, found.data.spec.kind, record["config"]["data"], torch.device("cpu")) as samples:
+        with Samples(found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
             x, y = zip(*samples.batches(50), strict=True)
         return found.model, torch.cat(x), torch.cat(y)
 

@@ -85,7 +85,7 @@ def spoilt():
     data = load(DIGITS)
     torch.manual_seed(0)
     model = build(settings("model/mlp", widths=[64, 32]), data.spec)
-    x, y = next(Samples(data.train, "image", DIGITS, CPU).batches(len(data.train)))
+    x, y = next(Samples(data.train, data.spec, DIGITS, CPU).batches(len(data.train)))
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     for _ in range(60):
         optimizer.zero_grad()
@@ -100,7 +100,7 @@ def spoilt():
         first.weight[:, 0] += change
         first.weight[:, 1:4] = 0  # and so the pattern holds
         first.bias -= change * black[0]
-    return Trained(model.eval().requires_grad_(False), data), Samples(data.val, "image", DIGITS, CPU)
+    return Trained(model.eval().requires_grad_(False), data), Samples(data.val, data.spec, DIGITS, CPU)
 
 
 def settings(path, **changes):
@@ -168,7 +168,7 @@ def test_projections_of_an_lstm_are_trained_rounded():
     model = build(settings("model/lstm", hidden_size=32, dropout=0.0), data.spec).eval().requires_grad_(False)
     for weight in model.lstm.parameters():
         weight.mul_(mask_2of4(weight) if weight.dim() == 2 and weight.shape[1] % 4 == 0 else 1)
-    val, before = Samples(data.val, "image", DIGITS, CPU), copy.deepcopy(model.state_dict())
+    val, before = Samples(data.val, data.spec, DIGITS, CPU), copy.deepcopy(model.state_dict())
     names = recurrent.projections(model, val.batch(2))
     assert names == ["lstm.weight_ih_l0", "lstm.weight_ih_l1"]
     with torch.no_grad():
