@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
     *, format: str, weights: str, backend: str, batch: list[int], export: str | list[str], finetune: dict[str, float],
-    target: str | None, ckpt: str | None,
+    target: str | list[str] | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`.
 

@@ -32,7 +32,7 @@ DEPLOY = {
     "accelerator": choice("auto", "cpu", "gpu"),
     "finetune.epochs": number(0, example=1),
     "finetune.lr_share": number(0, open_low=True, example=0.01),
-    "target": text(also=(None,), example="my_net.Net"),
+    "target": either(text(also=(None,), example="my_net.Net"), many(text(example="my_net.Net"), least=1, example="[my_net.Net]")),
 }
 NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
@@ -69,7 +69,7 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     if settings["finetune"]["epochs"]:
         raise UserError("finetune.epochs needs the settings of a training: it is for run=FOLDER. Use finetune.epochs=0.")
     if settings["target"] is not None:
-        raise UserError(f"target={settings['target']} is for runs. Leave it out: model._target_ names the class here.")
+        raise UserError(f"target={', '.join(listed(settings['target']))} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
     check_model(model, data["kind"], family(data), data.get("task", "classification"))
     check_data(data)
