@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpx.compare.deployed import device_of
-from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import tested_whole
 from mpx.measure.exclusive import BUSY
@@ -48,7 +48,7 @@ def _line(row: Row) -> list[str]:
         _value(row["metrics"], row["metric"]["name"]),
         _rate(first["latency_ms_p50"]),
         _rate(last["serve_samples_per_s"]),
-        number(row["weights_gib"] * 1024, ".2f"),
+        _mib(row["weights_gib"]),
     ]
 
 
@@ -147,7 +147,12 @@ def _rate(value: float) -> str:
 
 
 def _size(gib: float) -> str:
-    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.2f} MiB"
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{_mib(gib)} MiB"
+
+
+def _mib(gib: float) -> str:
+    """A small file has more decimals, since 0.00 would be none."""
+    return number(gib * 1024, digits(gib * 1024, 2))
 
 
 def _memory(memory: dict[str, Any]) -> str:
