@@ -26,7 +26,7 @@ DEPLOY = {
     "out": text(also=(None,), example="served"),
     "format": one_or_more(choice(*FORMATS)),
     "weights": one_or_more(choice("auto", "dense", "2of4")),
-    "backend": choice("auto", "eager", "compile", "autotune", "graph", "onnx"),
+    "backend": choice("auto", "eager", "compile", "autotune", "graph", "tensorrt", "onnx"),
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
@@ -40,10 +40,6 @@ WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's wo
 
 def check_deploy(settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file."""
-    if settings.get("backend") == "tensorrt":
-        raise UserError(
-            "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune, which fuses layers and searches kernels on a GPU, or auto."
-        )
     for key, value in leaves(settings):
         check_value(key, value, DEPLOY | MODEL | DATA, "mpx.deploy")
     given = [key for key in (*NEEDED_WITH_CKPT, "out") if settings.get(key) is not None]

@@ -27,8 +27,7 @@ MISTAKES = [
     (["run=.", "weights=[]"], "weights=[] must be one of auto, dense, 2of4, or a list of these."),
     (["run=.", "format=[fp32,fp64]"], "format=['fp32', 'fp64'] must be one of"),
     (["run=nowhere/*/seed*"], "run=nowhere/*/seed* matches no folder (seen from "),
-    (["run=.", "backend=tensorrt"], "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune"),
-    (["run=.", "backend=trt"], "backend=trt must be one of auto, eager, compile, autotune, graph, onnx."),
+    (["run=.", "backend=trt"], "backend=trt must be one of auto, eager, compile, autotune, graph, tensorrt, onnx."),
     (["run=.", "batch=[]"], "batch=[] must be a list of at least 1, each a whole number of at least 1. For example batch=[1,64,256]."),
     (["run=.", "batch=[1,0]"], "batch=[1, 0] must be a list"),
     (["run=.", "batch=[a]"], "batch=['a'] must be a list"),
@@ -74,6 +73,7 @@ UNMET = [
     (["format=int8", "backend=eager"], "backend=eager: on a CPU, INT8 products are ONNX Runtime's."),
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
+    (["backend=tensorrt"], "backend=tensorrt: TensorRT needs a CUDA device. Use backend=auto or eager."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom or data=custom that import it, as run="),
 ]
 
