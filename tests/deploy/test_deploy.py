@@ -75,6 +75,8 @@ def test_row(deploy):
         assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
+    assert row["exclusive"] is None  # so that compare does not count its speed
+    assert "shared" in row["exclusive_reason"]
     assert row["memory"]["peak_rss_gib"] > 0
     assert row["exports"] == {}
     assert row["environment"]["torch"] == torch.__version__
