@@ -2,6 +2,7 @@
 
 import copy
 import json
+from itertools import pairwise
 
 import numpy
 import pytest
@@ -76,6 +77,29 @@ def test_zeros_stay_zero_at_every_step(optimizer):
         assert is_2of4(weight)
         assert is_2of4(model[0].weight)
     assert (weight - start)[~away].abs().min() > 0
+
+
+def steps_of(model, batches, lr, smoothing=0.0, task="classification"):
+    tuning = Tuning(1, OmegaConf.create(SGD | {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "lr": lr}), {}, smoothing, 0)
+    yield from finetune._steps(model, tuning, iter(batches), len(batches), task)
+
+
+def test_the_learning_rate_falls_to_zero():
+    model, batch = nn.Linear(4, 3), (torch.randn(8, 4), torch.randint(0, 3, (8,)))
+    weights = [model.weight.detach().clone()]
+    for _ in steps_of(model, [batch] * 10, 1e-3):
+        weights.append(model.weight.detach().clone())
+    moved = [(after - before).norm().item() for before, after in pairwise(weights)]
+    assert [move / moved[0] for move in moved] == pytest.approx([1 - step / 10 for step in range(10)], rel=0.02)
+
+
+def test_norms_keep_their_statistics_and_labels_are_smoothed():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    x, y = torch.randn(8, 4) + 5, torch.randint(0, 3, (8,))
+    expected = cross_entropy(copy.deepcopy(model).eval()(x), y, label_smoothing=0.2).item()
+    (loss,) = steps_of(model, [(x, y)], 0.1, smoothing=0.2)
+    assert loss.item() == pytest.approx(expected)
+    assert model[0].running_mean.tolist() == [0, 0, 0, 0]
 
 
 @pytest.fixture(scope="module")

@@ -311,6 +311,14 @@ def test_the_size_of_an_lstm_is_that_of_what_serves_it(times):
     assert model.lstm.weight_hh_l0 is plain[1]
 
 
+def test_which_layers_are_said_to_be_sparse_and_quantised():
+    kernels = {"a": Kernel("bf16"), "b": Kernel("int8"), "c": Kernel("int8", EPILOGUES[0]), "d": Kernel("bf16", EPILOGUES[0])}
+    table = [kernel_times.Layer(name, (4, 4)) for name in "abcde"]
+    found = serve._chosen(choose.Choice(nn.Linear(2, 2), "graph", kernels, table, {}, {}), None)
+    assert (found["sparse_layers"], found["quantised_layers"]) == (["c", "d"], ["b", "c"])
+    assert [layer["served"] for layer in found["layers"]] == [*map(str, kernels.values()), OWN_KERNEL]
+
+
 def test_plans_of_an_lstm(times):
     found = list(measured(Recurrent().eval(), "int8", shape=(4, 9, 32), projections=PROJECTIONS).values())
     both, linear = {*PROJECTIONS, "out"}, {"out"}
