@@ -64,7 +64,7 @@ def _title(setting: Record) -> str:
 
 def _judged(record: Record) -> Metric:
     declared, metrics = record["metric"], record["metrics"]
-    known = is_text(declared.get("name")) and declared.get("goal") in GOALS
+    known = is_text(declared.get("name")) and declared.get("goal") in (*GOALS,)  # it may be unhashable
     return judged_by(metrics, *((declared["name"], declared["goal"]) if known else (None, None)))
 
 
