@@ -31,6 +31,35 @@ def test_the_table_says_what_its_rows_say():
     assert found.endswith("a GPU, torch 2.11. Epochs of training: net_set 3.\n\nnet_set, Sparse BF16, asp: format=bf16: no layer")
 
 
+def test_what_the_card_says_of_serving_is_what_the_rows_say():
+    with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
+        rows = [found for found in csv.DictReader(file) if found["accuracy"] and found["trained_accuracy"]]
+    apart = max(abs(100 * (float(found["accuracy"]) - float(found["trained_accuracy"]))) for found in rows)
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    assert f"each run as served, in FP16 and in INT8, is within {apart:.2f} points of its own test after training" in words
+
+
+def test_what_the_card_says_of_speed_is_what_the_rows_say():
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    rates: dict[str, dict[str, float]] = {}
+    with open(EXPERIMENTS / "served" / "speed.csv", newline="") as file:
+        for found in csv.DictReader(file):
+            backend, _, plan = found["candidate"].rpartition(", ")
+            name = f"{found['format']} {plan}" if backend in ("graph", "compile") else backend
+            rates.setdefault(found["model"], {})[name] = max(float(found["samples_per_s"]), rates.get(found["model"], {}).get(name, 0))
+    for model, label in (("bert_large", "BERT-large"), ("bert_base", "BERT-base"), ("resnet50", "ResNet-50")):
+        found, dense = rates[model], rates[model]["bf16 own kernels"]
+        sparse = found["bf16 fastest kernels"]
+        assert f"| {label} | {dense:,.0f} | {sparse:,.0f} ({sparse / dense:.2f}) |" in words
+        for plan in ("int8 dense kernels", "int8 fastest kernels", "fp8 dense kernels"):
+            assert plan not in found or f"| {found[plan]:,.0f} ({found[plan] / dense:.2f}) |" in words
+    with open(EXPERIMENTS / "served" / "cpu.csv", newline="") as file:
+        times = [(found["format"], found["backend"], float(found["latency_ms_p50"])) for found in csv.DictReader(file)]
+    eager = min(ms for fmt, backend, ms in times if backend == "eager")
+    (int8,) = (ms for fmt, _, ms in times if fmt == "int8")
+    assert f"INT8 {int8:.0f}. So INT8 is at least {eager / int8:.1f} times as fast as eager FP32" in words
+
+
 def test_what_the_pages_say_of_the_recipes_is_what_the_rows_say():
     made = script("served/accuracy_card.py")
     with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from mpx.compare.commands import portable
 from mpx.compare.comparison import RESUMED, Run, Served
 from mpx.compare.defaults import settings
-from mpx.compare.deployed import cpu, read_served
+from mpx.compare.deployed import cpu, judged_by, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions
@@ -121,7 +121,7 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         run = _figures(record, name)
         if (found := wrong(run)) is not None:
             raise ValueError(f"{found[0]} is {found[1]!r}")
-        served, aside = read_served(folder, run.metrics)
+        served, aside = read_served(folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal))
         predictions, no_predictions = read_predictions(folder, record)
         run = replace(run, served=served, serve_samples_per_s=_counting(served, record), predictions=predictions)
         return run, aside + no_predictions

@@ -55,7 +55,7 @@ class Served:
 
     place: ServingPlace
     way: Way
-    metrics: dict[str, float]  # of METRICS
+    metrics: dict[str, float]  # of METRICS, and the one that the run is judged by
     latency_ms_p50: float
     latency_ms_p99: float
     samples_per_s: float

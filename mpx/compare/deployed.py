@@ -1,12 +1,12 @@
 """Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is left out, with the reason."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import HOST, METRICS, Served, ServingPlace, Way, usual_metric
+from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, Way, metric_of, usual_metric
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
@@ -18,8 +18,8 @@ MAX_DEVICE_NAME = 200  # characters of a device's name
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
 
 
-def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Served, ...], list[str]]:
-    """(the rows of the folder's deploy.json, why others are left out). trained: the run's own metrics."""
+def read_served(folder: Path, trained: Mapping[str, float], judged: Metric) -> tuple[tuple[Served, ...], list[str]]:
+    """(the rows of the folder's deploy.json, why others are left out). trained: the run's own metrics. judged: the one it is judged by."""
     if not (folder / DEPLOYED).is_file():
         return (), []
     try:
@@ -31,15 +31,15 @@ def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Serve
     found, aside = [], []
     for number, row in enumerate(rows, start=1):
         try:
-            served = _served(row)
-            found.append(replace(served, accurate=_as_accurate(served.metrics, trained)))
+            served = _served(row, {*METRICS, judged.name})
+            found.append(replace(served, accurate=_as_accurate(served.metrics, trained, judged)))
         except DAMAGED as error:
             aside.append(f"{DEPLOYED}, row {number}, was not written by mpx ({in_short(error)})")
     return tuple(found), aside
 
 
-def _served(row: dict[str, Any]) -> Served:
-    """Without `accurate`. Raises one of DAMAGED."""
+def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
+    """With these metrics, without `accurate`. Raises one of DAMAGED."""
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
@@ -47,7 +47,7 @@ def _served(row: dict[str, Any]) -> Served:
     served = Served(
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
-        metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
+        metrics={name: value for name in sorted(metrics) if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
         latency_ms_p99=smallest["latency_ms_p99"],
         samples_per_s=largest["serve_samples_per_s"],
@@ -93,10 +93,17 @@ def cpu(environment: Mapping[str, Any]) -> str | None:
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name
 
 
-def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float]) -> bool:
-    name = usual_metric(trained)
+def judged_by(trained: Mapping[str, float], name: str | None, goal: str | None) -> Metric:
+    """The metric of this name by which a run is judged; of a record that declares none, the perplexity or else the accuracy."""
+    if name is not None and goal is not None:
+        return metric_of(name, goal)
+    return METRICS[usual_metric(trained)]
+
+
+def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float], judged: Metric) -> bool:
+    name = judged.name
     if name not in trained or name not in served:
         return False
-    if METRICS[name].relative:
+    if judged.relative:
         return served[name] <= trained[name] * (1 + SERVED_WITHIN)
     return served[name] >= trained[name] - SERVED_WITHIN

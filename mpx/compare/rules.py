@@ -63,7 +63,9 @@ def is_layer(layer: Mapping[str, Any]) -> bool:
 
 
 def metric_fits(name: str, value: Any) -> bool:
-    """name: of METRICS."""
+    """Whether it can be a value of this metric, of METRICS or of another task of mpx."""
+    if name not in METRICS:
+        return is_figure(value, -MAX_NUMBER, MAX_NUMBER)
     return is_figure(value, 0, MAX_NUMBER if METRICS[name].relative else 1)
 
 

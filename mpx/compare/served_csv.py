@@ -17,18 +17,21 @@ KINDS = {  # fields of ServingPlace, Way and Served
     "tuned": bool, "exclusive": bool, "accurate": bool,
 }  # fmt: skip
 HEADS = {"smallest": "latency_batch", "largest": "throughput_batch"}  # where the column has another name than the field
-COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)
+COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)  # then those of other metrics, which have a slash
 
 
 def to_csv(runs: Iterable[Run]) -> str:
     """A header, and one row per way in which a run was served. Unknown values are empty."""
-    return to_text(COLUMNS, (_row(run, served) for run in runs for served in run.served))
+    runs = list(runs)
+    others = sorted({name for run in runs for served in run.served for name in served.metrics.keys() - METRICS.keys()})
+    columns = (*COLUMNS, *others)
+    return to_text(columns, (dict(zip(columns, _values(run, served, others), strict=True)) for run in runs for served in run.served))
 
 
-def _row(run: Run, served: Served) -> dict[str, str]:
+def _values(run: Run, served: Served, others: list[str]) -> list[str]:
     fields = vars(served.place) | vars(served.way) | vars(served)
     values = [*(fields[name] for name in KINDS), *map(served.metrics.get, METRICS), *(fields[name] for name in FIGURES)]
-    return dict(zip(COLUMNS, [*key_of(run), *map(written, values)], strict=True))
+    return [*key_of(run), *map(written, [*values, *map(served.metrics.get, others)])]
 
 
 def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
@@ -43,7 +46,7 @@ def _served(row: dict[str, str]) -> Served:
 
     values = {name: read(name, kind) for name, kind in KINDS.items()} | {name: read(name, float) for name in FIGURES}
     place, way = (kind(*(values.pop(name) for name in kind.__dataclass_fields__)) for kind in (ServingPlace, Way))
-    metrics = {name: value for name in METRICS if (value := read(name, float)) is not None}
+    metrics = {name: value for name in row if "/" in name and (value := read(name, float)) is not None}
     served = Served(place, way, metrics, **values)
     if (what := wrong(served)) is not None or None in (way.sparse, way.tuned, served.accurate):
         raise ValueError(f"{what[0]} is {what[1]!r}" if what else "a field is empty")

@@ -30,8 +30,8 @@ class SelfAttention(nn.Module):
     def __init__(self, plain: nn.MultiheadAttention):
         super().__init__()
         self.heads, self.batch_first = plain.num_heads, plain.batch_first
-        self.in_proj = _linear(plain.in_proj_weight, plain.in_proj_bias)
-        self.out_proj = _linear(plain.out_proj.weight, plain.out_proj.bias)
+        self.in_proj = linear_of(plain.in_proj_weight, plain.in_proj_bias)
+        self.out_proj = linear_of(plain.out_proj.weight, plain.out_proj.bias)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
@@ -73,9 +73,10 @@ def split(model: nn.Module, x: Tensor) -> nn.Module:
             return model
 
 
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear_of(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
+    """A layer with these parameters themselves."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-    layer.weight, layer.bias = nn.Parameter(weight, False), None if bias is None else nn.Parameter(bias, False)
+    layer.weight, layer.bias = weight, bias
     return layer
 
 

@@ -1,5 +1,6 @@
-"""Ways to call a model: layer by layer, compiled, replayed from a CUDA graph, or by ONNX Runtime (onnx.py)."""
+"""Ways to call a model: layer by layer, compiled, replayed from a CUDA graph, by TensorRT, or by ONNX Runtime (onnx.py)."""
 
+import importlib.util
 from collections.abc import Callable, Iterable
 
 import torch
@@ -13,6 +14,7 @@ from mpx.errors import UserError, one_line
 from mpx.machine import builds_kernels
 from mpx.measure.memory import reset_peak
 from mpx.private.torch_modules import compiler_errors
+from mpx.settings.extras import install
 
 REFUSED = (RuntimeError, *compiler_errors())  # raised by a model that cannot be compiled or recorded
 COMPILED = {  # options of torch.compile
@@ -25,8 +27,14 @@ COMPILED = {  # options of torch.compile
             "max_autotune_report_choices_stats": False,
         }
     },
+    "tensorrt": {  # without these options, PyTorch computes what TensorRT fails to build, and any five operations in a row or fewer
+        "backend": "torch_tensorrt",
+        "options": {"pass_through_build_failures": True, "min_block_size": 1, "use_explicit_typing": True},
+    },
 }
+SLOW = ("autotune", "tensorrt")  # they take minutes
 ONNX_FORMATS = ("fp32", "int8")
+TENSORRT_FORMATS = ("tf32", "fp16", "bf16")  # it multiplies FP32 in TF32
 WARMUP = 3  # calls before a recording, to load, compile and choose kernels
 
 
@@ -49,7 +57,7 @@ def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
     if not there:
         raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({missing['onnx']}). Install it, or use format=fp32.")
     if requested == "auto":
-        return [name for name in there if name != "autotune"]  # it takes minutes
+        return [name for name in there if name not in SLOW]
     if missing[requested] is not None:
         raise UserError(f"backend={requested}: {missing[requested]}. Use backend=auto or {there[0]}.")
     return [requested]
@@ -63,6 +71,7 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
         "eager": None,
         **dict.fromkeys(COMPILED, no_compiler),
         "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
+        "tensorrt": _no_tensorrt(fmt, on_cpu),
         "onnx": onnx.missing() if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
     }
     if on_cpu and fmt == "int8":
@@ -70,6 +79,21 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
     if on_cpu and fmt not in ONNX_FORMATS:
         missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
     return missing
+
+
+def _no_tensorrt(fmt: str, on_cpu: bool) -> str | None:
+    if on_cpu:
+        return "TensorRT needs a CUDA device"
+    if fmt not in TENSORRT_FORMATS:
+        return f"mpx calls TensorRT in {', '.join(TENSORRT_FORMATS)}, not in {fmt}"
+    absent = importlib.util.find_spec("torch_tensorrt") is None
+    return f"torch_tensorrt is not installed; {install('tensorrt')} brings it" if absent else None
+
+
+def _import_tensorrt() -> None:
+    """Its import makes torch.compile know TensorRT. Raises RuntimeError if TensorRT's own libraries are not there."""
+    with onnx.as_runtime_errors(), onnx.quiet():
+        importlib.import_module("torch_tensorrt")
 
 
 class Callers:
@@ -105,14 +129,20 @@ class Served:
 
     def __init__(self, model: nn.Module, backend: str, device: torch.device):
         self.model, self.backend = model, backend
-        self.recorded = backend != "eager" and device.type == "cuda"
+        self.recorded = backend not in ("eager", "tensorrt") and device.type == "cuda"
+        self.prepared: set[tuple[int, ...]] = set()  # shapes, if TensorRT serves them
         self.recordings: dict[tuple[int, ...], Recording] = {}
         self.call: Callable[[Tensor], Tensor] = model
         if backend in COMPILED:
             quiet()
+            if backend == "tensorrt":
+                _import_tensorrt()
             self.call = torch.compile(model, dynamic=False, **COMPILED[backend])
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.backend == "tensorrt" and x.shape not in self.prepared:
+            self.model(x)  # as below
+            self.prepared.add(x.shape)
         if not self.recorded:
             return self.call(x)
         count = len(x)

@@ -18,6 +18,7 @@ from mpx.runs.checkpoint import changed_data, read_checkpoint
 from mpx.runs.folder import LAST, RESULT
 from mpx.runs.weights import has_averages, load_averages, load_weights
 from mpx.settings.data import OWN_FAMILIES
+from mpx.settings.deploy import listed
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # raised for settings and weights that mpx did not write
@@ -53,18 +54,14 @@ def _mode(fmt: str, device: torch.device) -> Mode:
     return MODES[MODE.get(fmt, "fp32" if device.type == "cpu" else "bf16_true")]  # GPUs with BF16 have INT8
 
 
-def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained:
+def trained(folder: Path, record: dict[str, Any], target: str | list[str] | None) -> Trained:
     """Build the model of the run in `folder` and load its weights. Runs no code from the folder.
 
-    target: the class of a model=custom, as the user confirms it. Raises UserError for settings or files that mpx did not write.
+    target: what a model=custom and data=custom import, as the user confirms it.
+    Raises UserError for settings or files that mpx did not write.
     """
     config = record["config"]
-    _refuse_code(folder, config["model"], target)
-    if config["data"].get("family") == "custom":
-        raise UserError(
-            f"run={folder} has data._target_={config['data'].get('_target_')}, and mpx.deploy runs no code that a record names."
-        )
-    refuse_task(config["data"])
+    _refuse_code(folder, config, [] if target is None else listed(target))
     try:
         data = load(config["data"])
         model = build(config["model"], data.spec)
@@ -88,7 +85,6 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
 
 def own(ckpt: str, config: dict[str, Any]) -> Trained:
     """Build the model of the user's settings and load the tensors of the user's file. Raises UserError if they are another model's."""
-    refuse_task(config["data"])
     data = load(config["data"])
     model = build(config["model"], data.spec)
     if has_averages(load_weights(Path(ckpt), model, "ckpt")):
@@ -96,19 +92,20 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
     return Trained(model.eval().requires_grad_(False), data)
 
 
-def refuse_task(data: dict[str, Any]) -> None:
-    """Raise UserError for a task that is not judged by accuracy or perplexity, since serving judges a format by these alone."""
-    if (task := data.get("task", "classification")) != "classification":
-        raise UserError(f"data.task={task} is not served yet: mpx.deploy takes data.task=classification, and language models.")
-
-
-def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> None:
-    """Raise UserError if building the model would import or run code that the record names and the user does not."""
-    theirs = model.get("_target_") if model.get("family") == "custom" else None
-    if target != theirs:
-        if theirs is None:
-            raise UserError(f"target={target} is for runs with model=custom, and run={folder} is none. Leave it out.")
-        raise UserError(f"run={folder} has model._target_={theirs}. Importing it runs its code: confirm that by target={theirs}.")
+def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> None:
+    """Raise UserError if building the model or loading the data would import or run code that the record names and the user does not."""
+    model = config["model"]
+    theirs = {f"{group}._target_": config[group].get("_target_") for group in ("model", "data") if config[group].get("family") == "custom"}
+    if (other := next((key for key, name in theirs.items() if name not in confirmed), None)) is not None:
+        every = ",".join(map(str, theirs.values()))
+        raise UserError(
+            f"run={folder} has {other}={theirs[other]}. Importing it runs its code: confirm that by "
+            f"target={every if len(theirs) == 1 else f'[{every}]'}."
+        )
+    if (more := next((name for name in confirmed if name not in theirs.values()), None)) is not None:
+        raise UserError(
+            f"target={more} is for runs with model=custom or data=custom that import it, as run={folder} does not. Leave it out."
+        )
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
 

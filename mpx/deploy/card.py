@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import METRICS, Metric, Served, usual_metric
-from mpx.compare.deployed import read_served
-from mpx.compare.rules import MAX_RATE, is_figure
+from mpx.compare.comparison import GOALS, Metric, Served
+from mpx.compare.deployed import judged_by, read_served
+from mpx.compare.rules import MAX_RATE, is_figure, is_text
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
@@ -20,7 +20,7 @@ from mpx.whole_file import write_whole
 
 CONFIDENCE = 0.95
 VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
-PARTS = ("setting", "config", "metrics", "sparsity", "environment")  # of result.json
+PARTS = ("setting", "config", "metrics", "metric", "sparsity", "environment")  # of result.json
 Record = dict[str, Any]
 
 
@@ -35,13 +35,13 @@ def write_card(folder: Path, record: Record) -> None:
 def card(folder: Path, record: Record) -> str:
     """record: any JSON object with `config`. Unknown values are shown as unknown."""
     record = {name: _dict(record.get(name)) for name in PARTS}
-    rows = rows_of(folder)
+    rows, metric = rows_of(folder), _judged(record)
     command = str(record["environment"].get("command") or "# unknown")
     parts = [
         f"# {_title(record['setting'])}",
-        "\n".join(f"- {line}" for line in _facts(record, rows)),
+        "\n".join(f"- {line}" for line in _facts(record, rows, metric)),
         "## Served",
-        in_markdown(_served(folder, record)),
+        in_markdown(_served(folder, record, metric)),
         *_files(rows),
         "## How to load it",
         _code("bash", f"python -m mpx.deploy {typed_text('run', str(folder))}"),
@@ -62,15 +62,22 @@ def _title(setting: Record) -> str:
     return f"{model} on {data}, {precision}-{sparsity}, seed {seed}"
 
 
-def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
+def _judged(record: Record) -> Metric:
+    declared, metrics = record["metric"], record["metrics"]
+    known = is_text(declared.get("name")) and declared.get("goal") in (*GOALS,)  # it may be unhashable
+    return judged_by(metrics, *((declared["name"], declared["goal"]) if known else (None, None)))
+
+
+def _facts(record: Record, rows: list[Record], metric: Metric) -> Iterator[str]:
     data, trainer = (_dict(record["config"].get(part)) for part in ("data", "trainer"))
     licence = LICENCES.get(str(data.get("family") or data.get("name")), "unknown")
     yield f"Data: {_text(record['setting'].get('data'))}. Licence: {licence}."
-    if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
-        yield f"Test perplexity after training: {number(perplexity, '.2f')}."
+    value = record["metrics"].get(metric.name)
+    if metric.name == "test/accuracy":
+        found = _accuracy(_figure(value, most=1.0), _samples(rows) if tested_whole(trainer) else None)
     else:
-        accuracy = _figure(record["metrics"].get("test/accuracy"), most=1.0)
-        yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if tested_whole(trainer) else None)}."
+        found = number(_figure(value), metric.spec)
+    yield f"{_text(metric.words.capitalize())} after training: {found}."
     yield _sparsity(record["sparsity"])
 
 
@@ -100,10 +107,9 @@ def _accuracy(share: float | None, samples: int | None) -> str:
     return f"{share:.4f} ({low:.4f} to {high:.4f}, {CONFIDENCE * 100:g} % confidence, {samples:,} samples)"
 
 
-def _served(folder: Path, record: Record) -> Table:
-    trained = {name: value for name in METRICS if (value := _figure(record["metrics"].get(name))) is not None}
-    metric = METRICS[usual_metric(trained)]
-    found, _ = read_served(folder, trained)
+def _served(folder: Path, record: Record, metric: Metric) -> Table:
+    value = _figure(record["metrics"].get(metric.name))
+    found, _ = read_served(folder, {} if value is None else {metric.name: value}, metric)
     heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
     rows = [_line(one, metric) for one in found]
     return Table("", [*words("served as", "on"), *map(Column, heads)], rows)

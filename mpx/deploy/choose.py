@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -36,16 +36,17 @@ class Choice:
 
 def choose(
     dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[str], call_by: Callable[[nn.Module, str], Call],
-    ranges: Mapping[str, float], announce: Announce,
+    ranges: Mapping[str, float], announce: Announce, projections: Collection[str] = (),
 ) -> Choice:  # fmt: skip
     """x: the largest batch, as the model takes it. weights: dense, 2of4 or auto. ranges: of the layers' inputs, for int8 and fp8.
+    projections: of LSTMs that can be layers.
 
     Raises UserError for 2of4, int8 or fp8 if no layer supports it.
     """
     if x.is_cuda:
         announce("layers")
-    table = layers(dense, x, fmt, sparse=weights != "dense")
-    ways = plans(table, fmt if x.is_cuda else "fp32", weights)  # on a CPU, INT8 is the backend's
+    table = layers(dense, x, fmt, sparse=weights != "dense", projections=projections)
+    ways = plans(table, fmt if x.is_cuda else "fp32", weights, projections)  # on a CPU, INT8 is the backend's
     fastest, most, rates, refused = None, 0.0, {}, {}
     for plan, backend in (candidates := list(product(ways, backends))):
         name = backend if len(ways) == 1 else f"{backend}, {plan}"
@@ -76,8 +77,9 @@ def choose(
     return Choice(*fastest, table, rates, refused)
 
 
-def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Kernel]]:
-    """The plans that are worth measuring on the whole model, by name. A plan says which kernel replaces which layer.
+def plans(table: list[Layer], fmt: str, weights: str, projections: Collection[str] = ()) -> dict[str, dict[str, Kernel]]:
+    """The plans that are worth measuring on the whole model, by name. A plan says which kernel replaces which layer. One that takes
+    projections from cuDNN, whose recurrence is faster, is measured without them, too.
 
     Raises UserError if no layer supports what is requested.
     """
@@ -97,6 +99,8 @@ def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Ker
         found = {"own kernels": {}, "fastest dense kernels": dense}
     if weights == "auto":
         found["fastest kernels"] = _fastest(table, lambda kernel: True)
+    others = {name: {layer: kernel for layer, kernel in plan.items() if layer not in projections} for name, plan in found.items()}
+    found |= {f"{name}, LSTMs by cuDNN": plan for name, plan in others.items() if plan}
     different: dict[str, dict[str, Kernel]] = {}
     for name, plan in found.items():
         if plan not in different.values():

@@ -28,14 +28,17 @@ from mpx.deploy.build import Trained, in_format
 from mpx.deploy.kernels import Kernel, dense_kernels
 from mpx.deploy.measure import Samples, finite
 from mpx.deploy.products import Fp8, Quantised
+from mpx.deploy.recurrent import apart
 from mpx.errors import UserError
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.settings.values import check_value, leaves
+from mpx.spec import Spec
 from mpx.training.loss import loss_of
 from mpx.training.optimizer import build_optimizer
+from mpx.training.tasks import monitored
 
 LINES = 5  # of progress in an epoch
 Metrics = dict[str, float]
@@ -86,6 +89,7 @@ def finetuned(found: Trained, tuning: Tuning, operands: Operands, val: Samples) 
         torch.manual_seed(tuning.seed)
         model = in_format(found, mode, val.device).requires_grad_()
         weights = dict(model.named_parameters())
+        model = apart(model, operands.largest)
         round_operands(model, operands)
         try:
             before, after, best = _train(model, tuning, found, val, weights)
@@ -147,17 +151,17 @@ def _train(
     model: nn.Module, tuning: Tuning, found: Trained, val: Samples, weights: Mapping[str, Tensor]
 ) -> tuple[Metrics, Metrics, dict[str, Tensor] | None]:
     """(metrics before training, metrics of the best epoch, its weights). The weights are None if no epoch is better than no training."""
-    data, score = tuning.data, partial(_score, kind=val.kind)
+    data, score = tuning.data, partial(_score, spec=val.spec)
 
     def look(when: str) -> Metrics:
         with evaluating(model), torch.no_grad():
             return _say(when, val.evaluate(model, data["eval_batch_size"], "val"))
 
     before, looks, best = look("before"), [], None
-    with Samples(found.data.train, val.kind, data, val.device, tuning.seed) as train:
+    with Samples(found.data.train, val.spec, data, val.device, tuning.seed) as train:
         loader = TrainLoader(train.reader, len(train), data["batch_size"], tuning.seed)
         steps = max(1, round(tuning.epochs * len(loader)))
-        for step, loss in enumerate(_steps(model, tuning, islice(_batches(loader), steps), steps), 1):
+        for step, loss in enumerate(_steps(model, tuning, islice(_batches(loader), steps), steps, val.spec.task), 1):
             done = f"epoch {step / len(loader):.3g}/{tuning.epochs:g}"
             if step % math.ceil(len(loader) / LINES) == 0:
                 _say(done, {"loss": loss.item()})
@@ -174,7 +178,9 @@ def _batches(loader: TrainLoader) -> Iterator[tuple[Tensor, Tensor]]:
         yield from loader
 
 
-def _steps(model: nn.Module, tuning: Tuning, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> Iterator[Tensor]:
+def _steps(
+    model: nn.Module, tuning: Tuning, batches: Iterator[tuple[Tensor, Tensor]], steps: int, task: str = "classification"
+) -> Iterator[Tensor]:
     """The loss of each step. Zero weights of matrices get no gradient, and hence no momentum."""
     optimizer = build_optimizer(model, tuning.optimizer)
     schedule = LinearLR(optimizer, 1.0, 0.0, steps)
@@ -184,7 +190,7 @@ def _steps(model: nn.Module, tuning: Tuning, batches: Iterator[tuple[Tensor, Ten
         if isinstance(layer, NORM_WITH_STATISTICS):
             layer.eval()
     for x, y in batches:
-        loss = loss_of(model(x), y, tuning.label_smoothing)
+        loss = loss_of(model(x), y, tuning.label_smoothing, task)
         optimizer.zero_grad()
         loss.backward()
         for weight, away in pruned:
@@ -195,9 +201,10 @@ def _steps(model: nn.Module, tuning: Tuning, batches: Iterator[tuple[Tensor, Ten
         yield loss.detach()
 
 
-def _score(metrics: Metrics, kind: str) -> tuple[float, ...]:
-    """A sort key, larger is better: by accuracy, then by loss; for language models by loss alone, as in training."""
-    return (-metrics["val/loss"],) if kind == "lm" else (metrics["val/accuracy"], -metrics["val/loss"])
+def _score(metrics: Metrics, spec: Spec) -> tuple[float, float]:
+    """A sort key, larger is better: by what best.ckpt goes by in training, then by the loss."""
+    name, goal = monitored(spec)
+    return (metrics[name] if goal == "max" else -metrics[name], -metrics["val/loss"])
 
 
 def _say(when: str, metrics: Metrics) -> Metrics:

@@ -1,7 +1,7 @@
 """Time each layer that multiplies with each kernel that could serve it, in a CUDA graph; and replace layers by chosen kernels."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mpx.deploy.backends import Recording, reason_of
 from mpx.deploy.hooks import forward_hooks
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
+from mpx.deploy.recurrent import Lstm, apart
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
 from mpx.sparsity.kernels import unsupported_layer
@@ -55,30 +56,31 @@ class Layer:
         return found
 
 
-def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer]:
+def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool, projections: Collection[str] = ()) -> list[Layer]:
     """A row for every weight of the model that multiplies, timed if other kernels can serve it. x: the largest batch.
 
-    sparse: time 2:4 kernels, too.
+    sparse: time 2:4 kernels, too. projections: of LSTMs, which are timed as layers.
     """
     found: dict[str, Layer] = {}
     possible: dict[str, list[Kernel]] = {}
+    parts = apart(model, projections)
     for weight in weights(model, PATTERN, Rules(shape="any")):
-        name = weight.layer
+        holder, name = (parts, weight.name) if weight.name in projections else (model, weight.layer)
         shape = tuple(weight.parameter.shape)
-        if (reason := _unfit(model, name, weight.reason, x.device)) is not None:
+        if (reason := _unfit(holder, name, weight.reason, x.device)) is not None:
             found[weight.name.removesuffix(".weight")] = Layer(weight.name.removesuffix(".weight"), shape, reason=reason)
             continue
-        layer = model.get_submodule(name)
+        layer = parts.get_submodule(name)
         (dense, why), (two, reason) = dense_kernels(layer, fmt), sparse_kernels(layer, fmt, x.device) if sparse else ([], None)
         found[name] = Layer(name, shape, reason=reason, refused={} if why is None else {fmt: why})
         possible[name] = [*dense, *two]
-    inputs = _inputs(model, x, list(possible))
+    inputs = _inputs(parts, x, list(possible))
     measured: dict[tuple, Layer] = {}  # layers of the same shape are timed once
     for name, kernels in possible.items():
         if name not in inputs:
             found[name] = replace(found[name], reason="its weight is used without calling the layer")
             continue
-        layer, like = model.get_submodule(name), inputs[name]
+        layer, like = parts.get_submodule(name), inputs[name]
         key = (type(layer), layer.extra_repr(), like.shape, like.stride(), tuple(kernels))
         if key not in measured and kernels:
             measured[key] = _measured(found[name], layer, like, kernels)
@@ -93,9 +95,12 @@ def with_kernels(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping
     ranges: of the layers' inputs, for quantised kernels. A layer without one only gets zeros.
     """
     memo = {id(value): value for value in (*model.parameters(), *model.buffers())}
-    copied = copy.deepcopy(model, memo)
+    copied = apart(copy.deepcopy(model, memo), chosen)
     for name, kernel in chosen.items():
-        copied.set_submodule(name, kernel.serve(model.get_submodule(name), ranges.get(name, 1.0)))
+        copied.set_submodule(name, kernel.serve(copied.get_submodule(name), ranges.get(name, 1.0)))
+    for layer in copied.modules():
+        if isinstance(layer, Lstm):
+            layer.leave_cudnns_memory()
     return copied
 
 

@@ -14,6 +14,7 @@ from mpx.data.resident import ResidentReader
 from mpx.data.splits import Images, Texts, Windows
 from mpx.data.workers import WorkerReader
 from mpx.measure.timing import median_time
+from mpx.spec import Spec
 from mpx.training.meters import Meters
 
 BUDGET_S = 1.0  # seconds for the latency, and for the throughput, of one batch size
@@ -55,8 +56,8 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 class Samples:
     """A split of a data set on `device`, as a context, since it may have worker processes. seed: of the training data's augmentation."""
 
-    def __init__(self, split: Split, kind: str, settings: dict[str, Any], device: torch.device, seed: int = 0):
-        self.kind, self.split, self.device = kind, split, device
+    def __init__(self, split: Split, spec: Spec, settings: dict[str, Any], device: torch.device, seed: int = 0):
+        self.spec, self.split, self.device = spec, split, device
         loader, _ = choose_loader(settings["loader"], split.nbytes, device)
         reader, how = (ResidentReader, ()) if loader == "resident" else (WorkerReader, (settings["workers"],))
         self.reader = reader(split, seed, device, *how)
@@ -74,10 +75,10 @@ class Samples:
 
     def evaluate(self, call: Call, size: int, stage: str = "test") -> dict[str, float]:
         """The metrics that training logs in this stage, in batches of `size` and a smaller last one."""
-        meters = Meters().to(self.device)
+        meters = Meters(self.spec.task, self.spec.classes).to(self.device)
         for x, y in self.batches(size):
             meters.add(call(x), y)
-        return {f"{stage}/{name}": value.item() for name, value in meters.take(self.kind).items()}
+        return {f"{stage}/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
 
     def __enter__(self) -> Self:
         return self

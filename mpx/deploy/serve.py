@@ -25,6 +25,7 @@ from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
+from mpx.deploy.recurrent import apart, projections
 from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
@@ -33,6 +34,7 @@ from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import BATCH_NORM
 from mpx.settings.deploy import QUANTISED, listed
+from mpx.training.tasks import judged_by
 
 CPU = torch.device("cpu")
 
@@ -40,7 +42,7 @@ CPU = torch.device("cpu")
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
     *, format: str, weights: str, backend: str, batch: list[int], export: str | list[str], finetune: dict[str, float],
-    target: str | None, ckpt: str | None,
+    target: str | list[str] | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`.
 
@@ -57,7 +59,7 @@ def serve(
             # PyTorch does not join BF16 weights.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             data, settings = as_trained.data, record["config"]["data"]
-            test, val = (opened.enter_context(Samples(split, data.spec.kind, settings, device)) for split in (data.test, data.val))
+            test, val = (opened.enter_context(Samples(split, data.spec, settings, device)) for split in (data.test, data.val))
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())
@@ -65,10 +67,10 @@ def serve(
             prepared = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                callers = Callers(format, device, test.kind, partial(inputs, MODES["fp32"], CPU))
+                callers = Callers(format, device, data.spec.kind, partial(inputs, MODES["fp32"], CPU))
                 files = programs(kinds, prepared.found, mode, callers, test, prepared.references, announce)
                 dense, x = in_format(prepared.found, mode, device), cast(test.batch(sizes[-1]), mode)
-                choice = choose(dense, x, format, weights, wanted, callers, prepared.ranges, announce)
+                choice = choose(dense, x, format, weights, wanted, callers, prepared.ranges, announce, prepared.projections)
                 del dense, x  # they must not count as memory if other weights are served
                 measured = _measured(choice, callers, mode, test, prepared.references, announce)
                 algorithms.stop()  # in a container NVML shows the host's process ids, and its child would count as another process
@@ -91,12 +93,13 @@ def serve(
 class Prepared:
     """A model that can be served in one format.
 
-    references: its outputs in FP32, by batch size. ranges: of its layers' inputs, for 8 bits on a GPU. tuned: the entry of its fine-tuning
-    for deploy.json.
+    references: its outputs in FP32, by batch size. projections: of its LSTMs that other kernels can serve. ranges: of its layers' inputs,
+    for 8 bits on a GPU. tuned: the entry of its fine-tuning for deploy.json.
     """
 
     found: Trained
     references: dict[int, Tensor]
+    projections: list[str]
     ranges: dict[str, float]
     tuned: dict[str, Any] | None
 
@@ -106,15 +109,17 @@ def _prepare(
     calibration: Callable[[], Iterator[Tensor]], sizes: list[int],
 ) -> Prepared:  # fmt: skip
     references, device = _references(as_trained, test, sizes), test.device
-    found = _in_layers(as_trained, test.batch(2).cpu(), device)
+    x = test.batch(2).cpu()
+    found = _in_layers(as_trained, x, device)
+    parts = projections(found.model, x) if device.type == "cuda" else []
     if fmt not in QUANTISED or (device.type == "cpu" and tuning is None):
-        return Prepared(found, references, {}, None)
+        return Prepared(found, references, parts, {}, None)
     with float32_matmuls(mode, emulate=False):
-        ranges = calibrate.ranges(in_format(found, mode, device), calibration, fmt)
+        ranges = calibrate.ranges(apart(in_format(found, mode, device), parts), calibration, fmt)
         if tuning is None:
-            return Prepared(found, references, ranges, None)
+            return Prepared(found, references, parts, ranges, None)
         found, tuned = finetuned(found, tuning, Operands(fmt, ranges, mode.weights), val)
-    return Prepared(found, _references(found, test, sizes), ranges, tuned)
+    return Prepared(found, _references(found, test, sizes), parts, ranges, tuned)
 
 
 def _chosen(choice: Choice, callers: Callers) -> dict[str, Any]:
@@ -164,8 +169,10 @@ def _measured(
             raise UserError(f"batch={size} is not possible by backend={backend}: {reason_of(refused)}. Leave that size out.") from refused
         speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
     announce(f"{backend}, accuracy on the test set")
+    name, goal = judged_by(test.spec)
     return {
         "metrics": finite(test.evaluate(lambda x: served(cast(x, mode)), size)),
+        "metric": {"name": f"test/{name}", "goal": goal},
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
         "test_samples": len(test),
         "speed": speed,
@@ -191,4 +198,4 @@ def _weights(as_trained: Trained, prepared: Prepared, choice: Choice, fmt: str, 
         layers = dict.fromkeys(name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d)))
     else:
         layers = {name: prepared.ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
-    return weights_file(model, fmt, layers, record)
+    return weights_file(apart(model, layers), fmt, layers, record)

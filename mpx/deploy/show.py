@@ -4,9 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mpx.compare.comparison import usual_metric
 from mpx.compare.deployed import device_of
-from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import tested_whole
 from mpx.measure.exclusive import BUSY
@@ -28,7 +27,7 @@ def show(row: Row, record: dict[str, Any]) -> None:
 
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
     """One table of several rows, with the figures that matter for a choice. rows: each with its run's folder."""
-    metrics = {usual_metric(row["metrics"]) for _, row in rows}
+    metrics = {row["metric"]["name"] for _, row in rows}
     folders = {os.path.abspath(folder) for folder, _ in rows}  # a sweep may name some by relative paths
     several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
     heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
@@ -46,10 +45,10 @@ def _line(row: Row) -> list[str]:
         row["format"],
         f"{row['weights']}: {_weights(row)}" if row["weights"] == "auto" else _weights(row),
         row["backend"],
-        number(row["metrics"][usual_metric(row["metrics"])], ".4f"),
+        _value(row["metrics"], row["metric"]["name"]),
         _rate(first["latency_ms_p50"]),
         _rate(last["serve_samples_per_s"]),
-        number(row["weights_gib"] * 1024, ".2f"),
+        _mib(row["weights_gib"]),
     ]
 
 
@@ -88,9 +87,9 @@ def _layer(layer: Row) -> list[str]:
 
 def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     metrics, trained = row["metrics"], record.get("metrics", {})
-    name = usual_metric(metrics)
-    after = f", {number(trained[name], '.4f')} after training" if name in trained else ""
-    lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served{after}"]
+    name = row["metric"]["name"]
+    after = f", {_value(trained, name)} after training" if name in trained else ""
+    lines = [f"{name.replace('/', ' ')} {_value(metrics, name)} as served{after}"]
     if (tta := record["config"]["data"].get("tta", "none")) != "none":
         lines.append(f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one.")
     if after and not tested_whole(trainer := record["config"]["trainer"]):
@@ -110,7 +109,7 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MAX_LAYERS:
         lines.append(f"The table shows {MAX_LAYERS} of {measured} layers; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
-        lines.append(_tuning(tuned))
+        lines.append(_tuning(tuned, name.replace("test/", "val/")))
     rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
     others = "; ".join(f"{name} {_rate(rate)}" for name, rate in rates[1:])
     lines.append(f"Other ways, samples/s at the largest batch: {others}" if others else "")
@@ -124,20 +123,21 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     return list(filter(None, lines))
 
 
+def _value(metrics: Row, name: str) -> str:
+    """Errors of a regression may have any scale."""
+    return number(metrics[name], "#.4g" if name.endswith(("mse", "mae")) else ".4f")
+
+
 def _export(file: Row) -> str:
     metrics = file.get("metrics", {})
-    found = [f"{name.replace('/', ' ')} {number(value, '.4f')}" for name, value in metrics.items() if name != "test/loss"]
+    found = [f"{name.replace('/', ' ')} {_value(metrics, name)}" for name in metrics if name != "test/loss"]
     if "relative_error" in file:
         found.append(f"error to FP32 {number(file['relative_error'], '.1e')}")
     return ", ".join([f"{file['file']} {_size(file['bytes'] / GIB)}", *found])
 
 
-def _tuning(tuned: Row) -> str:
-    name = "val/perplexity" if "val/perplexity" in tuned["before"] else "val/accuracy"
-    changes = (
-        f"{key.replace('/', ' ')} {number(tuned['before'][key], '.4f')} → {number(tuned['after'][key], '.4f')}"
-        for key in (name, "val/loss")
-    )
+def _tuning(tuned: Row, name: str) -> str:
+    changes = (f"{key.replace('/', ' ')} {_value(tuned['before'], key)} → {_value(tuned['after'], key)}" for key in (name, "val/loss"))
     verdict = "served so" if tuned["kept"] else "no better, so the model is served without it"
     return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {', '.join(changes)}; {verdict}"
 
@@ -147,7 +147,12 @@ def _rate(value: float) -> str:
 
 
 def _size(gib: float) -> str:
-    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.2f} MiB"
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{_mib(gib)} MiB"
+
+
+def _mib(gib: float) -> str:
+    """A small file has more decimals, since 0.00 would be none."""
+    return number(gib * 1024, digits(gib * 1024, 2))
 
 
 def _memory(memory: dict[str, Any]) -> str:

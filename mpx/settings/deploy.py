@@ -26,13 +26,13 @@ DEPLOY = {
     "out": text(also=(None,), example="served"),
     "format": one_or_more(choice(*FORMATS)),
     "weights": one_or_more(choice("auto", "dense", "2of4")),
-    "backend": choice("auto", "eager", "compile", "autotune", "graph", "onnx"),
+    "backend": choice("auto", "eager", "compile", "autotune", "graph", "tensorrt", "onnx"),
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
     "finetune.epochs": number(0, example=1),
     "finetune.lr_share": number(0, open_low=True, example=0.01),
-    "target": text(also=(None,), example="my_net.Net"),
+    "target": either(text(also=(None,), example="my_net.Net"), many(text(example="my_net.Net"), least=1, example="[my_net.Net]")),
 }
 NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
@@ -40,10 +40,6 @@ WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's wo
 
 def check_deploy(settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file."""
-    if settings.get("backend") == "tensorrt":
-        raise UserError(
-            "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune, which fuses layers and searches kernels on a GPU, or auto."
-        )
     for key, value in leaves(settings):
         check_value(key, value, DEPLOY | MODEL | DATA, "mpx.deploy")
     given = [key for key in (*NEEDED_WITH_CKPT, "out") if settings.get(key) is not None]
@@ -69,7 +65,7 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     if settings["finetune"]["epochs"]:
         raise UserError("finetune.epochs needs the settings of a training: it is for run=FOLDER. Use finetune.epochs=0.")
     if settings["target"] is not None:
-        raise UserError(f"target={settings['target']} is for runs. Leave it out: model._target_ names the class here.")
+        raise UserError(f"target={', '.join(listed(settings['target']))} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
     check_model(model, data["kind"], family(data), data.get("task", "classification"))
     check_data(data)

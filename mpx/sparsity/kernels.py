@@ -26,7 +26,7 @@ def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.devi
     """
     reason = (
         unsupported_pattern(pattern.name)
-        or (None if may_be_self_attention(weight.module) else unsupported_layer(weight.module))
+        or (None if may_be_self_attention(weight.module) or _is_projection(weight) else unsupported_layer(weight.module))
         or unsupported_device(device)
         or NO_2OF4.get(fmt)
         or misfit(weight.parameter.shape, MULTIPLES[fmt], fmt)
@@ -53,6 +53,8 @@ def unsupported_layer(layer: nn.Module) -> str | None:
 
 def _no_kernel(layer: nn.Module) -> str:
     name = plain_class(layer).__name__
+    if has_projections(layer):
+        return "cuDNN computes the recurrence of an LSTM, and so the input projections of packed sequences, with dense weights only"
     if isinstance(layer, nn.RNNBase):
         return f"cuDNN computes the input projections and the recurrence of an {name} in one call, which takes dense weights only"
     if isinstance(layer, nn.MultiheadAttention):
@@ -65,6 +67,15 @@ def may_be_self_attention(layer: nn.Module) -> bool:
     if plain_class(layer) is not nn.MultiheadAttention:
         return False
     return layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
+
+
+def has_projections(layer: nn.Module) -> bool:
+    """Whether mpx.deploy can give it layers for its input projections."""
+    return plain_class(layer) is nn.LSTM and not layer.proj_size
+
+
+def _is_projection(weight: Weight) -> bool:
+    return has_projections(weight.module) and weight.name.rpartition(".")[2].startswith("weight_ih_")
 
 
 def unsupported_device(device: torch.device) -> str | None:

@@ -11,51 +11,57 @@ from started import start
 
 from mpx.compare.__main__ import main
 from mpx.compare.collect import collect
-from mpx.compare.deployed import read_served
+from mpx.compare.comparison import METRICS
+from mpx.compare.deployed import judged_by, read_served
 
-TRAINED = {"test/accuracy": 0.9}
+TRAINED, ACCURACY = {"test/accuracy": 0.9}, METRICS["test/accuracy"]
 
 
 def test_a_row(tmp_path):
     row = deployed_row(5000.0, sparse_layers=["fc"], backend="compile")
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
-    assert read_served(tmp_path, TRAINED) == ((served(sparse=True, backend="compile", value=0.9),), [])
+    assert read_served(tmp_path, TRAINED, ACCURACY) == ((served(sparse=True, backend="compile", value=0.9),), [])
 
 
 @pytest.mark.parametrize(("finetune", "tuned"), [(None, False), ({"kept": False}, False), ({"kept": True}, True)])
 def test_weights_that_were_fine_tuned_are_told_apart(tmp_path, finetune, tuned):
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(format="int8", finetune=finetune)]}))
-    ((found,), _) = read_served(tmp_path, TRAINED)
+    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
     assert found.way.tuned is tuned
 
 
 def test_on_a_cpu_threads_are_part_of_the_device(tmp_path):
     row = deployed_row(device="cpu", exclusive=None, environment={"device": None, "cpu": "a CPU", "threads": 2})
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
-    ((found,), _) = read_served(tmp_path, TRAINED)
+    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
     assert (found.place.device, found.exclusive) == ("a CPU, 2 threads", None)
 
 
 def test_the_driver_and_the_versions_are_part_of_the_place(tmp_path):
     row = deployed_row(environment={"device": [GPU], "cpu": "a CPU", "driver": "580", "torch": "2.11.0", "mpx": "0.1.0", "git": "abc"})
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row, deployed_row()]}))
-    assert [found.place.host for found in read_served(tmp_path, TRAINED)[0]] == ["cpu a CPU, driver 580, torch 2.11.0, mpx 0.1.0", None]
+    assert [found.place.host for found in read_served(tmp_path, TRAINED, ACCURACY)[0]] == ["cpu a CPU, driver 580, torch 2.11.0, mpx 0.1.0", None]
 
 
 @pytest.mark.parametrize(
-    ("trained", "metrics", "accurate"),
+    ("declared", "trained", "metrics", "accurate"),
     [
-        ({"test/accuracy": 0.9}, {"test/accuracy": 0.896}, True),
-        ({"test/accuracy": 0.9}, {"test/accuracy": 0.894}, False),
-        ({"test/accuracy": 0.9}, {"test/accuracy": None}, False),
-        ({"test/accuracy": 0.2, "test/perplexity": 100.0}, {"test/accuracy": 0.1, "test/perplexity": 100.4}, True),
-        ({"test/accuracy": 0.2, "test/perplexity": 100.0}, {"test/accuracy": 0.2, "test/perplexity": 100.6}, False),
-        ({}, {"test/accuracy": 0.9}, False),
+        ((None, None), {"test/accuracy": 0.9}, {"test/accuracy": 0.896}, True),
+        ((None, None), {"test/accuracy": 0.9}, {"test/accuracy": 0.894}, False),
+        (("test/accuracy", "max"), {"test/accuracy": 0.9}, {"test/accuracy": None}, False),
+        ((None, None), {"test/accuracy": 0.2, "test/perplexity": 100.0}, {"test/accuracy": 0.1, "test/perplexity": 100.4}, True),
+        (("test/perplexity", "min"), {"test/accuracy": 0.2, "test/perplexity": 100.0}, {"test/perplexity": 100.6}, False),
+        (("test/mse", "min"), {"test/mse": 8.0}, {"test/mse": 8.03}, True),
+        (("test/mse", "min"), {"test/mse": 8.0}, {"test/mse": 8.05}, False),
+        (("test/map", "max"), {"test/map": 0.8, "test/f1": 0.9}, {"test/map": 0.796, "test/f1": 0.1}, True),
+        (("test/f1", "max"), {"test/accuracy": 0.8, "test/f1": 0.9}, {"test/accuracy": 0.8, "test/f1": 0.894}, False),
+        ((None, None), {}, {"test/accuracy": 0.9}, False),
     ],
 )
-def test_as_accurate_as_after_training(tmp_path, trained, metrics, accurate):
+def test_as_accurate_as_after_training(tmp_path, declared, trained, metrics, accurate):
+    name, goal = declared
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(metrics=metrics)]}))
-    assert read_served(tmp_path, trained)[0][0].accurate is accurate
+    assert read_served(tmp_path, trained, judged_by(trained, name, goal))[0][0].accurate is accurate
 
 
 def at(**changed):
@@ -122,7 +128,7 @@ def test_any_value_of_any_field_is_read_or_set_aside(tmp_path_factory, key, valu
     else:
         row[key] = value
     (folder / "deploy.json").write_text(json.dumps({"rows": [row]}))
-    found, aside = read_served(folder, TRAINED)
+    found, aside = read_served(folder, TRAINED, ACCURACY)
     assert len(found) + len(aside) == 1
     assert all(reason.isprintable() for reason in aside)
 

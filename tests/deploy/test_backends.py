@@ -74,6 +74,16 @@ def test_latency_is_that_of_a_known_call(monkeypatch):
     assert found["latency_calls"] == len(calls) >= 10
 
 
+def test_throughput_is_that_of_a_known_call(monkeypatch):
+    """8 samples in 20 ms."""
+    import time
+
+    from mpx.deploy import measure
+
+    monkeypatch.setattr(measure, "BUDGET_S", 0.2)
+    assert 200 < measure.throughput(lambda x: time.sleep(0.02), torch.zeros(8, 3)) <= 400
+
+
 @pytest.mark.parametrize("values", [[1.0, float("nan")], [float("inf"), 1.0]])
 def test_an_error_that_is_not_finite_is_unknown(values):
     assert relative_error(torch.tensor(values), torch.ones(2)) is None

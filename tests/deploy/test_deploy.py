@@ -75,6 +75,8 @@ def test_row(deploy):
         assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
+    assert row["exclusive"] is None  # so that compare does not count its speed
+    assert "shared" in row["exclusive_reason"]
     assert row["memory"]["peak_rss_gib"] > 0
     assert row["exports"] == {}
     assert row["environment"]["torch"] == torch.__version__
@@ -163,6 +165,46 @@ def test_served_with_the_averages_that_were_tested(deploy):
     assert (done.code, rows) == (2, None)
     assert "is damaged (" in done.err
     assert "no average of " in done.err
+
+
+@pytest.mark.slow
+def test_data_of_the_users_own(train, tmp_path, monkeypatch):
+    """The function is called where the user names it, and must give the data of the training."""
+    from few_steps import FEW_STEPS
+
+    from mpx.deploy import measure
+
+    code = (
+        "import torch\nfrom torch import nn\n\n\ndef make(size):\n    y = torch.arange(size) % 4\n"
+        "    x = torch.linspace(0, 1, size * 64).view(size, 1, 8, 8) + y[:, None, None, None]\n"
+        "    return (x, y), (x[:30], y[:30]), (x[:67], y[:67])\n\n\ndef Net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))\n"
+    )
+    (tmp_path / "their_data.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    words = ("model=custom", "model._target_=their_data.Net", "data=custom", "data._target_=their_data.make", "+data.kwargs.size=100")
+    ran = train(*words, *FEW_STEPS, "trainer.limit_test_batches=1.0")
+    assert ran.code == 0, ran.err
+    del sys.modules["their_data"]
+    words = (f'run="{ran.folder}"', "accelerator=cpu", "batch=[8]", "backend=eager")
+    done = start(main, tmp_path, *words, "target=their_data.Net")
+    assert done.code == 2
+    assert (
+        "has data._target_=their_data.make. Importing it runs its code: confirm that by target=[their_data.Net,their_data.make]."
+        in done.err
+    )
+    assert "their_data" not in sys.modules
+    done = start(main, tmp_path, *words, "target=[their_data.Net,their_data.make]")
+    assert done.code == 0, done.err
+    (row,) = json.loads((ran.folder / "deploy.json").read_text())["rows"]
+    assert row["metrics"]["test/accuracy"] == ran.record["metrics"]["test/accuracy"]
+    assert row["metrics"]["test/loss"] == pytest.approx(ran.record["metrics"]["test/loss"], rel=1e-5)
+    (tmp_path / "their_data.py").write_text(code.replace("linspace(0, 1", "linspace(0, 2"))
+    del sys.modules["their_data"]
+    done = start(main, tmp_path, *words, "target=[their_data.Net,their_data.make]")
+    assert done.code == 2
+    assert "the train, val and test data are no longer those that it was trained on" in done.err
 
 
 @pytest.mark.slow

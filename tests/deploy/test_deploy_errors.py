@@ -27,12 +27,12 @@ MISTAKES = [
     (["run=.", "weights=[]"], "weights=[] must be one of auto, dense, 2of4, or a list of these."),
     (["run=.", "format=[fp32,fp64]"], "format=['fp32', 'fp64'] must be one of"),
     (["run=nowhere/*/seed*"], "run=nowhere/*/seed* matches no folder (seen from "),
-    (["run=.", "backend=tensorrt"], "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune"),
-    (["run=.", "backend=trt"], "backend=trt must be one of auto, eager, compile, autotune, graph, onnx."),
+    (["run=.", "backend=trt"], "backend=trt must be one of auto, eager, compile, autotune, graph, tensorrt, onnx."),
     (["run=.", "batch=[]"], "batch=[] must be a list of at least 1, each a whole number of at least 1. For example batch=[1,64,256]."),
     (["run=.", "batch=[1,0]"], "batch=[1, 0] must be a list"),
     (["run=.", "batch=[a]"], "batch=['a'] must be a list"),
     (["run=.", "batch=64"], "batch=64 must be a list"),
+    (["run=.", "target=[]"], "target=[] must be a text, or null; or a list of at least 1, each a text."),
     (["run=.", "accelerator=tpu"], "accelerator=tpu must be one of auto, cpu, gpu."),
     (["run=.", "export=tflite"], "export=tflite must be one of safetensors, pt2, onnx; or a list, each one of safetensors, pt2, onnx."),
     (["run=.", "export=[pt2,x]"], "export=['pt2', 'x'] must be one of safetensors, pt2, onnx; or a list"),
@@ -73,7 +73,8 @@ UNMET = [
     (["format=int8", "backend=eager"], "backend=eager: on a CPU, INT8 products are ONNX Runtime's."),
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
-    (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom"),
+    (["backend=tensorrt"], "backend=tensorrt: TensorRT needs a CUDA device. Use backend=auto or eager."),
+    (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom or data=custom that import it, as run="),
 ]
 
 
@@ -215,7 +216,11 @@ FOLDERS = {
     ),
     "data of the record's choice": (
         changed(config__data={"family": "custom", "_target_": "os.mkdir", "kwargs": {"path": "pwned"}}),
-        "has data._target_=os.mkdir, and mpx.deploy runs no code that a record names",
+        "has data._target_=os.mkdir. Importing it runs its code: confirm that by target=os.mkdir.",
+    ),
+    "model and data of the record's choice": (
+        changed(config__model=CUSTOM, config__data={"family": "custom", "_target_": "os.rmdir", "kwargs": {"path": "pwned"}}),
+        "Importing it runs its code: confirm that by target=[os.mkdir,os.rmdir].",
     ),
     "code in arguments": (
         changed(config__model={"family": "timm", "name": "resnet10t", "inputs": ["image"], "kwargs": {"_target_": "os.mkdir"}}),

@@ -63,12 +63,12 @@ def alone(folder, program, *absent):
 
 @pytest.fixture
 def tested(deploy):
-    """tested() -> the deployed run's model in FP32, and its test set's inputs and labels."""
+    """tested() -> the deployed run's model in FP32, and the inputs and labels of its test set, or of another split."""
 
-    def load():
+    def load(split="test"):
         record = json.loads((deploy.folder / "result.json").read_text())
         found = trained(deploy.folder, record, None)
-        with Samples(found.data.test, found.data.spec.kind, record["config"]["data"], torch.device("cpu")) as samples:
+        with Samples(getattr(found.data, split), found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
             x, y = zip(*samples.batches(50), strict=True)
         return found.model, torch.cat(x), torch.cat(y)
 
@@ -119,6 +119,7 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     accuracy = (out.argmax(-1) == y).double().mean().item()
     found = row["exports"]["onnx"]
     assert found["metrics"] == row["metrics"]
+    assert row["weights_gib"] * 2**30 == (folder / "model.onnx").stat().st_size
     trained = json.loads((deploy.folder / "result.json").read_text())["metrics"]
     assert accuracy == pytest.approx(trained["test/accuracy"], abs=0.05)
     threads = name == "lstm"  # among which ONNX Runtime divides an LSTM's batch, and finds a scale for each part
@@ -127,8 +128,21 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     assert found["relative_error"] == pytest.approx(relative_error(out, expected), rel=0.1 if threads else 1e-3)
     assert found["largest_difference"] == pytest.approx((out - expected).abs().max().item(), rel=0.5 if threads else 1e-3)
     assert 1e-4 < found["relative_error"] <= 0.1
-    if name in ("mlp", "resnet"):
+    if name == "mlp":
         same_weights(folder)
+        hidden = [torch.relu(model.layers[0](inputs.flatten(1))).max().item() for inputs in (tested("val")[1], x)]
+        assert hidden[0] != pytest.approx(hidden[1], rel=1e-3)
+        assert ranges(folder)["relu"] == pytest.approx(hidden[0], rel=1e-5)  # of the validation set, and not of the test set
+
+
+def ranges(folder):
+    """By name: the largest value that the scale of an activation allows, where none is negative."""
+    graph = onnx_files.load_model_from_string((folder / "model.onnx").read_bytes()).graph
+    return {
+        part.name.removesuffix("_scale"): 255 * numpy_helper.to_array(part).item()
+        for part in graph.initializer
+        if part.name.endswith("_scale") and not part.dims
+    }
 
 
 def same_weights(folder):
@@ -267,5 +281,8 @@ def test_differences_are_those_of_all_batches():
     for x in (torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 3.0], [0.0, 0.0]])):
         compared(x)
     assert compared.found() == {"relative_error": pytest.approx((27 / 25) ** 0.5), "largest_difference": 3.0}
+    compared.call = lambda x: x + 1
+    compared(torch.tensor([[0.0, 0.0]]))
+    assert compared.found() == {"relative_error": pytest.approx((29 / 25) ** 0.5), "largest_difference": 3.0}
     compared(torch.tensor([[float("nan"), 0.0]]))
     assert compared.found() == {"relative_error": None, "largest_difference": None}

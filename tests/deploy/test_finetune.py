@@ -2,6 +2,7 @@
 
 import copy
 import json
+from itertools import pairwise
 
 import numpy
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpx.data import load
-from mpx.deploy import calibrate, finetune, onnx
+from mpx.deploy import calibrate, finetune, onnx, recurrent
 from mpx.deploy.build import Trained
 from mpx.deploy.finetune import Operands, Tuning, finetuned, round_operands, tuning_of
 from mpx.deploy.kernels import Kernel
@@ -78,6 +79,29 @@ def test_zeros_stay_zero_at_every_step(optimizer):
     assert (weight - start)[~away].abs().min() > 0
 
 
+def steps_of(model, batches, lr, smoothing=0.0, task="classification"):
+    tuning = Tuning(1, OmegaConf.create(SGD | {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "lr": lr}), {}, smoothing, 0)
+    yield from finetune._steps(model, tuning, iter(batches), len(batches), task)
+
+
+def test_the_learning_rate_falls_to_zero():
+    model, batch = nn.Linear(4, 3), (torch.randn(8, 4), torch.randint(0, 3, (8,)))
+    weights = [model.weight.detach().clone()]
+    for _ in steps_of(model, [batch] * 10, 1e-3):
+        weights.append(model.weight.detach().clone())
+    moved = [(after - before).norm().item() for before, after in pairwise(weights)]
+    assert [move / moved[0] for move in moved] == pytest.approx([1 - step / 10 for step in range(10)], rel=0.02)
+
+
+def test_norms_keep_their_statistics_and_labels_are_smoothed():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    x, y = torch.randn(8, 4) + 5, torch.randint(0, 3, (8,))
+    expected = cross_entropy(copy.deepcopy(model).eval()(x), y, label_smoothing=0.2).item()
+    (loss,) = steps_of(model, [(x, y)], 0.1, smoothing=0.2)
+    assert loss.item() == pytest.approx(expected)
+    assert model[0].running_mean.tolist() == [0, 0, 0, 0]
+
+
 @pytest.fixture(scope="module")
 def spoilt():
     """(a trained MLP on digits, the samples that calibrate and validate it), in which one weight of each row is so large that the others
@@ -85,7 +109,7 @@ def spoilt():
     data = load(DIGITS)
     torch.manual_seed(0)
     model = build(settings("model/mlp", widths=[64, 32]), data.spec)
-    x, y = next(Samples(data.train, "image", DIGITS, CPU).batches(len(data.train)))
+    x, y = next(Samples(data.train, data.spec, DIGITS, CPU).batches(len(data.train)))
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     for _ in range(60):
         optimizer.zero_grad()
@@ -100,7 +124,7 @@ def spoilt():
         first.weight[:, 0] += change
         first.weight[:, 1:4] = 0  # and so the pattern holds
         first.bias -= change * black[0]
-    return Trained(model.eval().requires_grad_(False), data), Samples(data.val, "image", DIGITS, CPU)
+    return Trained(model.eval().requires_grad_(False), data), Samples(data.val, data.spec, DIGITS, CPU)
 
 
 def settings(path, **changes):
@@ -159,6 +183,38 @@ def test_zeros_are_zero_in_what_is_served(spoilt, better):
     arrays = [numpy_helper.to_array(value) for value in load_model_from_string(content).graph.initializer]
     (array,) = (a if a.shape == tuple(after.shape) else a.T for a in arrays if a.dtype == numpy.int8 and a.size == after.numel())
     assert (array[(after == 0).numpy()] == 0).all()
+
+
+def test_projections_of_an_lstm_are_trained_rounded():
+    """As on a GPU, where they are layers. What comes back is an nn.LSTM, whose zeros have stayed."""
+    data = load(DIGITS)
+    torch.manual_seed(0)
+    model = build(settings("model/lstm", hidden_size=32, dropout=0.0), data.spec).eval().requires_grad_(False)
+    for weight in model.lstm.parameters():
+        weight.mul_(mask_2of4(weight) if weight.dim() == 2 and weight.shape[1] % 4 == 0 else 1)
+    val, before = Samples(data.val, data.spec, DIGITS, CPU), copy.deepcopy(model.state_dict())
+    names = recurrent.projections(model, val.batch(2))
+    assert names == ["lstm.weight_ih_l0", "lstm.weight_ih_l1"]
+    with torch.no_grad():
+        ranges = calibrate.ranges(recurrent.apart(model, names), lambda: [val.batch(100)], "int8")
+    assert ranges.keys() == {*names, "classifier"}
+    inputs = val.batch(100)[:, 0]  # rows of pixels
+    assert 0.5 * inputs.abs().max() < ranges[names[0]] <= inputs.abs().max()
+    tuning = Tuning(2.0, OmegaConf.create(ADAMW | {"lr": 0.01}), DIGITS, 0.0, 0)
+    found, said = finetuned(Trained(model, data), tuning, Operands("int8", ranges, torch.float32), val)
+    assert said["kept"]
+    assert said["after"]["val/accuracy"] > said["before"]["val/accuracy"] + 0.1
+    after = found.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not any(torch.equal(before[name], value) for name, value in after.items())
+    assert all(is_2of4(after[name]) for name in names)
+    rounded = recurrent.apart(found.model, names)
+    round_operands(rounded, Operands("int8", ranges, torch.float32))
+    with torch.no_grad():
+        losses = [val.evaluate(one, 100, "val")["val/loss"] for one in (found.model, rounded)]
+    assert losses[1] == pytest.approx(said["after"]["val/loss"], rel=1e-6)
+    assert losses[0] != pytest.approx(said["after"]["val/loss"], rel=1e-4)
 
 
 def test_the_model_is_left_as_it_is_where_no_epoch_helps(spoilt):

@@ -120,8 +120,14 @@ def test_nothing_in_a_record_can_change_the_form(tmp_path):
         "How it was made",
     ]
     assert len(blocks(text, "bash")) == 2
-    for part in ("setting", "config", "metrics", "sparsity", "environment"):
+    for part in ("setting", "config", "metrics", "metric", "sparsity", "environment"):
         assert card(tmp_path, content | {part: evil}).startswith("# ")
+    for name in (evil, [evil], "<script>|[a](b)`", 7):
+        text = card(tmp_path, content | {"metric": {"name": name, "goal": "max"}})
+        assert "<script>" not in re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        (head,) = (line for line in text.splitlines() if line.startswith("| served as"))
+        assert len(re.findall(r"(?<!\\)\|", head)) == 8
+    assert card(tmp_path, content | {"metric": {"name": "test/f1", "goal": ["max"]}}).startswith("# ")
 
 
 def test_every_data_set_has_a_licence():

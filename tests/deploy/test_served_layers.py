@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.deploy import choose, kernel_times, products
+from mpx.deploy import calibrate, choose, kernel_times, products, recurrent, serve
 from mpx.deploy.backends import Callers
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
@@ -93,7 +93,8 @@ def test_a_layer_is_compiled_as_one_operation(by_dense_products):
     torch.testing.assert_close(torch.compile(made, backend="aot_eager", fullgraph=True)(x), expected)
 
 
-LSTM = "cuDNN computes the input projections and the recurrence of an LSTM in one call, which takes dense weights only"
+LSTM = "cuDNN computes the recurrence of an LSTM, and so the input projections of packed sequences, with dense weights only"
+GRU = "cuDNN computes the input projections and the recurrence of an GRU in one call, which takes dense weights only"
 
 
 class Derived(nn.Linear):
@@ -107,6 +108,7 @@ class Derived(nn.Linear):
         (nn.Conv2d(4, 4, 3), None),
         (Derived(4, 4), "its class is derived from Linear and may do more"),
         (nn.LSTM(4, 4), LSTM),
+        (nn.GRU(4, 4), GRU),
         (
             nn.MultiheadAttention(4, 2),
             "MultiheadAttention multiplies its weights itself; only self-attention of one input is served by other kernels",
@@ -184,9 +186,9 @@ def times(by_dense_products, monkeypatch):
     return found
 
 
-def measured(model=None, fmt="bf16", sparse=True):
+def measured(model=None, fmt="bf16", sparse=True, shape=(24, 64), **options):
     with torch.no_grad():
-        return {layer.name: layer for layer in kernel_times.layers(model or Net(), torch.randn(24, 64), fmt, sparse=sparse)}
+        return {layer.name: layer for layer in kernel_times.layers(model or Net(), torch.randn(shape), fmt, sparse=sparse, **options)}
 
 
 def test_every_layer_is_measured_or_has_a_reason(times):
@@ -259,6 +261,78 @@ def test_plans(times, fmt, weights, changes, expected):
     assert {plan: {name: "s" if kernel.sparse else "d" for name, kernel in kernels.items()} for plan, kernels in found.items()} == expected
 
 
+class Recurrent(nn.Module):
+    """With weights that are 2:4."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(32, 64, 2, batch_first=True, bidirectional=True).requires_grad_(False)
+        for weight in self.lstm.parameters():
+            weight.mul_(mask_2of4(weight) if weight.dim() == 2 else 1)
+        self.out = pruned(nn.Linear(128, 64))
+
+    def forward(self, x):
+        return self.out(self.lstm(x)[0].mean(1))
+
+
+PROJECTIONS = [f"lstm.weight_ih_l{end}" for end in ("0", "0_reverse", "1", "1_reverse")]
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "int8"])
+def test_projections_of_an_lstm_are_layers(times, fmt):
+    """They are timed, and what is served by other kernels computes what nn.LSTM does. Its weights are not kept beside the packed ones."""
+    model, x = Recurrent().eval(), torch.randn(4, 9, 32)
+    assert recurrent.projections(model, x) == PROJECTIONS
+    assert {layer.reason for name, layer in measured(model, fmt, shape=x.shape).items() if "lstm" in name} == {LSTM}
+    found = measured(model, fmt, shape=x.shape, projections=PROJECTIONS)
+    assert {name: layer.reason for name, layer in found.items() if layer.reason} == {name.replace("ih", "hh"): LSTM for name in PROJECTIONS}
+    assert {found[name].rows for name in PROJECTIONS} == {4 * 9}
+    (plan,) = choose.plans(list(found.values()), fmt, "2of4", PROJECTIONS).values()
+    with torch.no_grad():
+        ranges = calibrate.ranges(recurrent.apart(model, PROJECTIONS), lambda: [x], fmt) if fmt == "int8" else {}
+        made = kernel_times.with_kernels(model, plan, ranges)
+        torch.testing.assert_close(made(x), model(x), rtol=0, atol=0.01 if fmt == "int8" else 1e-5)
+    assert [type(made.get_submodule(name)).__name__ for name in (*PROJECTIONS, "out")] == ["LinearRows"] * 5
+    assert not {name for name in made.state_dict() if name.endswith(("weight_ih_l0", "weight_ih_l0.weight"))}
+    assert type(kernel_times.with_kernels(model, {"out": plan["out"]}, ranges).lstm) is nn.LSTM
+    assert type(model.lstm) is nn.LSTM
+
+
+def test_the_size_of_an_lstm_is_that_of_what_serves_it(times):
+    """cuDNN's parameters lie in one piece of memory, which a file of one of them holds whole."""
+    model = Recurrent().eval()
+    plain = list(model.lstm.parameters())
+    for parameter, part in zip(plain, torch.cat([one.flatten() for one in plain]).split([one.numel() for one in plain]), strict=True):
+        parameter.data = part.view_as(parameter)
+    made = kernel_times.with_kernels(model, dict.fromkeys(PROJECTIONS, Kernel("int8")), {})
+    values = sum(parameter.nbytes for parameter in made.state_dict().values())
+    size = serve._size_and_quantised(choose.Choice(made, "eager", {}, [], {}, {}), None)["weights_gib"] * 2**30
+    assert values < size < values + 16384
+    assert model.lstm.weight_hh_l0 is plain[1]
+
+
+def test_which_layers_are_said_to_be_sparse_and_quantised():
+    kernels = {"a": Kernel("bf16"), "b": Kernel("int8"), "c": Kernel("int8", EPILOGUES[0]), "d": Kernel("bf16", EPILOGUES[0])}
+    table = [kernel_times.Layer(name, (4, 4)) for name in "abcde"]
+    found = serve._chosen(choose.Choice(nn.Linear(2, 2), "graph", kernels, table, {}, {}), None)
+    assert (found["sparse_layers"], found["quantised_layers"]) == (["c", "d"], ["b", "c"])
+    assert [layer["served"] for layer in found["layers"]] == [*map(str, kernels.values()), OWN_KERNEL]
+
+
+def test_plans_of_an_lstm(times):
+    found = list(measured(Recurrent().eval(), "int8", shape=(4, 9, 32), projections=PROJECTIONS).values())
+    both, linear = {*PROJECTIONS, "out"}, {"out"}
+    assert {plan: set(kernels) for plan, kernels in choose.plans(found, "int8", "auto", PROJECTIONS).items()} == {
+        "own kernels": set(),
+        "dense kernels": both,
+        "fastest kernels": both,
+        "dense kernels, LSTMs by cuDNN": linear,
+        "fastest kernels, LSTMs by cuDNN": linear,
+    }
+    only = [layer for layer in found if layer.name != "out"]  # 8 bits were asked for
+    assert list(choose.plans(only, "int8", "dense", PROJECTIONS)) == ["dense kernels"]
+
+
 def test_fp16_is_never_written_transposed(by_dense_products):
     """Such products hang."""
     layer = pruned(nn.Linear(64, 64))
@@ -276,9 +350,7 @@ def test_no_layer_can_be_served_so(fmt, message):
 @pytest.mark.parametrize("fastest", ["own kernels", "fastest kernels"])
 def test_the_fastest_as_a_whole_is_chosen(times, monkeypatch, fastest):
     rates = {False: 20 if fastest == "own kernels" else 10, True: 15}
-    monkeypatch.setattr(
-        choose, "plans", lambda found, fmt, weights: {"own kernels": {}, "fastest kernels": {"first": Kernel("fp16", EPILOGUES[0])}}
-    )
+    monkeypatch.setattr(choose, "plans", lambda *args: {"own kernels": {}, "fastest kernels": {"first": Kernel("fp16", EPILOGUES[0])}})
     monkeypatch.setattr(choose, "throughput", lambda served, x: rates[isinstance(served.model.first, Rows)])
     callers = Callers("fp16", CPU, "image", lambda: iter(()))
     with torch.no_grad():

@@ -90,6 +90,12 @@ def test_a_sweep_in_which_all_goes_well(study, tmp_path):
     assert start(main, tmp_path, "-m", 'run="outputs/s/a=b/seed0"', "accelerator=cpu", "weights=dense,auto", *ALONE).code == 0
 
 
+def test_no_size_is_zero(capsys):
+    rows = [("a", deployed_row(weights_gib=size / 2**30)) for size in (3_000, 3_000_000, 3 * 2**30)]
+    show_all(rows)
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "graph" in line] == ["0.0029", "2.86", "3,072.00"]
+
+
 def test_the_table_of_folders_named_from_here_and_from_the_root(tmp_path, monkeypatch, capsys):
     """As of a sweep -m run=outputs/s/a,/elsewhere/b."""
     monkeypatch.chdir(tmp_path)

@@ -18,6 +18,7 @@ from mpx.deploy.finetune import Operands, round_operands
 from mpx.deploy.kernel_times import OWN_KERNEL, layers, with_kernels
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
 from mpx.deploy.measure import relative_error
+from mpx.deploy.recurrent import Lstm
 from mpx.measure.memory import reset_peak
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
@@ -32,7 +33,7 @@ RUNS = {
     "resnet20": ["model=resnet20"],
     "mlp": ["model=mlp", "model.widths=[256,256]", "sparsity=2of4"],
     "conv": ["model=resnet18", "sparsity=2of4"],
-    "lstm": ["model=lstm", *TEXT],
+    "lstm": ["model=lstm", *TEXT, "model.hidden_size=64", "model.bidirectional=true", "sparsity=2of4"],
     "custom": ["model=custom", "model._target_=own_net.Net", "+model.kwargs.width=64", "sparsity=2of4"],
     "bert": ["model=bert_small", *TEXT, "sparsity=2of4", "optimizer.lr=1e-4"],
 }
@@ -43,6 +44,7 @@ STEPS = [
     "trainer.progress=off",
     "trainer.warmup_steps=0",
 ]
+PROJECTIONS = 4  # of the LSTM: two layers, both ways
 BATCHES = "batch=[1,7,64]"
 TOLERANCE = {"fp32": 1e-5, "tf32": 8 * 2**-10, "fp16": 8 * 2**-10, "bf16": 8 * 2**-7, "int8": 0.2, "fp8": 0.2}
 
@@ -93,10 +95,10 @@ def test_what_is_served_is_what_was_trained(deploy, folder, name, backend, fmt):
 
 @pytest.mark.parametrize("backend", ["eager", "graph", "compile"])
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])
-@pytest.mark.parametrize(("name", "sparse"), [("mlp", 2), ("bert", 25), ("custom", 8)])
+@pytest.mark.parametrize(("name", "sparse"), [("mlp", 2), ("bert", 25), ("custom", 8), ("lstm", PROJECTIONS)])
 def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
     """mlp: all but the last layer. bert_small: the six layers of each of four blocks, and the pooler. custom: the four of each of two
-    nn.TransformerEncoderLayers."""
+    nn.TransformerEncoderLayers. lstm: the input projections of both directions of each layer."""
     row, done = deploy(name, f"format={fmt}", f"backend={backend}", BATCHES, "weights=2of4")
     assert len(row["sparse_layers"]) == sparse
     assert "Is it worth it?" in done.out
@@ -108,7 +110,7 @@ def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
 
 
 @pytest.mark.parametrize(("fmt", "weights"), [("int8", "dense"), ("int8", "2of4"), ("fp8", "dense")])
-@pytest.mark.parametrize("name", ["mlp", "bert", "conv", "custom"])
+@pytest.mark.parametrize("name", ["mlp", "bert", "conv", "custom", "lstm"])
 def test_8_bits(deploy, folder, name, fmt, weights):
     row, _ = deploy(name, f"format={fmt}", "backend=compile", BATCHES, f"weights={weights}")
     assert row["quantised_layers"]
@@ -119,7 +121,7 @@ def test_8_bits(deploy, folder, name, fmt, weights):
 
 
 @pytest.mark.parametrize(("fmt", "weights"), [("int8", "2of4"), ("fp8", "dense")])
-@pytest.mark.parametrize("name", ["mlp", "bert", "conv"])
+@pytest.mark.parametrize("name", ["mlp", "bert", "conv", "lstm"])
 def test_finetuned_with_8_bits(deploy, name, fmt, weights):
     row, done = deploy(
         name, f"format={fmt}", "backend=eager", BATCHES, f"weights={weights}", "finetune.epochs=0.5", "finetune.lr_share=0.1"
@@ -169,10 +171,26 @@ def test_autotune(deploy, fmt, weights):
     assert [line for line in done.err.splitlines() if not line.startswith("measuring ")] == []
 
 
-def test_an_lstm_says_why_it_is_dense(deploy):
+def test_an_lstm_says_what_its_projections_gain(deploy):
     row, _ = deploy("lstm", "format=bf16", "backend=graph", "batch=[64]")
-    reasons = {layer["name"]: layer["reason"] for layer in row["layers"]}
-    assert any("in one call, which takes dense weights only" in reason for name, reason in reasons.items() if "weight_ih" in name)
+    rows = {layer["name"]: layer for layer in row["layers"]}
+    assert all(any("2:4" in kernel for kernel in layer["ms"]) for name, layer in rows.items() if "weight_ih" in name)
+    assert all("cuDNN computes the recurrence" in layer["reason"] for name, layer in rows.items() if "weight_hh" in name)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 8 * 2**-10), (torch.bfloat16, 8 * 2**-7)])
+def test_an_lstm_with_layers_for_its_projections_is_cudnns(dtype, tolerance):
+    """Forwards, and in FP32 backwards. cuDNN's tanh and sigmoid are 40 times coarser than FP32."""
+    torch.manual_seed(0)
+    plain = nn.LSTM(64, 128, 2, batch_first=True, bidirectional=True).to("cuda", dtype)
+    x, made = torch.randn(16, 40, 64, device="cuda", dtype=dtype), Lstm(plain)
+    with float32_matmuls(MODES["fp32"], emulate=False):
+        expected, found = plain(x), made(x)
+        for one, other in zip((found[0], *found[1]), (expected[0], *expected[1]), strict=True):
+            assert relative_error(one, other) <= tolerance
+        if dtype == torch.float32:
+            theirs, ours = (torch.autograd.grad(out[0].square().sum(), list(plain.parameters())) for out in (expected, found))
+            assert all(relative_error(one, other) <= 1e-3 for one, other in zip(ours, theirs, strict=True))
 
 
 class Temporaries(nn.Module):
@@ -259,11 +277,9 @@ def test_large_layers_of_bert_pay(capsys):
 EXPORTS = {"fp32": ("safetensors", "pt2", "onnx"), "bf16": ("safetensors", "pt2"), "int8": ("safetensors", "onnx"), "fp8": ("safetensors",)}
 
 
-@pytest.mark.parametrize(
-    ("name", "fmt"), [(name, fmt) for name in ("mlp", "resnet20", "bert") for fmt in EXPORTS] + [("lstm", "fp32"), ("lstm", "bf16")]
-)
+@pytest.mark.parametrize(("name", "fmt"), [(name, fmt) for name in ("mlp", "resnet20", "bert", "lstm") for fmt in EXPORTS])
 def test_exported_files(deploy, folder, name, fmt):
-    """They are made on the CPU. A program moves to the GPU and computes the same there. The LSTM has no layer that multiplies 8 bits."""
+    """They are made on the CPU. A program moves to the GPU and computes the same there."""
     row, _ = deploy(name, f"format={fmt}", "backend=eager", f"export=[{','.join(EXPORTS[fmt])}]", BATCHES)
     files = {kind: folder(name) / file["file"] for kind, file in row["exports"].items()}
     assert files.keys() == set(EXPORTS[fmt])

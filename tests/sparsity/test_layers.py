@@ -118,8 +118,8 @@ def test_a_name_that_no_layer_has():
         reasons(skip=("fx",))
 
 
-def kernel(layer, pattern=NofM(2, 4), fmt="bf16", device="cpu"):  # noqa: B008
-    weight = Weight("w", type(layer).__name__, next(layer.parameters()), None, "", layer)
+def kernel(layer, pattern=NofM(2, 4), fmt="bf16", device="cpu", name="w"):  # noqa: B008
+    weight = Weight(name, type(layer).__name__, next(layer.parameters()), None, "", layer)
     return sparse_kernel(weight, pattern, fmt, torch.device(device))
 
 
@@ -137,6 +137,10 @@ def test_sparse_kernels_say_why_there_is_none(monkeypatch):
     assert kernel(nn.Linear(32, 8), device="cuda") == (None, "8×32: bf16 needs multiples of 16")
     assert kernel(small, fmt="fp8_e4m3", device="cuda") == (None, "PyTorch's 2:4 products of FP8 take no scale")
     assert kernel(nn.MultiheadAttention(32, 2), device="cuda") == ("cuSPARSELt", None)
+    lstm, projected = nn.LSTM(32, 32), nn.LSTM(32, 32, proj_size=16)
+    assert kernel(lstm, device="cuda", name="lstm.weight_ih_l0") == ("cuSPARSELt", None)
+    assert "cuDNN computes the recurrence" in kernel(lstm, device="cuda", name="lstm.weight_hh_l0")[1]
+    assert "in one call" in kernel(projected, device="cuda", name="lstm.weight_ih_l0")[1]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "V100")
     assert kernel(small, device="cuda") == (None, "V100 has no sparse Tensor Cores")

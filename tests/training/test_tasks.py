@@ -1,7 +1,5 @@
 """Regression, multi-label and token classification: losses, metrics against hand-made values, and runs of each."""
 
-import sys
-
 import pytest
 import torch
 from few_steps import FEW_STEPS
@@ -10,7 +8,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from mpx.compare.collect import collect
 from mpx.data.targets import classes_of, targets
-from mpx.deploy.__main__ import main
 from mpx.errors import UserError
 from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.objectives import objectives
@@ -210,12 +207,3 @@ def test_a_label_of_another_split_that_train_does_not_have():
         UserError, match=r"^data file f has the label 'goof', which no train row has: use one of good\. Did you mean good\?"
     ):
         targets("multilabel", [["goof"]], ["good"], "f")
-
-
-def test_a_runs_other_tasks_are_not_served(train, words, monkeypatch, capsys):
-    ran = train(*words("regression"), "data.batch_size=16")
-    folder = ran.folder.rename(ran.outputs / "run")
-    monkeypatch.setattr(sys, "argv", ["mpx.deploy", f"run={folder}", "format=fp32", "accelerator=cpu"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "data.task=regression is not served yet" in capsys.readouterr().err

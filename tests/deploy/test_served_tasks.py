@@ -1,0 +1,126 @@
+"""Runs that are not judged by accuracy are served, too: regression, several labels of a text, and labels of tokens."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from few_steps import FEW_STEPS
+from started import start
+
+from mpx.compare.__main__ import main as compare
+from mpx.compare.collect import collect
+from mpx.compare.results import from_csv
+from mpx.compare.served_csv import with_served
+from mpx.deploy import measure
+from mpx.deploy.__main__ import main
+from mpx.deploy.build import trained
+from mpx.deploy.measure import Samples
+from mpx.train import main as train
+
+ROWS = {
+    "regression": [f"a film {'good ' * (i % 4)},{3 * (i % 4) - 0.5}" for i in range(120)],
+    "multilabel": [f"a {'good ' * (i % 3)}film {i},{';'.join(['good', 'long'][: i % 3])}" for i in range(120)],
+    "tokens": [f"some {'good' if i % 3 else 'bad'} film{i},O {'POS' if i % 3 else 'NEG'} O" for i in range(120)],
+}
+JUDGED = {"regression": "mse", "multilabel": "map", "tokens": "f1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """folder(task) -> the folder of its run."""
+    root, made = tmp_path_factory.mktemp("tasks"), {}
+
+    def run(task: str) -> Path:
+        if task not in made:
+            (root / f"{task}.csv").write_text("text,label\n" + "\n".join(ROWS[task]) + "\n")
+            words = ["model=bert_small", "model.hidden_size=32", "model.num_heads=2", "model.num_layers=1", "data=text_csv"]
+            words += [f"data.path={root}/{task}.csv", "data.seq_len=8", "data.vocab_size=300", f"data.task={task}", "data.batch_size=16"]
+            words += [*FEW_STEPS, "trainer.max_epochs=4", "trainer.limit_train_batches=1.0", "trainer.limit_test_batches=1.0"]
+            done = start(train, root, *words, f"study={task}", "trainer.accelerator=cpu", "optimizer.lr=3e-3")
+            assert done.code == 0, done.err
+            (made[task],) = (path.parent for path in (root / "outputs" / task).rglob("result.json"))
+        return made[task]
+
+    return run
+
+
+def by_hand(task: str, out: np.ndarray, y: np.ndarray) -> float:
+    """The metric by which the task is judged."""
+    if task == "regression":
+        return ((out - y) ** 2).mean()
+    if task == "tokens":
+        found, y = out.argmax(-1)[y >= 0], y[y >= 0]
+        hits = [(2 * ((found == k) & (y == k)).sum(), (found == k).sum() + (y == k).sum()) for k in range(out.shape[-1])]
+        return np.mean([hit / of for hit, of in hits if of])
+    shares = []
+    for scores, right in zip(out.T, y.T, strict=True):
+        ranks = [(scores >= score).sum() for score in scores[right == 1]]  # average precision, by its definition
+        shares.append(np.mean([(right[scores >= score].sum()) / rank for score, rank in zip(scores[right == 1], ranks, strict=True)]))
+    return np.mean(shares)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ROWS)
+def test_it_is_served_judged_and_compared(folder, task, monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    run, name = folder(task), f"test/{JUDGED[task]}"
+    done = start(main, tmp_path, f'run="{run}"', "format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx", "accelerator=cpu")
+    assert done.code == 0, done.err
+    record, (fp32, int8) = json.loads((run / "result.json").read_text()), json.loads((run / "deploy.json").read_text())["rows"]
+    tested = {key: value for key, value in record["metrics"].items() if key.startswith("test/")}
+    assert fp32["metric"] == int8["metric"] == record["metric"]
+    assert fp32["metrics"] == pytest.approx(tested, rel=1e-4)
+    assert int8["metrics"].keys() == tested.keys()
+    assert int8["quantised_layers"]
+    found = trained(run, record, None)
+    with Samples(found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
+        x, y = (torch.cat(parts).numpy() for parts in zip(*samples.batches(50), strict=True))
+    for row in (fp32, int8):
+        session = onnxruntime.InferenceSession(run / row["exports"]["onnx"]["file"])
+        out = np.concatenate([session.run(["logits"], {"x": x[at : at + 7]})[0] for at in range(0, len(x), 7)])
+        assert row["metrics"][name] == pytest.approx(by_hand(task, out, y), rel=1e-4)
+        assert row["exports"]["onnx"]["metrics"] == row["metrics"]
+    words = f"{fp32['metrics'][name]:{'#.4g' if task == 'regression' else '.4f'}}"
+    assert f"{name.replace('/', ' ')} {words} as served, {words} after training" in done.words
+    card = (run / "card.md").read_text()
+    assert f"Test {JUDGED[task]} after training: {words}." in card
+    assert f"| test {JUDGED[task]} |" in card
+    assert f"| {words} |" in card
+    compared(run, name, (fp32, int8))
+
+
+def compared(run: Path, name: str, rows: tuple) -> None:
+    study = run.parents[1]
+    (found,), left_out = collect(study)
+    assert left_out == []
+    assert [one.metrics[name] for one in found.served] == [row["metrics"][name] for row in rows]
+    assert found.served[0].accurate
+    done = start(compare, study.parents[1], f"study={study.name}", "control=auto")
+    assert done.code == 0, done.err
+    assert "Served on" in done.words
+    assert f"test {name.split('/')[1]}" in done.words
+    with (study / "served.csv").open() as file:
+        assert [float(row[name]) for row in csv.DictReader(file)] == [row["metrics"][name] for row in rows]
+    again = with_served(from_csv((study / "results.csv").read_text(), "results.csv"), study / "results.csv")
+    assert [one.served for one in again] == [found.served]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ROWS)
+def test_it_is_fine_tuned(folder, task, monkeypatch, tmp_path):
+    """By the loss of the task, on a copy of its weights; the metric that must fall is better where it is lower."""
+    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    run = folder(task)
+    done = start(
+        main, tmp_path, f'run="{run}"', "format=int8", "batch=[7]", "accelerator=cpu", "finetune.epochs=2", "finetune.lr_share=0.3"
+    )
+    assert done.code == 0, done.err
+    tuned = json.loads((run / "deploy.json").read_text())["rows"][-1]["finetune"]
+    name, sign = f"val/{JUDGED[task]}", -1 if task == "regression" else 1
+    before, after = ((sign * tuned[when][name], -tuned[when]["val/loss"]) for when in ("before", "after"))
+    assert tuned["kept"] == (after > before)
+    assert f"{name.replace('/', ' ')} " in done.words
