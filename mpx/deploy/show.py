@@ -68,7 +68,8 @@ def _speed(row: Row) -> Table:
 
 
 def _weights(row: Row) -> str:
-    return f"2:4 in {len(row['sparse_layers'])} layers" if row["sparse_layers"] else "dense"
+    count = len(row["sparse_layers"])
+    return f"2:4 in {count} layer{'s' if count > 1 else ''}" if count else "dense"
 
 
 def _layers(row: Row) -> Table:
@@ -105,14 +106,13 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     elif row["weights"] == "auto" and row["layers"] and not row["sparse_layers"]:
         lines.append("The model as a whole is fastest dense.")
     if row["quantised_layers"]:
-        lines.append(f"{len(row['quantised_layers'])} layers multiply {row['format'].upper()}.")
+        lines.append(f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}")
     if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MAX_LAYERS:
         lines.append(f"The table shows {MAX_LAYERS} of {measured} layers; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
         lines.append(_tuning(tuned, name.replace("test/", "val/")))
-    rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
-    others = "; ".join(f"{name} {_rate(rate)}" for name, rate in rates[1:])
-    lines.append(f"Other ways, samples/s at the largest batch: {others}" if others else "")
+    rates = "; ".join(f"{name} {_rate(rate)}" for name, rate in sorted(row["candidates"].items(), key=lambda pair: -pair[1]))
+    lines.append(f"chosen by samples/s: {rates}" if rates else "")
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
     lines += [_export(file) for file in row["exports"].values()]
     lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]

@@ -62,7 +62,7 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
     if "int8" in formats:
         assert row["quantised_layers"]
         assert row["sparse_layers"] == []
-        assert f"{len(row['quantised_layers'])} layers multiply INT8." in done.words
+        assert f"layers that multiply INT8: {len(row['quantised_layers'])}" in done.words
         assert row["weights_gib"] < rows[0]["weights_gib"] or name == "custom"  # whose file is mostly the graph
 
 

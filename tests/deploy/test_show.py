@@ -41,7 +41,7 @@ def lines(text):
 def test_tables(capsys):
     show(ROW, record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}})
     out = capsys.readouterr().out
-    assert out.splitlines()[0].strip() == f"int8, 2:4 in 1 layers, compile on {GPU}"
+    assert out.splitlines()[0].strip() == f"int8, 2:4 in 1 layer, compile on {GPU}"
     found = lines(out)
     assert ["1", "1,001", "0.111 ms", "0.222 ms", "0.333 ms", "1.5e-03"] in found
     assert ["256", "57,657", "4.44 ms", "5.55 ms", "6.66 ms", "2.5e-04"] in found
@@ -51,9 +51,9 @@ def test_tables(capsys):
     notes = out[out.index("test accuracy") :].splitlines()
     assert notes == [
         "test accuracy 0.8125 as served, 0.8750 after training",
-        "2 layers multiply INT8.",
+        "layers that multiply INT8: 2",
         "fine-tuned with 8 bits for 0.5 epochs: val accuracy 0.6250 → 0.8750, val loss 0.7500 → 0.2500; served so",
-        "Other ways, samples/s at the largest batch: compile, own kernels 57,000; graph, own kernels 50,000",
+        "chosen by samples/s: compile, fastest kernels 57,657; compile, own kernels 57,000; graph, own kernels 50,000",
         "weights 12.60 MiB, peak memory 1.25 GiB",
         "served/x/model.onnx 3.00 MiB, test accuracy 0.7500, error to FP32 3.5e-02",
         "not measured: graph, fastest kernels (no stream)",
@@ -63,8 +63,8 @@ def test_tables(capsys):
 def test_all_rows(capsys):
     show_all([("a", ROW), ("a", ROW | {"weights": "2of4", "format": "fp16"})])
     found = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "int8 auto: 2:4 in 1 layers compile 0.8125 0.111 57,657 12.60" in found
-    assert "fp16 2:4 in 1 layers compile 0.8125 0.111 57,657 12.60" in found
+    assert "int8 auto: 2:4 in 1 layer compile 0.8125 0.111 57,657 12.60" in found
+    assert "fp16 2:4 in 1 layer compile 0.8125 0.111 57,657 12.60" in found
 
 
 def test_the_card(tmp_path):
