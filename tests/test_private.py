@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,6 +52,17 @@ def test_lightnings_signals_and_processes():
     assert signal.SIGINT in _SignalConnector._get_current_signal_handlers()
     assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
     assert list(inspect.signature(subprocess_script._hydra_subprocess_cmd).parameters) == ["local_rank"]
+
+
+def test_each_run_of_a_process_starts_its_ranks_by_the_same_command(monkeypatch):
+    from pytorch_lightning.strategies.launchers import subprocess_script
+
+    monkeypatch.setattr(lightning, "_command_of_rank", lambda local_rank: (["python", "-m", "mpx.train", f"rank={local_rank}"], "here"))
+    monkeypatch.setattr(subprocess_script, "_hydra_subprocess_cmd", lightning._command_of_rank)
+    monkeypatch.setattr(lightning.sys, "flags", SimpleNamespace(safe_path=True))
+    for _ in range(2):
+        lightning.start_processes_alike()
+    assert subprocess_script._hydra_subprocess_cmd(1) == (["python", "-P", "-m", "mpx.train", "rank=1"], "here")
 
 
 @pytest.mark.parametrize(("stateful", "begun"), [(False, 2), (True, 1)])

@@ -132,17 +132,19 @@ def give_processes(to: Callable[[list[Popen]], None]) -> None:
     subprocess_script._launch_process_observer = to
 
 
+_command_of_rank = subprocess_script._hydra_subprocess_cmd
+
+
+def _command_without_this_folder(local_rank: int) -> tuple[list[str], str]:
+    (python, *words), folder = _command_of_rank(local_rank)
+    return [python, "-P", *words], folder
+
+
 def start_processes_alike() -> None:
     """Let the processes that Lightning starts for a run look for modules where this one does. After `python -P`, as in a sweep, that is not
     in the current folder; Lightning would start them by `python -m`."""
-    command = subprocess_script._hydra_subprocess_cmd
-
-    def alike(local_rank: int) -> tuple[list[str], str]:
-        (python, *words), folder = command(local_rank)
-        return [python, "-P", *words], folder
-
     if sys.flags.safe_path:
-        subprocess_script._hydra_subprocess_cmd = alike
+        subprocess_script._hydra_subprocess_cmd = _command_without_this_folder
 
 
 class OneStreamDDP(DDPStrategy):
