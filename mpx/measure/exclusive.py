@@ -4,6 +4,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,9 +38,11 @@ def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
     if device.type != "cuda":
         return None, f"a {device.type} is always shared with the operating system"
     try:
-        processes = _compute_processes(device)
+        processes, by_mps = _compute_processes(device), _mps_clients(device)
     except Exception as error:
         return None, f"NVML: {error}"
+    if by_mps:
+        return False, "NVIDIA MPS serves the device, and lets kernels of several programs run at the same time"
     return judge(processes, {os.getpid()} if processes == [os.getpid()] else _family())  # reading /proc takes milliseconds
 
 
@@ -77,10 +80,23 @@ def judge(processes: list[int], ours: set[int]) -> tuple[bool | None, str | None
 def _compute_processes(device: torch.device) -> list[int]:
     import pynvml
 
+    return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(_handle(device))]
+
+
+def _mps_clients(device: torch.device) -> list[int]:
+    """The processes that reach the device through NVIDIA MPS. NVML lists them apart from the others."""
+    import pynvml
+
+    return [process.pid for process in pynvml.nvmlDeviceGetMPSComputeRunningProcesses(_handle(device))]
+
+
+def _handle(device: torch.device) -> Any:
+    """NVML's name for the device."""
+    import pynvml
+
     pynvml.nvmlInit()
     index = device.index if device.index is not None else torch.cuda.current_device()
-    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
-    return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
 
 
 def _family() -> set[int]:
