@@ -151,7 +151,8 @@ def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
         record = json.loads(files[0].read_text()) if files else {}
     rate = record.get("speed", {}).get("train_samples_per_s")
     if rate is None or record["status"] not in ("completed", "interrupted"):  # the signal may come while Python exits: no exit code tells
-        return {"ran_s": ran_s, "compiled": False, "note": last[-300:]}
+        why = record.get("speed", {}).get("train_samples_per_s_reason")
+        return {"ran_s": ran_s, "compiled": False, "note": f"{record.get('status')}, {why}" if why else last[-300:]}
     chosen, precision = record["speed"]["chosen"], record["precision"]
     done, compiled = precision["optimizer_steps"] + precision["skipped_steps"], chosen.get("compiled", {})
     row = {"wall_s": ran_s + (steps - done) * here.batch / rate, "steps_run": done, "ran_s": ran_s, "samples_per_s": rate}
