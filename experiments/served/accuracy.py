@@ -40,7 +40,7 @@ RECIPES = {
     "asp": ["sparsity=2of4"],
     "sr_ste": ["sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.start=0"],
 }
-TRIED = dict.fromkeys(IMAGES, tuple(RECIPES))  # elsewhere asp is enough
+TRIED = dict.fromkeys((*IMAGES, "lstm_sst2"), tuple(RECIPES))  # elsewhere asp is enough
 LIMIT_S = 300  # of one command
 BATCH = 256
 NO_LAYER = "no layer of this model"  # has such kernels, says mpx.deploy
