@@ -44,9 +44,10 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is not a list")
+    way = Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True)
     served = Served(
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
-        way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
+        way=way,
         metrics={name: value for name in sorted(metrics) if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
         latency_ms_p99=smallest["latency_ms_p99"],
@@ -54,10 +55,20 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
         weights_gib=row["weights_gib"],
         exclusive=row["exclusive"],
         accurate=False,
+        latency_by=_latency_by(smallest, way),
     )
     if (found := wrong(served)) is not None:
         raise ValueError(f"{found[0]} is {found[1]!r}")
     return served
+
+
+def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
+    """at: the entry of the smallest batch; an older one does not say what served it, because that was what served the others."""
+    backend, layers = at.get("backend", way.backend), at.get("sparse_layers", [0] * way.sparse)
+    if not isinstance(layers, list) or not DEPLOY["backend"].fits(backend):
+        raise ValueError(f"batch {at['batch']} is served by {backend!r}")
+    kind = "" if bool(layers) == way.sparse else "2:4 " if layers else "dense "
+    return f"{kind}by {backend}" if kind or backend != way.backend else None
 
 
 def wrong(served: Served) -> tuple[str, Any] | None:
@@ -72,6 +83,7 @@ def wrong(served: Served) -> tuple[str, Any] | None:
         ("backend", way.backend, DEPLOY["backend"].fits),
         *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
         *((name, getattr(served, name), partial(is_figure, least=MIN_RATE, most=MAX_RATE)) for name in FIGURES),
+        ("latency_by", served.latency_by, lambda text: text is None or is_text(text)),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
