@@ -73,6 +73,7 @@ def test_row(deploy):
     assert row["backend"] in ("eager", "compile", "onnx")
     assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}
     for at in row["speed"]:
+        assert at["backend"] == max(at["candidates"], key=at["candidates"].get)
         assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
