@@ -10,7 +10,7 @@ from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, 
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
-from mpx.settings.deploy import DEPLOY, FORMATS
+from mpx.settings.deploy import DEPLOY, FORMATS, QUANTISED
 from mpx.settings.rules import MAX_COUNT
 
 SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training
@@ -44,7 +44,7 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is not a list")
-    way = Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True)
+    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True)
     served = Served(
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
         way=way,
@@ -87,6 +87,12 @@ def wrong(served: Served) -> tuple[str, Any] | None:
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
+
+
+def format_of(row: Mapping[str, Any]) -> str:
+    """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster in 8 bits."""
+    none_has_8_bits = row["format"] in QUANTISED and row.get("quantised_layers") == []  # older rows may not say it
+    return ("fp32" if row["device"] == "cpu" else "bf16") if none_has_8_bits else row["format"]
 
 
 def device_of(row: Mapping[str, Any]) -> str | None:

@@ -120,10 +120,11 @@ def _prepare(
 
 
 def _chosen(choice: Choice) -> dict[str, Any]:
+    others = "onnx" if choice.backend == "onnx" else OWN_KERNEL
     return {
         "backend": choice.backend,
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
-        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN_KERNEL))} for layer in choice.layers],
+        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, others))} for layer in choice.layers],
         "candidates": choice.candidates,
         "refused": choice.refused,
     }

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mpx.compare.deployed import device_of
+from mpx.compare.deployed import device_of, format_of
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import tested_whole
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
 from mpx.render.table import Column, Table, console, print_table, words
+from mpx.settings.deploy import QUANTISED
 
 MAX_LAYERS = 40  # lines of the table of layers
 Row = dict[str, Any]
@@ -88,6 +89,7 @@ def _layers(row: Row) -> Table:
     ]
     heads = [*words("layer"), Column("batch"), *words("weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms"))]
     title = "Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others"
+    title += "; 8 bits without the rounding of activations" * (row["format"] in QUANTISED)
     return Table(title, [*heads, *words("served by")], lines)
 
 
@@ -118,6 +120,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         lines.append(f"No layer can be served with a 2:4 kernel. {first['name']}: {first['reason']}")
     elif row["weights"] == "auto" and (dense := [at for at in two if not at["sparse_layers"]]):
         lines.append(f"The model as a whole is fastest dense at batch {_batches(dense)}.")
+    if (served_in := format_of(row)) != row["format"]:
+        lines.append(f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}.")
     if row["quantised_layers"]:
         lines.append(f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}")
     if (measured := len(_layers(row).rows)) > MAX_LAYERS:

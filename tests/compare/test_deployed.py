@@ -41,6 +41,18 @@ def test_the_latency_says_what_served_its_batch(tmp_path, small, by):
     assert (found.latency_by, found.way.words, found.way.backend) == (by, "Sparse FP16", "compile")
 
 
+@pytest.mark.parametrize(
+    ("device", "quantised", "words"),
+    [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32"), ("cuda", None, "Dense INT8")],
+)
+def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantised, words):
+    row = deployed_row(format="int8", device=device, environment={"device": [GPU], "cpu": "a CPU"})
+    row |= {} if quantised is None else {"quantised_layers": quantised}
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
+    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
+    assert found.way.words == words
+
+
 @pytest.mark.parametrize(("finetune", "tuned"), [(None, False), ({"kept": False}, False), ({"kept": True}, True)])
 def test_weights_that_were_fine_tuned_are_told_apart(tmp_path, finetune, tuned):
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(format="int8", finetune=finetune)]}))

@@ -60,6 +60,7 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
         assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
         assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
         assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05)
+    assert {layer["served"] for layer in row["layers"]} == {"onnx" if backend == "onnx" else "own"}
     if "int8" in formats:
         assert row["quantised_layers"]
         assert row["sparse_layers"] == []

@@ -79,6 +79,18 @@ def test_tables(capsys):
     ]
 
 
+def test_figures_of_8_bits_say_what_they_leave_out(capsys):
+    made = record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}}
+    show(ROW, made)
+    assert "by others; 8 bits without the rounding of activations" in " ".join(capsys.readouterr().out.split())
+    show(ROW | {"quantised_layers": []}, made)
+    assert "No layer multiplies INT8: the model is served in BF16." in " ".join(capsys.readouterr().out.split())
+    show(ROW | {"format": "bf16", "quantised_layers": []}, made)
+    printed = capsys.readouterr().out
+    assert "8 bits without" not in printed
+    assert "No layer multiplies" not in printed
+
+
 def test_all_rows(capsys):
     alike = {"weights": "2of4", "format": "fp16", "speed": [at | CHOSEN for at in ROW["speed"]]}
     show_all([("a", ROW), ("a", ROW | alike)])
