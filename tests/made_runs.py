@@ -57,8 +57,9 @@ def deployed_row(rate=5000.0, **changed):
     speed = [{"batch": size, "latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "serve_samples_per_s": rate * size / 256} for size in (1, 256)]
     row = {"format": "fp16", "weights": "auto", "backend": "graph", "sparse_layers": [], "exclusive": True, "device": "cuda"}
     row |= {"environment": {"device": [GPU]}, "metrics": {"test/accuracy": 0.9}, "weights_gib": 0.04, "serve_samples_per_s": rate}
-    row |= {"metric": {"name": "test/accuracy", "goal": "max"}}
-    return row | {"speed": speed, "test_samples": 1000} | changed
+    row |= {"metric": {"name": "test/accuracy", "goal": "max"}, "test_samples": 1000} | changed
+    chosen = {key: row[key] for key in ("backend", "sparse_layers")}
+    return {"speed": [at | chosen for at in speed]} | row
 
 
 def record(*, precision="fp32", sparsity="dense", seed=0, accuracy=0.95, speed=1000.0, layers=3, status="completed", **setting):

@@ -24,7 +24,7 @@ from mpx.deploy.backends import REFUSED, Callers, Served
 from mpx.deploy.build import Trained, cast, in_format, mode_of
 from mpx.deploy.choose import choose, free
 from mpx.deploy.fold import folded
-from mpx.deploy.kernel_times import OWN_KERNEL
+from mpx.deploy.kernel_times import OWN_KERNEL, with_kernels
 from mpx.deploy.measure import latency, throughput
 from mpx.models import build
 from mpx.settings.deploy import QUANTISED
@@ -82,7 +82,7 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
     callers = Callers(fmt, CUDA, found.data.spec.kind, lambda: iter([x]))
     choice = choose(dense, x, fmt, "auto", ["graph", "compile"], callers, ranges, lambda part: None)
     best = max(choice.candidates, key=choice.candidates.get)
-    call = callers(choice.model, choice.backend)
+    call = callers(with_kernels(dense, choice.kernels, ranges), choice.backend)
     error = ((call(x)[:32].float() - reference).norm() / reference.norm()).item()
     for candidate, rate in choice.candidates.items():
         row = {"candidate": candidate, "chosen": candidate == best, "samples_per_s": rate}

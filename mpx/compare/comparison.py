@@ -62,6 +62,7 @@ class Served:
     weights_gib: float
     exclusive: bool | None
     accurate: bool  # almost as accurate as after training
+    latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, 
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
-from mpx.settings.deploy import DEPLOY, FORMATS
+from mpx.settings.deploy import DEPLOY, FORMATS, QUANTISED
 from mpx.settings.rules import MAX_COUNT
 
 SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training
@@ -44,9 +44,10 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is not a list")
+    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True)
     served = Served(
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
-        way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
+        way=way,
         metrics={name: value for name in sorted(metrics) if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
         latency_ms_p99=smallest["latency_ms_p99"],
@@ -54,10 +55,20 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
         weights_gib=row["weights_gib"],
         exclusive=row["exclusive"],
         accurate=False,
+        latency_by=_latency_by(smallest, way),
     )
     if (found := wrong(served)) is not None:
         raise ValueError(f"{found[0]} is {found[1]!r}")
     return served
+
+
+def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
+    """at: the entry of the smallest batch; an older one does not say what served it, because that was what served the others."""
+    backend, layers = at.get("backend", way.backend), at.get("sparse_layers", [0] * way.sparse)
+    if not isinstance(layers, list) or not DEPLOY["backend"].fits(backend):
+        raise ValueError(f"batch {at['batch']} is served by {backend!r}")
+    kind = "" if bool(layers) == way.sparse else "2:4 " if layers else "dense "
+    return f"{kind}by {backend}" if kind or backend != way.backend else None
 
 
 def wrong(served: Served) -> tuple[str, Any] | None:
@@ -72,9 +83,16 @@ def wrong(served: Served) -> tuple[str, Any] | None:
         ("backend", way.backend, DEPLOY["backend"].fits),
         *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
         *((name, getattr(served, name), partial(is_figure, least=MIN_RATE, most=MAX_RATE)) for name in FIGURES),
+        ("latency_by", served.latency_by, lambda text: text is None or is_text(text)),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
+
+
+def format_of(row: Mapping[str, Any]) -> str:
+    """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster in 8 bits."""
+    none_has_8_bits = row["format"] in QUANTISED and row.get("quantised_layers") == []  # older rows may not say it
+    return ("fp32" if row["device"] == "cpu" else "bf16") if none_has_8_bits else row["format"]
 
 
 def device_of(row: Mapping[str, Any]) -> str | None:

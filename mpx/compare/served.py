@@ -26,6 +26,7 @@ class Serving:
     weights_gib: Estimate
     exclusive: bool  # every seed
     accurate: bool  # every seed
+    latency_by: str  # what served the smallest batch, if that was not `way` for every seed
     counted: Estimate | None  # the compared throughput, over seeds alone on the device; None unless all seeds are accurate
 
     @property
@@ -52,6 +53,8 @@ def _numbers(way: Way) -> Way:
 
 
 def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *, accurate: bool) -> Serving:
+    same = f"by {way.backend}"
+    by = {one.latency_by or same for one in seeds}
     return Serving(
         place,
         way,
@@ -59,6 +62,7 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
         **{name: estimate([getattr(one, name) for one in seeds]) for name in FIGURES},
         exclusive=all(one.exclusive for one in seeds),
         accurate=accurate,
+        latency_by=" or ".join(sorted(by)) if by != {same} else "",
         counted=estimate([one.samples_per_s for one in seeds if one.exclusive]) if accurate else None,
     )
 

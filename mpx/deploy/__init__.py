@@ -9,7 +9,7 @@ kernels.py     lists the kernels that can serve a layer; kernel_times.py: times 
 calibrate.py   measures the range of each layer's inputs, for 8 bits; finetune.py: trains with rounded operands; hooks.py: forward hooks
 backends.py    calls a model eagerly, compiled, from a CUDA graph or by ONNX Runtime (onnx.py)
 measure.py     measures latency, throughput and accuracy
-choose.py      chooses the kernels and the backend that serve the whole model fastest
+choose.py      chooses, for each batch size, the kernels and the backend that serve the whole model fastest
 export.py      writes files that load without mpx: safetensors, pt2, ONNX
 serve.py       joins these steps for one run in one format
 show.py        prints the tables; card.py: writes the model card

@@ -117,12 +117,14 @@ def _served(folder: Path, record: Record, metric: Metric) -> Table:
 
 def _line(one: Served, metric: Metric) -> list[str]:
     place, mark = one.place, "" if one.exclusive else " (shared)"
-    rates = ((one.latency_ms_p50, place.smallest), (one.latency_ms_p99, place.smallest), (one.samples_per_s, place.largest))
+    by = "" if one.latency_by is None else f" {one.latency_by}"
+    smallest, largest = f"{place.smallest:,}{by}", f"{place.largest:,}"
+    rates = ((one.latency_ms_p50, smallest), (one.latency_ms_p99, smallest), (one.samples_per_s, largest))
     return [
         f"{one.way.words}, {one.way.backend}",
         place.device,
         number(one.metrics.get(metric.name), metric.spec) + ("" if one.accurate else " (less accurate)"),
-        *(f"{number(value, rate_spec(value))} at batch {batch:,}{mark}" for value, batch in rates),
+        *(f"{number(value, rate_spec(value))} at batch {batch}{mark}" for value, batch in rates),
         number(one.weights_gib * 1024, "#.3g"),
     ]
 

@@ -1,9 +1,8 @@
-"""Choose the kernels for a model's layers and the backend for the whole model, by measuring each choice at the largest batch."""
+"""Choose the kernels for a model's layers and the backend for the whole model, by measuring each choice, for each batch size."""
 
 import gc
-import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -19,14 +18,17 @@ from mpx.settings.deploy import QUANTISED
 Announce = Callable[[str], None]
 
 
+UNFIT = (*REFUSED, AttributeError)  # a model may read the weights of a layer that a product replaced
+
+
 @dataclass(frozen=True)
 class Choice:
-    """How to serve a model. kernels: by the name of the layer that each replaces. layers: the rows of the "worth it?" table.
+    """How to serve batches of one size. kernels: by the name of the layer that each replaces. layers: the rows of the "worth it?"
+    table.
 
     candidates: samples per second of each measured candidate. refused: why a candidate is not possible.
     """
 
-    model: nn.Module
     backend: str
     kernels: dict[str, Kernel]
     layers: list[Layer]
@@ -36,45 +38,56 @@ class Choice:
 
 def choose(
     dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[str], call_by: Callable[[nn.Module, str], Call],
-    ranges: Mapping[str, float], announce: Announce, projections: Collection[str] = (),
+    ranges: Mapping[str, float], announce: Announce, projections: Collection[str] = (), largest: Choice | None = None,
 ) -> Choice:  # fmt: skip
-    """x: the largest batch, as the model takes it. weights: dense, 2of4 or auto. ranges: of the layers' inputs, for int8 and fp8.
-    projections: of LSTMs that can be layers.
+    """x: a batch, as the model takes it. weights: dense, 2of4 or auto. ranges: of the layers' inputs, for int8 and fp8.
+    projections: of LSTMs that can be layers. largest: the choice for the largest batch, if x is a smaller one.
 
-    Raises UserError for 2of4, int8 or fp8 if no layer supports it.
+    Raises UserError for 2of4, int8 or fp8 if no layer supports it, and if no candidate is possible. A single candidate is not tried.
     """
+    if largest is not None and len(backends) == 1 and (weights == "2of4" or not _several(largest)):
+        return replace(largest, layers=[], candidates={}, refused={})
     if x.is_cuda:
-        announce("layers")
+        announce(f"layers, batch {len(x)}")
     table = layers(dense, x, fmt, sparse=weights != "dense", projections=projections)
-    ways = plans(table, fmt if x.is_cuda else "fp32", weights, projections)  # on a CPU, INT8 is the backend's
-    fastest, most, rates, refused = None, 0.0, {}, {}
-    for plan, backend in (candidates := list(product(ways, backends))):
-        name = backend if len(ways) == 1 else f"{backend}, {plan}"
-        served = model = None
+    if largest is None:
+        ways = plans(table, fmt if x.is_cuda else "fp32", weights, projections)  # on a CPU, INT8 is the backend's
+    else:
+        ways = _plans_alike(table, weights, projections, largest)
+    names = {(plan, backend): backend if len(ways) == 1 else f"{backend}, {plan}" for plan, backend in product(ways, backends)}
+    rates, refused = {}, {}
+    for (plan, backend), name in names.items() if len(names) > 1 else ():
+        served = None
         free()
         announce(f"{name}, batch {len(x)}")
         try:
-            model = with_kernels(dense, ways[plan], ranges)
-            served = call_by(model, backend)
+            served = call_by(with_kernels(dense, ways[plan], ranges), backend)
             served(x)
-            rate = throughput(served, x) if len(candidates) > 1 else math.inf
-        except (*REFUSED, AttributeError) as error:  # the model reads the weights of a layer that a product replaced
-            if isinstance(error, AttributeError) and not ways[plan]:
-                raise
-            refused[name] = reason_of(error)
-            continue
-        if len(candidates) > 1:
-            rates[name] = rate
-        if rate > most:
-            fastest, most = (model, backend, ways[plan]), rate
-    served = model = None
+            rates[name] = throughput(served, x)
+        except UNFIT as error:
+            refused[name] = unfit(error, ways[plan])
+    served = None
     free()
-    if fastest is None:
-        reason, backend = next(iter(refused.values())), backends[0]
-        if backend == "eager":
-            raise UserError(f"format={fmt} with weights={weights} is not possible for this model: {reason}. Use format=fp32 weights=dense.")
-        raise UserError(f"backend={backend} is not possible: {reason}. Use another backend=, or auto.")
-    return Choice(*fastest, table, rates, refused)
+    if len(refused) == len(names):
+        raise impossible(next(iter(refused.values())), fmt, weights, backends[0], None if largest is None else len(x))
+    plan, backend = max(names, key=lambda way: rates.get(names[way], 0))
+    return Choice(backend, ways[plan], table, rates, refused)
+
+
+def unfit(error: BaseException, kernels: Mapping[str, Kernel]) -> str:
+    """Why a model with these kernels is not possible. error: one of UNFIT, which is raised again if it is the model's own."""
+    if isinstance(error, AttributeError) and not kernels:
+        raise error
+    return reason_of(error)
+
+
+def impossible(reason: str, fmt: str, weights: str, backend: str, size: int | None) -> UserError:
+    """size: of a batch that is smaller than the largest, which is possible."""
+    if size is not None:
+        return UserError(f"batch={size} is not possible by backend={backend}: {reason}. Leave that size out.")
+    if backend == "eager":
+        return UserError(f"format={fmt} with weights={weights} is not possible for this model: {reason}. Use format=fp32 weights=dense.")
+    return UserError(f"backend={backend} is not possible: {reason}. Use another backend=, or auto.")
 
 
 def plans(table: list[Layer], fmt: str, weights: str, projections: Collection[str] = ()) -> dict[str, dict[str, Kernel]]:
@@ -106,6 +119,32 @@ def plans(table: list[Layer], fmt: str, weights: str, projections: Collection[st
         if plan not in different.values():
             different[name] = plan
     return different
+
+
+def _plans_alike(table: list[Layer], weights: str, projections: Collection[str], largest: Choice) -> dict[str, dict[str, Kernel]]:
+    """The plans by which the same layers multiply 8 bits as at the largest batch, whose accuracy then holds for this one, too."""
+    found = plans(_alike(table, largest), "bf16", weights, projections)  # which layers have 8 bits is settled
+    same = {name: plan for name, plan in found.items() if _quantised(plan) == _quantised(largest.kernels)}
+    return same or {"kernels of the largest batch": largest.kernels}
+
+
+def _alike(table: list[Layer], largest: Choice) -> list[Layer]:
+    """The table without the kernels by which a layer would multiply 8 bits and does not at the largest batch, or the other way round."""
+    eight = _quantised(largest.kernels)
+
+    def fits(layer: Layer, name: str) -> bool:
+        return (name != OWN_KERNEL and layer.kernels[name].quantised) == (layer.name in eight)
+
+    return [replace(layer, ms={name: ms for name, ms in layer.ms.items() if fits(layer, name)}) for layer in table]
+
+
+def _several(largest: Choice) -> bool:
+    """Whether smaller batches have a choice of kernels."""
+    return any(len(layer.ms) > 1 for layer in _alike(largest.layers, largest))
+
+
+def _quantised(plan: Mapping[str, Kernel]) -> set[str]:
+    return {layer for layer, kernel in plan.items() if kernel.quantised}
 
 
 def _fastest(table: list[Layer], allowed: Callable[[Kernel], bool], own: bool = True) -> dict[str, Kernel]:

@@ -30,7 +30,7 @@ OWN_KERNEL = "own"  # the layer itself, by PyTorch's choice of cuBLAS's or cuDNN
 class Layer:
     """One row of the "worth it?" table.
 
-    ms: of one call at the largest batch, by kernel; OWN_KERNEL is the layer itself. It leaves out the rounding of activations to 8 bits,
+    ms: of one call with one batch, by kernel; OWN_KERNEL is the layer itself. It leaves out the rounding of activations to 8 bits,
     which a compiler fuses with the operation before it; so the whole model decides.
     kernels: those in `ms` that can replace the layer, by name.
     reason: why the layer cannot be served 2:4. refused: why single kernels are not possible.
@@ -57,7 +57,7 @@ class Layer:
 
 
 def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool, projections: Collection[str] = ()) -> list[Layer]:
-    """A row for every weight of the model that multiplies, timed if other kernels can serve it. x: the largest batch.
+    """A row for every weight of the model that multiplies, timed if other kernels can serve it. x: a batch.
 
     sparse: time 2:4 kernels, too. projections: of LSTMs, which are timed as layers.
     """

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.attention import layer_by_layer, split
-from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reason_of
+from mpx.deploy.backends import Callers, backends, out_of_memory
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
-from mpx.deploy.choose import Announce, Choice, choose, free
+from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
 from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
-from mpx.deploy.kernel_times import OWN_KERNEL
+from mpx.deploy.kernel_times import OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.recurrent import apart, projections
 from mpx.errors import UserError
@@ -69,10 +69,7 @@ def serve(
             with float32_matmuls(mode, emulate=False):
                 callers = Callers(format, device, data.spec.kind, partial(inputs, MODES["fp32"], CPU))
                 files = programs(kinds, prepared.found, mode, callers, test, prepared.references, announce)
-                dense, x = in_format(prepared.found, mode, device), cast(test.batch(sizes[-1]), mode)
-                choice = choose(dense, x, format, weights, wanted, callers, prepared.ranges, announce, prepared.projections)
-                del dense, x  # they must not count as memory if other weights are served
-                measured = _measured(choice, callers, mode, test, prepared.references, announce)
+                choice, measured = _measured(prepared, mode, format, weights, wanted, callers, test, announce)
                 algorithms.stop()  # in a container NVML shows the host's process ids, and its child would count as another process
                 alone, reason = checks.verdict()
                 if "safetensors" in kinds:
@@ -86,7 +83,7 @@ def serve(
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
-    return asked | measured | {"finetune": prepared.tuned} | _chosen(choice, callers) | {"exports": exports} | where
+    return asked | measured | {"finetune": prepared.tuned, "exports": exports} | where
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,12 @@ def _prepare(
     return Prepared(found, _references(found, test, sizes), parts, ranges, tuned)
 
 
-def _chosen(choice: Choice, callers: Callers) -> dict[str, Any]:
+def _chosen(choice: Choice) -> dict[str, Any]:
+    others = "onnx" if choice.backend == "onnx" else OWN_KERNEL
     return {
+        "backend": choice.backend,
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
-        **_size_and_quantised(choice, callers),
-        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN_KERNEL))} for layer in choice.layers],
+        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, others))} for layer in choice.layers],
         "candidates": choice.candidates,
         "refused": choice.refused,
     }
@@ -152,40 +150,48 @@ def _calibration(val: Samples, size: int, mode: Mode, device: torch.device) -> I
 
 
 def _measured(
-    choice: Choice, call_by: Callable[[nn.Module, str], Call], mode: Mode, test: Samples, references: dict[int, Tensor], announce: Announce
-) -> dict[str, Any]:
-    """The speed at each batch size, from small to large, the memory, and the test metrics, in batches of the largest size."""
-    reset_peak(test.device)
-    backend = choice.backend
-    speed: list[dict[str, Any]] = []
-    for size, reference in references.items():
-        served = None  # frees the recordings of the size before
+    prepared: Prepared, mode: Mode, fmt: str, weights: str, backends: list[str], callers: Callers, test: Samples, announce: Announce
+) -> tuple[Choice, dict[str, Any]]:
+    """The choice for the largest batch with its accuracy, memory and size; and each batch size's speed by its own choice."""
+    largest, row, speed = None, {}, []
+    for size in sorted(prepared.references, reverse=True):
+        served = model = None  # frees the recordings of the size before
         free()
-        served, x = call_by(choice.model, backend), cast(test.batch(size), mode)
-        announce(f"{backend}, batch {size}")
+        dense, x = in_format(prepared.found, mode, test.device), cast(test.batch(size), mode)
+        choice = choose(dense, x, fmt, weights, backends, callers, prepared.ranges, announce, prepared.projections, largest)
+        announce(f"{choice.backend}, speed at batch {size}")
         try:
-            error = relative_error(served(x).cpu(), reference)
-        except REFUSED as refused:  # the choice was made at the largest size
-            raise UserError(f"batch={size} is not possible by backend={backend}: {reason_of(refused)}. Leave that size out.") from refused
-        speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
-    announce(f"{backend}, accuracy on the test set")
+            model = with_kernels(dense, choice.kernels, prepared.ranges)
+            dense = None  # it must not count as memory if other weights are served
+            free()
+            reset_peak(test.device)
+            served = callers(model, choice.backend)
+            error = relative_error(served(x).cpu(), prepared.references[size])
+        except UNFIT as refused:
+            raise impossible(unfit(refused, choice.kernels), fmt, weights, choice.backend, size if largest else None) from refused
+        chosen = _chosen(choice)
+        rates = {"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error}
+        speed.insert(0, rates | chosen | {"layers": [layer for layer in chosen["layers"] if layer["ms"]]})
+        if largest is None:
+            largest = choice
+            announce(f"{choice.backend}, accuracy on the test set")
+            row = _judged(served, mode, test, size) | {"serve_samples_per_s": rates["serve_samples_per_s"], "speed": speed}
+            row |= {"memory": peak_memory(test.device)} | _size_and_quantised(model, choice, callers) | chosen
+    return largest, row
+
+
+def _judged(served: Call, mode: Mode, test: Samples, size: int) -> dict[str, Any]:
     name, goal = judged_by(test.spec)
-    return {
-        "metrics": finite(test.evaluate(lambda x: served(cast(x, mode)), size)),
-        "metric": {"name": f"test/{name}", "goal": goal},
-        "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
-        "test_samples": len(test),
-        "speed": speed,
-        "memory": peak_memory(test.device),
-    }
+    metrics = finite(test.evaluate(lambda x: served(cast(x, mode)), size))
+    return {"metrics": metrics, "metric": {"name": f"test/{name}", "goal": goal}, "test_samples": len(test)}
 
 
-def _size_and_quantised(choice: Choice, callers: Callers) -> dict[str, Any]:
+def _size_and_quantised(model: nn.Module, choice: Choice, callers: Callers) -> dict[str, Any]:
     if choice.backend == "onnx":
-        content = callers.onnx_model(choice.model).content
+        content = callers.onnx_model(model).content
         return {"weights_gib": len(content) / GIB, "quantised_layers": onnx.quantised_nodes(content)}
     file = io.BytesIO()
-    torch.save(choice.model.state_dict(), file)
+    torch.save(model.state_dict(), file)
     return {"weights_gib": file.tell() / GIB, "quantised_layers": [name for name, kernel in choice.kernels.items() if kernel.quantised]}
 
 

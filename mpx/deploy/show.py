@@ -1,16 +1,18 @@
 """Print the tables: the speed by batch size, and the layers for which a 2:4 kernel is worth it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mpx.compare.deployed import device_of
+from mpx.compare.deployed import device_of, format_of
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import tested_whole
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
 from mpx.render.table import Column, Table, console, print_table, words
+from mpx.settings.deploy import QUANTISED
 
 MAX_LAYERS = 40  # lines of the table of layers
 Row = dict[str, Any]
@@ -19,8 +21,8 @@ Row = dict[str, Any]
 def show(row: Row, record: dict[str, Any]) -> None:
     """row: of deploy.json. record: of the served run."""
     print_table(_speed(row))
-    if any(layer["ms"] for layer in row["layers"]):
-        print_table(_layers(row))
+    if found := _layers(row).rows:
+        print_table(replace(_layers(row), rows=found[:MAX_LAYERS]))
     for line in _notes(row, record):
         console().print(line)
 
@@ -32,7 +34,7 @@ def show_all(rows: Sequence[tuple[str, Row]]) -> None:
     several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
     heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
     table = Table(
-        "All rows of this call; latency at the smallest batch, samples/s at the largest",
+        "All rows of this call; latency at the smallest batch, samples/s at the largest, and what served them",
         [*words(*[f"run in {above}"] * several, "format", "weights", "backend"), *map(Column, heads)],
         [[*[os.path.relpath(folder, above)] * several, *_line(row)] for folder, row in rows],
     )
@@ -40,11 +42,12 @@ def show_all(rows: Sequence[tuple[str, Row]]) -> None:
 
 
 def _line(row: Row) -> list[str]:
-    first, last = row["speed"][0], row["speed"][-1]
+    first, last = ends = row["speed"][0], row["speed"][-1]
+    weights, backends = (" / ".join(dict.fromkeys(map(of, ends))) for of in (_weights, lambda at: at["backend"]))
     return [
         row["format"],
-        f"{row['weights']}: {_weights(row)}" if row["weights"] == "auto" else _weights(row),
-        row["backend"],
+        f"{row['weights']}: {weights}" if row["weights"] == "auto" else weights,
+        backends,
         _value(row["metrics"], row["metric"]["name"]),
         _rate(first["latency_ms_p50"]),
         _rate(last["serve_samples_per_s"]),
@@ -53,29 +56,41 @@ def _line(row: Row) -> list[str]:
 
 
 def _speed(row: Row) -> Table:
-    heads = ("batch", "samples/s", "latency p50", "p95", "p99", "error to FP32")
+    heads = ("batch", "samples/s", "latency p50", "p95", "p99", "error to FP32", "served by")
     lines = [
         [
             f"{at['batch']:,}",
             _rate(at["serve_samples_per_s"]),
             *(f"{_rate(at[f'latency_ms_{name}'])} ms" for name in ("p50", "p95", "p99")),
             number(at["relative_error"], ".1e"),
+            f"{_weights(at)}, {at['backend']}",
         ]
         for at in row["speed"]
     ]
-    title = f"{row['format']}, {_weights(row)}, {row['backend']} on {device_of(row) or 'a CPU'}"
-    return Table(title, [Column(head) for head in heads], lines)
+    title = f"{row['format']} on {device_of(row) or 'a CPU'}"
+    return Table(title, [*map(Column, heads[:-1]), *words(heads[-1])], lines)
 
 
-def _weights(row: Row) -> str:
-    count = len(row["sparse_layers"])
+def _weights(at: Row) -> str:
+    count = len(at["sparse_layers"])
     return f"2:4 in {count} layer{'s' if count > 1 else ''}" if count else "dense"
 
 
 def _layers(row: Row) -> Table:
-    heads = [*words("layer", "weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms")), *words("served by")]
-    lines = [_layer(layer) for layer in row["layers"] if layer["ms"]][:MAX_LAYERS]
-    return Table("Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others", heads, lines)
+    """One line for all layers with the same figures, since layers of one shape are timed once. Those of a layer stand together."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for at in row["speed"]:
+        for layer in at["layers"]:
+            alike.setdefault((f"{at['batch']:,}", *_layer(layer)), []).append(layer["name"])
+    order = [layer["name"] for layer in row["layers"]]
+    lines = [
+        [f"{first} and {len(more)} more" if more else first, *cells]
+        for cells, (first, *more) in sorted(alike.items(), key=lambda line: order.index(line[1][0]))
+    ]
+    heads = [*words("layer"), Column("batch"), *words("weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms"))]
+    title = "Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others"
+    title += "; 8 bits without the rounding of activations" * (row["format"] in QUANTISED)
+    return Table(title, [*heads, *words("served by")], lines)
 
 
 def _layer(layer: Row) -> list[str]:
@@ -83,7 +98,7 @@ def _layer(layer: Row) -> list[str]:
     for name, ms in layer["ms"].items():
         times["own" if name == OWN_KERNEL else "2:4" if "2:4" in name else "dense"].append(ms)
     fastest = (f"{min(found):.4f}" if found else UNKNOWN for found in times.values())
-    return [layer["name"], "×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
+    return ["×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
 
 
 def _notes(row: Row, record: dict[str, Any]) -> list[str]:
@@ -99,28 +114,46 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if norms := row.get("depends_on_batch"):
         size = row["speed"][-1]["batch"]
         lines.append(f"{norms[0]} has no running statistics: each sample's result depends on the others of its batch, here of {size:,}.")
-    two = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
+    two = [at for at in row["speed"] if any("2:4" in name for layer in at["layers"] for name in layer["ms"])]
     if row["weights"] != "dense" and row["layers"] and not two:
         first = row["layers"][0]
         lines.append(f"No layer can be served with a 2:4 kernel. {first['name']}: {first['reason']}")
-    elif row["weights"] == "auto" and row["layers"] and not row["sparse_layers"]:
-        lines.append("The model as a whole is fastest dense.")
+    elif row["weights"] == "auto" and (dense := [at for at in two if not at["sparse_layers"]]):
+        lines.append(f"The model as a whole is fastest dense at batch {_batches(dense)}.")
+    if (served_in := format_of(row)) != row["format"]:
+        lines.append(f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}.")
     if row["quantised_layers"]:
         lines.append(f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}")
-    if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MAX_LAYERS:
-        lines.append(f"The table shows {MAX_LAYERS} of {measured} layers; deploy.json has all.")
+    if (measured := len(_layers(row).rows)) > MAX_LAYERS:
+        lines.append(f"The table shows {MAX_LAYERS} of {measured} lines; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
         lines.append(_tuning(tuned, name.replace("test/", "val/")))
-    rates = "; ".join(f"{name} {_rate(rate)}" for name, rate in sorted(row["candidates"].items(), key=lambda pair: -pair[1]))
-    lines.append(f"chosen by samples/s: {rates}" if rates else "")
+    lines += [f"chosen at batch {at['batch']:,} by samples/s: {_rates(at['candidates'])}" for at in row["speed"] if at["candidates"]]
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
     lines += [_export(file) for file in row["exports"].values()]
-    lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]
+    lines += _refused(row["speed"])
     if row["exclusive"] is False:
         lines.append(f"Not alone on the device ({row['exclusive_reason']}): the speed is too low.")
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
         lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
     return list(filter(None, lines))
+
+
+def _rates(candidates: dict[str, float]) -> str:
+    return "; ".join(f"{name} {_rate(rate)}" for name, rate in sorted(candidates.items(), key=lambda pair: -pair[1]))
+
+
+def _refused(speed: list[Row]) -> list[str]:
+    where: dict[tuple[str, str], list[Row]] = {}
+    for at in speed:
+        for candidate in at["refused"].items():
+            where.setdefault(candidate, []).append(at)
+    return [f"not measured at batch {_batches(entries)}: {name} ({reason})" for (name, reason), entries in where.items()]
+
+
+def _batches(entries: Iterable[Row]) -> str:
+    """Of entries of `speed`."""
+    return ", ".join(f"{at['batch']:,}" for at in entries)
 
 
 def _value(metrics: Row, name: str) -> str:

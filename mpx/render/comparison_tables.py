@@ -99,7 +99,8 @@ def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
     value = getattr(found, key)
     if key == "weights_gib":
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
-    return estimate(value, mark="" if found.exclusive else SHARED)
+    by = found.latency_by if key.startswith("latency") else ""
+    return estimate(value, mark=", ".join(filter(None, (by, "" if found.exclusive else SHARED))))
 
 
 def growth_table(title: str, comparison: Comparison, styles: Styles, of: str = "") -> Table:

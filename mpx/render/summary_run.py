@@ -143,12 +143,17 @@ def _served(group: Group) -> Iterator[tuple[str, list[Written]]]:
         for row, found in by_way(group, place):
             for way, serving in found.items():
                 words = f"{way.words}, {way.backend}, batch {place.smallest} to {place.largest}, {name}"
-                start = f"{file_start(group)}/served/{re.sub(r'[^0-9A-Za-z]+', '_', words)}"
-                figures = {name: getattr(serving, name) for name in ("metric", *SERVED)}
+                start = f"{file_start(group)}/served/{_in_tag(words)}"
+                by = f"_{_in_tag(serving.latency_by)}" if serving.latency_by else ""
+                figures = {f"{name}{by if name.startswith('latency') else ''}": getattr(serving, name) for name in ("metric", *SERVED)}
                 yield (
                     row.setting,
                     [(0, Summary.Value(tag=f"{start}/{name}", simple_value=value.mean)) for name, value in figures.items() if value],
                 )
+
+
+def _in_tag(words: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]+", "_", words)
 
 
 def _add_charts(category: layout_pb2.Category, start: str, found: Bands) -> None:

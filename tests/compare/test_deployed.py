@@ -23,6 +23,36 @@ def test_a_row(tmp_path):
     assert read_served(tmp_path, TRAINED, ACCURACY) == ((served(sparse=True, backend="compile", value=0.9),), [])
 
 
+@pytest.mark.parametrize(
+    ("small", "by"),
+    [
+        (None, None),  # an older file
+        ({}, None),
+        ({"backend": "compile", "sparse_layers": ["other"]}, None),
+        ({"backend": "graph", "sparse_layers": ["fc"]}, "by graph"),
+        ({"backend": "compile", "sparse_layers": []}, "dense by compile"),
+    ],
+)
+def test_the_latency_says_what_served_its_batch(tmp_path, small, by):
+    row = deployed_row(sparse_layers=["fc"], backend="compile")
+    row["speed"][0] = at()["speed"][0] if small is None else row["speed"][0] | small
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
+    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
+    assert (found.latency_by, found.way.words, found.way.backend) == (by, "Sparse FP16", "compile")
+
+
+@pytest.mark.parametrize(
+    ("device", "quantised", "words"),
+    [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32"), ("cuda", None, "Dense INT8")],
+)
+def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantised, words):
+    row = deployed_row(format="int8", device=device, environment={"device": [GPU], "cpu": "a CPU"})
+    row |= {} if quantised is None else {"quantised_layers": quantised}
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
+    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
+    assert found.way.words == words
+
+
 @pytest.mark.parametrize(("finetune", "tuned"), [(None, False), ({"kept": False}, False), ({"kept": True}, True)])
 def test_weights_that_were_fine_tuned_are_told_apart(tmp_path, finetune, tuned):
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(format="int8", finetune=finetune)]}))
@@ -82,6 +112,8 @@ HOSTILE = [
     *(deployed_row(**at(batch=value)) for value in (None, 0, -1, 1.5, True, "1", 10**400, math.nan)),
     *(deployed_row(**at(latency_ms_p50=value)) for value in (None, 0, -1.0, math.nan, math.inf, 1e308, 10**400, "1", [1])),
     *(deployed_row(**at(serve_samples_per_s=value)) for value in (0.0, 5e-324, 1e308)),
+    *(deployed_row(**at(backend=value)) for value in (None, 1, "x", ESCAPE, ["eager"], {})),
+    *(deployed_row(**at(sparse_layers=value)) for value in (None, 1, "x", {})),
     *(deployed_row(metrics={"test/accuracy": value}) for value in (1.5, -0.1, math.nan, "1", True, 10**400)),
     *(deployed_row(environment={"device": value}) for value in (None, [], [None], [ESCAPE], ["x" * 201], [[GPU]], {})),
     *(deployed_row(exclusive=value) for value in (0, 1, "true", [])),

@@ -11,7 +11,10 @@ from mpx.compare.served_csv import with_served
 from mpx.csv_file import to_text
 from mpx.errors import UserError
 
-WAYS = (served("fp16", 5000.0, value=0.1 + 0.2), served("int8", 1 / 3, sparse=True, host="torch 2.15.0", exclusive=None, accurate=False))
+WAYS = (
+    served("fp16", 5000.0, value=0.1 + 0.2, latency_by="dense by eager"),
+    served("int8", 1 / 3, sparse=True, host="torch 2.15.0", exclusive=None, accurate=False),
+)
 RUNS = [replace(run, served=WAYS) for run in CONTROL]
 
 
@@ -23,11 +26,12 @@ def test_without_loss(tmp_path):
     assert only(compared(again))[0].serve_verdict == only(compared([*RUNS, *AMP]))[0].serve_verdict != ""
 
 
-def test_an_older_file_has_no_hosts(tmp_path):
+def test_an_older_file_lacks_columns(tmp_path):
     rows = list(csv.DictReader(served_csv.to_csv(RUNS).splitlines()))
-    (tmp_path / "served.csv").write_text(to_text([name for name in rows[0] if name != "host"], rows))
+    (tmp_path / "served.csv").write_text(to_text([name for name in rows[0] if name not in ("host", "latency_by")], rows))
     again = with_served(CONTROL, tmp_path / "results.csv")
-    assert {(served.way.format, served.place.host) for run in again for served in run.served} == {("fp16", None), ("int8", None)}
+    found = {(served.way.format, served.place.host, served.latency_by) for run in again for served in run.served}
+    assert found == {("fp16", None, None), ("int8", None, None)}
 
 
 def test_the_columns_of_results_csv_stay(tmp_path):
@@ -48,6 +52,7 @@ def test_without_the_file_nothing_is_known_of_serving(tmp_path):
         ("5000.0", "fast"),
         ("5000.0", ""),
         (",true,", ",perhaps,"),
+        ("dense by eager", "\x1b[2J"),
         (",256,", ",-1,"),
         ("graph", ""),
     ],

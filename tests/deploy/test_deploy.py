@@ -9,6 +9,7 @@ from started import start
 
 from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
+from mpx.deploy import backends, choose, measure, serve
 from mpx.deploy.__main__ import main
 from mpx.deploy.choose import Choice
 from mpx.deploy.serve import _size_and_quantised
@@ -59,6 +60,7 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
         assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
         assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
         assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05)
+    assert {layer["served"] for layer in row["layers"]} == {"onnx" if backend == "onnx" else "own"}
     if "int8" in formats:
         assert row["quantised_layers"]
         assert row["sparse_layers"] == []
@@ -72,6 +74,7 @@ def test_row(deploy):
     assert row["backend"] in ("eager", "compile", "onnx")
     assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}
     for at in row["speed"]:
+        assert at["backend"] == max(at["candidates"], key=at["candidates"].get)
         assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
@@ -88,6 +91,68 @@ def test_row(deploy):
     assert all(line.startswith("measuring ") for line in done.err.splitlines())
 
 
+class Calls:
+    """The model by a backend, with what is known of its speed in the place of a clock."""
+
+    def __init__(self, model, backend):
+        self.model, self.backend = model, backend
+
+    def __call__(self, x):
+        return self.model(x)
+
+
+def test_each_batch_size_is_served_by_its_fastest(deploy, monkeypatch):
+    """One after another, and nothing is measured that is not said. The largest one's choice is evaluated."""
+    three = ("eager", "compile", "graph")
+    rates = {size: dict(zip(three, found, strict=True)) for size, found in {1: (3.0, 2, 1), 4: (2, 3.0, 1), 60: (1, 2, 3.0)}.items()}
+    measured, evaluated = [], []
+
+    def rate(served, x):
+        measured.append((len(x), served.backend))
+        return rates[len(x)][served.backend]
+
+    monkeypatch.setattr(backends, "lacking", lambda fmt, device: dict.fromkeys(three))
+    monkeypatch.setattr(backends.Callers, "__call__", lambda self, model, backend: Calls(model, backend))
+    for module in (choose, serve):
+        monkeypatch.setattr(module, "throughput", rate)
+    monkeypatch.setattr(
+        measure.Samples, "evaluate", lambda self, call, size: evaluated.append((size, measured[-1])) or {"test/accuracy": 1.0}
+    )
+    done, (row,) = deploy("mlp", "weights=dense", "batch=[4,1,60]")
+    fastest = {1: "eager", 4: "compile", 60: "graph"}
+    assert {at["batch"]: at["backend"] for at in row["speed"]} == fastest
+    assert all(at["serve_samples_per_s"] == 3 and at["candidates"] == rates[at["batch"]] for at in row["speed"])
+    assert (row["backend"], row["candidates"]) == ("graph", rates[60])
+    assert measured == [(size, backend) for size in (60, 4, 1) for backend in (*three, fastest[size])]
+    assert evaluated == [(60, (60, "graph"))]
+    said = [line.removeprefix("measuring ").removesuffix(" …") for line in done.err.splitlines()]
+    assert said[5:9] == ["eager, batch 4", "compile, batch 4", "graph, batch 4", "compile, speed at batch 4"]
+    measured.clear()
+    _, (row,) = deploy("mlp", "weights=dense", "batch=[4,1,60]", "backend=eager")
+    assert measured == [(60, "eager"), (4, "eager"), (1, "eager")]
+    assert all(at["backend"] == "eager" and at["candidates"] == {} for at in row["speed"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((60, 4), "backend=compile is not possible: no stream. Use another backend=, or auto."),
+        ((4,), "batch=4 is not possible by backend=compile: no stream. Leave that size out."),
+    ],
+)
+def test_a_single_backend_that_is_not_possible(deploy, monkeypatch, sizes, message):
+    def compiled(x):
+        if len(x) in sizes:
+            raise RuntimeError("no\nstream")
+        return torch.zeros(len(x), 10)
+
+    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic: compiled)
+    done, _ = deploy("mlp", "batch=[4,60]", "backend=compile")
+    assert done.code == 2
+    assert message in done.err
+
+
 def test_a_training_that_was_tested_on_a_part(deploy):
     done, _ = deploy("mlp", "batch=[60]", "backend=eager")
     assert "a part of the test set" not in done.words
@@ -100,7 +165,7 @@ def test_a_training_that_was_tested_on_a_part(deploy):
 
 
 def test_size_of_the_weights():
-    found = _size_and_quantised(Choice(torch.nn.Linear(64, 32), "eager", {}, [], {}, {}), None)
+    found = _size_and_quantised(torch.nn.Linear(64, 32), Choice("eager", {}, [], {}, {}), None)
     weights = 4 * (64 * 32 + 32)
     assert weights < found["weights_gib"] * 2**30 < weights + 4096
 

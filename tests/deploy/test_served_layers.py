@@ -306,7 +306,7 @@ def test_the_size_of_an_lstm_is_that_of_what_serves_it(times):
         parameter.data = part.view_as(parameter)
     made = kernel_times.with_kernels(model, dict.fromkeys(PROJECTIONS, Kernel("int8")), {})
     values = sum(parameter.nbytes for parameter in made.state_dict().values())
-    size = serve._size_and_quantised(choose.Choice(made, "eager", {}, [], {}, {}), None)["weights_gib"] * 2**30
+    size = serve._size_and_quantised(made, choose.Choice("eager", {}, [], {}, {}), None)["weights_gib"] * 2**30
     assert values < size < values + 16384
     assert model.lstm.weight_hh_l0 is plain[1]
 
@@ -314,8 +314,10 @@ def test_the_size_of_an_lstm_is_that_of_what_serves_it(times):
 def test_which_layers_are_said_to_be_sparse_and_quantised():
     kernels = {"a": Kernel("bf16"), "b": Kernel("int8"), "c": Kernel("int8", EPILOGUES[0]), "d": Kernel("bf16", EPILOGUES[0])}
     table = [kernel_times.Layer(name, (4, 4)) for name in "abcde"]
-    found = serve._chosen(choose.Choice(nn.Linear(2, 2), "graph", kernels, table, {}, {}), None)
-    assert (found["sparse_layers"], found["quantised_layers"]) == (["c", "d"], ["b", "c"])
+    choice = choose.Choice("graph", kernels, table, {}, {})
+    found = serve._chosen(choice)
+    assert (found["backend"], found["sparse_layers"]) == ("graph", ["c", "d"])
+    assert serve._size_and_quantised(nn.Linear(2, 2), choice, None)["quantised_layers"] == ["b", "c"]
     assert [layer["served"] for layer in found["layers"]] == [*map(str, kernels.values()), OWN_KERNEL]
 
 
@@ -359,17 +361,89 @@ def test_the_fastest_as_a_whole_is_chosen(times, monkeypatch, fastest):
     assert list(chosen.kernels) == ([] if fastest == "own kernels" else ["first"])
 
 
+@pytest.fixture
+def choosing(times, monkeypatch):
+    """choosing(fmt, weights, times by epilogue, largest, backends) -> the choice. A model is as fast as its layers."""
+    model = Net()
+
+    def milliseconds(layer):
+        return times[getattr(layer.product, "epilogue", None) if isinstance(layer, Rows) else OWN_KERNEL]
+
+    def rate(served, x):
+        return 1 / sum(milliseconds(layer) for layer in (served.model.first, served.model.twin))
+
+    class Callers:
+        def __init__(self, model, backend):
+            self.model = model
+
+        def __call__(self, x):
+            return x
+
+    plans = choose.plans
+    monkeypatch.setattr(choose, "throughput", rate)
+    monkeypatch.setattr(choose, "plans", lambda table, fmt, *rest: plans(table, found[0], *rest))
+    found = []
+
+    def run(fmt, weights, changes, largest=None, backends=("eager",)):
+        times.update(changes)
+        found[:] = [fmt if largest is None else "bf16"]  # a CPU has no kernels of 8 bits
+        with torch.no_grad():
+            return choose.choose(model, torch.randn(24, 64), fmt, weights, list(backends), Callers, {}, lambda part: None, (), largest)
+
+    return run
+
+
+def kinds(choice):
+    return {name: ("2:4 " if kernel.sparse else "") + kernel.fmt for name, kernel in choice.kernels.items()}
+
+
+SLOW, FAST = dict.fromkeys(EPILOGUES, 3.0), dict.fromkeys(EPILOGUES, 0.5)
+
+
+def test_each_batch_size_has_its_own_kernels(choosing):
+    large = choosing("bf16", "auto", FAST)
+    assert kinds(large) == {"first": "2:4 bf16", "twin": "2:4 bf16"}
+    small = choosing("bf16", "auto", SLOW, large)
+    assert (kinds(small), {layer.ms.get(OWN_KERNEL) for layer in small.layers if layer.name in ("first", "twin")}) == ({}, {1.0})
+    assert kinds(choosing("bf16", "auto", FAST, small)) == kinds(large)  # also where none was faster at the largest
+
+
+def test_the_same_layers_have_8_bits_at_every_batch_size(choosing):
+    """The accuracy is that of the largest one. There, 8 bits are 2:4 and pay in the pruned layers; elsewhere each may be the fastest."""
+    large = choosing("int8", "auto", FAST | {None: 2.0})
+    assert kinds(large) == {"first": "2:4 int8", "twin": "2:4 int8"}
+    small = choosing("int8", "auto", SLOW | {None: 2.0}, large)  # slower than in 16 bits
+    assert kinds(small) == {"first": "int8", "twin": "int8"}
+    assert small.layers[-2].ms[OWN_KERNEL] == 1.0  # the table has all
+    of_16_bits = choosing("int8", "auto", SLOW)
+    assert kinds(of_16_bits) == {}
+    assert kinds(choosing("int8", "auto", FAST, of_16_bits, ("eager", "compile"))) == {}
+
+
+@pytest.mark.parametrize(("fmt", "weights"), [("bf16", "2of4"), ("int8", "dense")])
+def test_what_has_no_choice_is_not_measured_again(choosing, monkeypatch, fmt, weights):
+    large = choosing(fmt, weights, FAST)
+    monkeypatch.setattr(choose, "layers", None)
+    small = choosing(fmt, weights, SLOW, large)
+    assert (small.kernels, small.layers, small.candidates) == (large.kernels, [], {})
+
+
 @pytest.mark.slow
 def test_a_backend_that_is_not_possible(monkeypatch):
     def compiled(x):
         raise RuntimeError("no\nstream")
 
-    monkeypatch.setattr(torch, "compile", lambda model, dynamic: compiled)
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic, options=None: compiled)
     x, callers = torch.randn(2, 3), Callers("fp32", CPU, "image", lambda: iter(()))
     chosen = choose.choose(nn.ReLU(), x, "fp32", "dense", ["eager", "compile"], callers, {}, lambda part: None)
     assert (chosen.backend, chosen.refused) == ("eager", {"compile": "no stream"})
-    with pytest.raises(UserError, match=r"^backend=compile is not possible: no stream\. Use another backend=, or auto\.$"):
-        choose.choose(nn.ReLU(), x, "fp32", "dense", ["compile"], callers, {}, lambda part: None)
+    for largest, message in (
+        (None, "backend=compile is not possible: no stream. Use another backend=, or auto."),
+        (chosen, "batch=2 is not possible by backend=compile: no stream. Leave that size out."),
+    ):
+        with pytest.raises(UserError) as error:
+            choose.choose(nn.ReLU(), x, "fp32", "dense", ["compile", "autotune"], callers, {}, lambda part: None, largest=largest)
+        assert str(error.value) == message
 
 
 def test_kernels_have_names():

@@ -84,9 +84,10 @@ def deploy(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize("backend", ["eager", "graph", "compile"])
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_served_is_what_was_trained(deploy, folder, name, backend, fmt):
-    row, _ = deploy(name, f"format={fmt}", f"backend={backend}", BATCHES, "weights=dense")
+    sizes = [7, 64] if name in ("resnet20", "conv") else [1, 7, 64]  # kernels for 1×1 convolutions are chosen at each size
+    row, _ = deploy(name, f"format={fmt}", f"backend={backend}", f"batch={sizes}", "weights=dense")
     assert (row["backend"], row["device"], row["sparse_layers"]) == (backend, "cuda", [])
-    assert [at["batch"] for at in row["speed"]] == [1, 7, 64]
+    assert [at["batch"] for at in row["speed"]] == sizes
     assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((folder(name) / "result.json").read_text())["metrics"]
     assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-4 if fmt == "fp32" else 0.03)
@@ -154,13 +155,33 @@ def test_convolutions_are_served_sparse(deploy, fmt):
 
 
 def test_auto_takes_a_backend_and_says_what_pays(deploy):
-    row, done = deploy("bert", "format=bf16", "batch=[1,64]")
+    row, done = deploy("bert", "format=bf16", "batch=[64]")
     assert row["backend"] in ("graph", "compile")
     measured = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
     assert len(measured) == 25
     faster = {layer["name"] for layer in measured if min(layer["ms"], key=layer["ms"].get) != OWN_KERNEL}
     assert set(row["sparse_layers"]) <= faster
     assert "Is it worth it?" in done.out
+
+
+@pytest.mark.parametrize(("fmt", "backend"), [("bf16", "auto"), ("int8", "graph")])
+def test_each_batch_size_is_served_by_its_fastest(deploy, fmt, backend):
+    """By its own kernels and backend, but with 8 bits in the same layers, whose accuracy is measured at the largest."""
+    row, done = deploy("mlp", f"format={fmt}", f"backend={backend}", "batch=[1,64]")
+    assert {key: row["speed"][-1][key] for key in ("backend", "sparse_layers")} == {key: row[key] for key in ("backend", "sparse_layers")}
+    for at in row["speed"]:
+        if rates := at["candidates"]:
+            assert max(rates, key=rates.get).split(", ")[0] == at["backend"]
+            assert f"measuring layers, batch {at['batch']} …" in done.err
+        served = {layer["name"]: layer["served"] for layer in at["layers"]}
+        assert {layer["rows"] for layer in at["layers"]} <= {at["batch"]}
+        assert {name for name, kernel in served.items() if "2:4" in kernel} == set(at["sparse_layers"])
+        if fmt == "int8" and served:
+            assert {name for name, kernel in served.items() if kernel.startswith("int8")} == set(row["quantised_layers"])
+        assert at["relative_error"] <= TOLERANCE[fmt]
+    if backend == "auto":
+        assert [len(at["layers"]) for at in row["speed"]] == [2, 2]  # all but the last layer
+        assert all(at["candidates"] for at in row["speed"])
 
 
 @pytest.mark.parametrize(("fmt", "weights"), [("fp16", "dense"), ("bf16", "2of4"), ("int8", "dense")])
@@ -280,7 +301,7 @@ EXPORTS = {"fp32": ("safetensors", "pt2", "onnx"), "bf16": ("safetensors", "pt2"
 @pytest.mark.parametrize(("name", "fmt"), [(name, fmt) for name in ("mlp", "resnet20", "bert", "lstm") for fmt in EXPORTS])
 def test_exported_files(deploy, folder, name, fmt):
     """They are made on the CPU. A program moves to the GPU and computes the same there."""
-    row, _ = deploy(name, f"format={fmt}", "backend=eager", f"export=[{','.join(EXPORTS[fmt])}]", BATCHES)
+    row, _ = deploy(name, f"format={fmt}", "backend=eager", f"export=[{','.join(EXPORTS[fmt])}]", "batch=[64]")
     files = {kind: folder(name) / file["file"] for kind, file in row["exports"].items()}
     assert files.keys() == set(EXPORTS[fmt])
     assert all(file.parent.name == f"{fmt}-auto-cuda" for file in files.values())

@@ -42,6 +42,23 @@ def test_settings_by_the_ways_in_which_they_were_served(comparison):
     assert rows["fp32-dense", "size, MiB"] == ["41.0", "41.0"]
 
 
+def test_latency_by_another_way_is_marked(comparison):
+    """Also where only some seeds had it."""
+
+    def ways(run):
+        return (served(exclusive=None, latency_by="dense by eager"), served("int8", latency_by="by eager" if run.seed else None))
+
+    found = compared([replace(run, served=ways(run)) for run in (*CONTROL, *AMP)], folder=comparison.folder)
+    (table,) = served_tables(only(found)[0], {})
+    rows = {name: [text_of(cell) for cell in cells] for _, name, *cells in table.rows}
+    assert rows["latency p50, ms"] == ["0.500 (dense by eager, shared)", "0.500 (by eager or by graph)"]
+    assert rows["samples/s"] == ["5,000 (shared)", "5,000"]
+    write_summary_run(found, [[]], [{}], None)
+    tags = EventAccumulator(str(found.folder / "_report" / "amp-dense")).Reload().Tags()["scalars"]
+    ends = {tag.rpartition("/")[2] for tag in tags if "/served/Dense_FP16_" in tag}
+    assert ends == {"metric", "latency_ms_p50_dense_by_eager", "latency_ms_p99_dense_by_eager", "samples_per_s", "weights_gib"}
+
+
 def test_each_device_and_batch_size_has_a_table_of_its_own():
     runs = [replace(run, served=(served(), served(batch=(8, 64)), served(device="NVIDIA L4", backend="compile"))) for run in CONTROL]
     group = only(compared([*runs, *AMP]))[0]
