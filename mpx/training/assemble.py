@@ -20,7 +20,7 @@ from mpx.acceleration.choice import Choice
 from mpx.acceleration.decide import decide, notebook_of
 from mpx.acceleration.payoff import Notebook
 from mpx.channels import measures_beside_others
-from mpx.data import Data, DataModule, load
+from mpx.data import DataModule, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
 from mpx.errors import UserError
@@ -35,6 +35,7 @@ from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.recipes import Recipe
+from mpx.spec import Spec
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
@@ -76,9 +77,9 @@ def assemble(
     before its first step; None: the run trains to its end and is saved.
     """
     devices = choose_devices(cfg.trainer)
-    precision = build_precision(cfg, devices)
+    precision = build_precision(cfg.precision, devices.root)
     data = load(cfg.data)
-    model = build_model(cfg, data)
+    model = build_model(cfg.model, data.spec, cfg.data.get("crop"))
     if cfg.trainer.strategy == "fsdp":
         refuse_numbers(model)
     given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
@@ -89,10 +90,10 @@ def assemble(
         refuse_not_finite(model)
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
-    check_limits(cfg, data.sizes, devices.count)
+    check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     steps, of_epoch = count_steps(cfg.trainer, batches)
     recipe = build_recipe(cfg.sparsity, steps, of_epoch, at_once=stopper is not None)
-    schedule = build_schedule(cfg, steps, recipe)
+    schedule = build_schedule(cfg.schedule, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
     notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
@@ -142,21 +143,21 @@ def assemble(
     )  # fmt: skip
 
 
-def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> ModePrecision:
+def build_precision(precision: DictConfig, device: torch.device, *, own: bool = False) -> ModePrecision:
     """The precision plugin. own: for a module of the user's own. Raises UserError for a number format that this device cannot run."""
-    mode = MODES[cfg.precision.mode]
-    settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
-    max_skips = settings.pop("max_skips", None)
-    emulate = emulated(mode, devices.root, cfg.precision.emulate)
-    every = cfg.precision.get("layers") == "all"
-    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips, own=own, every_linear=every)
+    mode = MODES[precision.mode]
+    loss_scale = OmegaConf.to_container(precision.loss_scale) if mode.scaled else {}
+    max_skips = loss_scale.pop("max_skips", None)
+    emulate = emulated(mode, device, precision.emulate)
+    every = precision.get("layers") == "all"
+    return ModePrecision(mode, device, emulate=emulate, loss_scale=loss_scale, max_skips=max_skips, own=own, every_linear=every)
 
 
-def build_model(cfg: DictConfig, data: Data) -> nn.Module:
-    """The model, on the CPU. Raises UserError if it cannot take this data."""
-    model = build(cfg.model, data.spec)
-    if cfg.data.get("crop") is not None:
-        check_crop(model, data.spec, cfg.data.crop)
+def build_model(settings: DictConfig, spec: Spec, crop: int | None) -> nn.Module:
+    """The model, on the CPU. crop: data.crop. Raises UserError if it cannot take this data."""
+    model = build(settings, spec)
+    if crop is not None:
+        check_crop(model, spec, crop)
     return model
 
 
@@ -176,12 +177,12 @@ def build_compiling(
     return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
 
 
-def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
+def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
     """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
 
     Raises UserError if these are two steps.
     """
-    share = cfg.schedule.restart
+    share = schedule.restart
     restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
     if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
         if restart_at not in (None, recipe.plan.start):
@@ -190,10 +191,10 @@ def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedu
                 "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
             )
         restart_at = recipe.plan.start
-    return Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
+    return Schedule(lr_factor(schedule, steps, restart_at), steps)
 
 
-def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
+def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int], devices: int) -> None:
     """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
     about the test after training.
 
@@ -205,9 +206,9 @@ def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
                 f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
                 "larger set."
             )
-        limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
+        limit, there = trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / eval_batch_size)
         if isinstance(limit, float) and int(there * limit) == 0:
             raise UserError(
                 f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
-                f"or a smaller data.eval_batch_size than {cfg.data.eval_batch_size}."
+                f"or a smaller data.eval_batch_size than {eval_batch_size}."
             )

@@ -34,24 +34,24 @@ from mpx.training.loss import loss_of
 from mpx.training.meters import judged
 
 
-def build_recipe(cfg: DictConfig, steps: int, epoch: int, *, at_once: bool = False) -> Recipe | None:
-    """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run. cfg: the sparsity settings.
+def build_recipe(sparsity: DictConfig, steps: int, epoch: int, *, at_once: bool = False) -> Recipe | None:
+    """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run.
 
     at_once: prune before the first step. Raises UserError for a pruning after the end of the run.
     """
-    if cfg.pattern == "dense":
+    if sparsity.pattern == "dense":
         return None
-    found = plan(cfg, steps, epoch)
-    return choose_recipe(cfg, replace(found, start=0, end=0) if at_once else found)
+    found = plan(sparsity, steps, epoch)
+    return choose_recipe(sparsity, replace(found, start=0, end=0) if at_once else found)
 
 
-def build_masks(cfg: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
-    """The masks of `model`, not applied yet. cfg: the sparsity settings. Raises UserError if apex should choose them and cannot."""
-    pattern, rules = choose_pattern(cfg), choose_rules(cfg)
-    if cfg.get("backend") == "apex":
+def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
+    """The masks of `model`, not applied yet. Raises UserError if apex should choose them and cannot."""
+    pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
+    if sparsity.get("backend") == "apex":
         pattern = _apex(pattern, model, device)
         pattern.refuse(weights(model, pattern, rules))
-        pattern.rehearse(device, permute=bool(cfg.get("permute")))
+        pattern.rehearse(device, permute=bool(sparsity.get("permute")))
     return Masks(weights(model, pattern, rules), pattern, remember=recipe.remember)
 
 
@@ -61,37 +61,38 @@ def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
     return Apex(pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
 
 
-def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
-    """Load sparsity.dense_ckpt, if it is set: the weights that its run was tested with. cfg: the sparsity settings.
+def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:
+    """Load sparsity.dense_ckpt, if it is set: the weights that its run was tested with.
 
     Raises UserError for a file of another model's weights or averages.
     """
-    if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
-        found = load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
+    if sparsity.pattern != "dense" and sparsity.dense_ckpt is not None:
+        found = load_weights(Path(sparsity.dense_ckpt), model, "sparsity.dense_ckpt")
         try:
             if has_averages(found):
                 load_averages(found, model)
         except UNREADABLE as error:
             raise UserError(
-                f"sparsity.dense_ckpt={cfg.dense_ckpt}: its averages (trainer.ema_decay) are damaged, or another model's "
+                f"sparsity.dense_ckpt={sparsity.dense_ckpt}: its averages (trainer.ema_decay) are damaged, or another model's "
                 f"({first_line(error)[:160]}). Give another checkpoint."
             ) from error
 
 
-def nothing_to_train(cfg: DictConfig) -> bool:
-    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning. cfg: the sparsity settings."""
-    return cfg.pattern != "dense" and cfg.recipe == "one_shot" and cfg.dense_ckpt is not None
+def nothing_to_train(sparsity: DictConfig) -> bool:
+    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning."""
+    return sparsity.pattern != "dense" and sparsity.recipe == "one_shot" and sparsity.dense_ckpt is not None
 
 
 def build_pruning(
-    cfg: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable], progress: str
-) -> Pruning:
-    """cfg: the sparsity settings. after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
+    sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable],
+    progress: str,
+) -> Pruning:  # fmt: skip
+    """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
-    if cfg.get("permute"):
+    if sparsity.get("permute"):
         by_apex = isinstance(masks.pattern, Apex)
         before.append(partial(_permute_by_apex, masks) if by_apex else partial(_permute, masks, ema, seed, progress))
-    if cfg.sensitivity:
+    if sparsity.sensitivity:
         before.append(partial(_measure_sensitivity, masks))
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
     return Pruning(masks, recipe, before=untimed, after=after)

@@ -45,22 +45,22 @@ class Schedule:
         self.position.clamp_(min=at)
 
 
-def count_steps(cfg: DictConfig, batches: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run, and of an epoch. cfg: the trainer's settings; batches: per epoch of one device's loader.
+def count_steps(trainer: DictConfig, batches: int) -> tuple[int, int]:
+    """Optimizer steps of the whole run, and of an epoch. batches: per epoch of one device's loader.
 
     Lightning's estimated_stepping_batches would set up the loaders before their state is restored, so that a run that was cut off within an
     epoch would start that epoch again. Raises UserError if no batch is left.
     """
-    limit = cfg.limit_train_batches
+    limit = trainer.limit_train_batches
     batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if batches == 0:
         raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
-    of_epoch = math.ceil(batches / cfg.accumulate_grad_batches)
-    steps = of_epoch * cfg.max_epochs
-    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps), of_epoch
+    of_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+    steps = of_epoch * trainer.max_epochs
+    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps), of_epoch
 
 
-def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
+def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
     """step -> share of the peak learning rate.
 
     restart_at: the step before which the model is pruned. The schedule runs once up to it and again after it, as ASP repeats the
@@ -71,20 +71,20 @@ def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) 
     def factor(step: int) -> float:
         phase = 1 if len(bounds) == 3 and step >= restart_at else 0
         length = max(bounds[phase + 1] - bounds[phase], 1)
-        return _shape(cfg, min(step - bounds[phase], length), length)
+        return _shape(schedule, min(step - bounds[phase], length), length)
 
     return factor
 
 
-def _shape(cfg: DictConfig, step: int, length: int) -> float:
+def _shape(schedule: DictConfig, step: int, length: int) -> float:
     """Share of the peak at `step` of a phase of `length` steps."""
-    warmup = math.ceil(Fraction(str(cfg.warmup)) * length)  # in floats, 0.07 * 100 is above 7
+    warmup = math.ceil(Fraction(str(schedule.warmup)) * length)  # in floats, 0.07 * 100 is above 7
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(length - warmup, 1)
-    if cfg.name == "constant":
+    if schedule.name == "constant":
         return 1.0
-    if cfg.name == "step":
-        return cfg.factor ** sum(step / length >= milestone for milestone in cfg.milestones)
-    curve = (1 + math.cos(math.pi * progress)) / 2 if cfg.name == "cosine" else 1 - progress
-    return cfg.final + (1 - cfg.final) * curve
+    if schedule.name == "step":
+        return schedule.factor ** sum(step / length >= milestone for milestone in schedule.milestones)
+    curve = (1 + math.cos(math.pi * progress)) / 2 if schedule.name == "cosine" else 1 - progress
+    return schedule.final + (1 - schedule.final) * curve
