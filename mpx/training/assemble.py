@@ -3,7 +3,6 @@
 devices, precision → data → model → steps → acceleration → module → measuring → pruning → trainer
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,6 @@ from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
 from mpx.sparsity.callback import Pruning
-from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
@@ -44,7 +42,7 @@ from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.schedule import Schedule, count_steps, lr_factor
+from mpx.training.schedule import build_schedule, check_limits, count_steps
 from mpx.training.tasks import monitored
 from mpx.training.trainer import build_trainer
 
@@ -93,13 +91,13 @@ def assemble(
     check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     steps, of_epoch = count_steps(cfg.trainer, batches)
     recipe = build_recipe(cfg.sparsity, steps, of_epoch, at_once=stopper is not None)
+    masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
     notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
     done = history.steps[-1] if history.steps else 0
     choice = decide(cfg, precision, model, data.spec, steps, recipe, done=done, notebook=notebook).with_loader(loader, why)
-    masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice,
@@ -175,40 +173,3 @@ def build_compiling(
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
     return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
-
-
-def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
-    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
-
-    Raises UserError if these are two steps.
-    """
-    share = schedule.restart
-    restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
-    if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
-        if restart_at not in (None, recipe.plan.start):
-            raise UserError(
-                f"schedule.restart={share:g} is step {restart_at}, but sparsity.recipe=asp prunes before step {recipe.plan.start} and "
-                "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
-            )
-        restart_at = recipe.plan.start
-    return Schedule(lr_factor(schedule, steps, restart_at), steps)
-
-
-def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int], devices: int) -> None:
-    """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
-    about the test after training.
-
-    sizes: samples of each split.
-    """
-    for split, called in (("val", "validation"), ("test", "test")):
-        if 0 < sizes[split] < devices:
-            raise UserError(
-                f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
-                "larger set."
-            )
-        limit, there = trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / eval_batch_size)
-        if isinstance(limit, float) and int(there * limit) == 0:
-            raise UserError(
-                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
-                f"or a smaller data.eval_batch_size than {eval_batch_size}."
-            )

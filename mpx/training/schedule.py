@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from mpx.errors import UserError
+from mpx.sparsity.recipes import Recipe
 
 
 class Schedule:
@@ -58,6 +59,43 @@ def count_steps(trainer: DictConfig, batches: int) -> tuple[int, int]:
     of_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
     steps = of_epoch * trainer.max_epochs
     return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps), of_epoch
+
+
+def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int], devices: int) -> None:
+    """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
+    about the test after training.
+
+    sizes: samples of each split.
+    """
+    for split, called in (("val", "validation"), ("test", "test")):
+        if 0 < sizes[split] < devices:
+            raise UserError(
+                f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
+                "larger set."
+            )
+        limit, there = trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / eval_batch_size)
+        if isinstance(limit, float) and int(there * limit) == 0:
+            raise UserError(
+                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
+                f"or a smaller data.eval_batch_size than {eval_batch_size}."
+            )
+
+
+def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
+    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
+
+    Raises UserError if these are two steps.
+    """
+    share = schedule.restart
+    restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
+    if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
+        if restart_at not in (None, recipe.plan.start):
+            raise UserError(
+                f"schedule.restart={share:g} is step {restart_at}, but sparsity.recipe=asp prunes before step {recipe.plan.start} and "
+                "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
+            )
+        restart_at = recipe.plan.start
+    return Schedule(lr_factor(schedule, steps, restart_at), steps)
 
 
 def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:

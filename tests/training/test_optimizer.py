@@ -9,9 +9,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.errors import UserError
-from mpx.training.assemble import build_schedule
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
-from mpx.training.schedule import lr_factor
+from mpx.training.schedule import build_schedule, lr_factor
 
 
 def schedule(name, **kwargs):
