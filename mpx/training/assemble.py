@@ -37,7 +37,7 @@ from mpx.spec import Spec
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
-from mpx.training.fsdp import refuse_numbers
+from mpx.training.fsdp import refuse_scalars
 from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
@@ -60,6 +60,7 @@ class Run:
     history: Any  # History, or Continued of a project
     beginning: Beginning
     trainer: pl.Trainer
+    advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
     has: Callable[[str], bool] = lambda stage: True  # whether there are data for this stage: validation or test
@@ -79,7 +80,7 @@ def assemble(
     data = load(cfg.data)
     model = build_model(cfg.model, data.spec, cfg.data.get("crop"))
     if cfg.trainer.strategy == "fsdp":
-        refuse_numbers(model)
+        refuse_scalars(model)
     given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
     by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
     history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=by_user)
@@ -113,7 +114,7 @@ def assemble(
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
     best = Best(folder.path, *monitored(data.spec))
-    compiling = None if choice.undecided is None else build_compiling(choice, acceleration, notebook, measuring, devices)
+    compiling = None if choice.undecided is None else build_compiling(choice, acceleration, notebook, measuring, devices.root)
 
     pruning = None
     if masks is not None:
@@ -136,7 +137,7 @@ def assemble(
         return (choice if compiling is None else compiling.choice).record() | acceleration.record()
 
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: module.results, chosen=chosen, release=acceleration.release,
     )  # fmt: skip
 
@@ -167,9 +168,9 @@ def refuse_not_finite(model: nn.Module) -> None:
 
 
 def build_compiling(
-    choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, devices: Devices
+    choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, device: torch.device
 ) -> CompileIfItPays:
     """What decides on compiling in the first steps. Speed and memory are then measured again."""
     after = [] if measuring.profile is None else [measuring.profile.restart]
-    after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
+    after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
     return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)

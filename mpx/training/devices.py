@@ -30,7 +30,7 @@ def choose_devices(trainer: DictConfig) -> Devices:
     return Devices(root, len(chosen) * trainer.num_nodes)
 
 
-def for_each_device(cfg: DictConfig) -> DictConfig:
+def divide_global_batch(cfg: DictConfig) -> DictConfig:
     """The settings with data.batch_size as data.global_batch_size gives it. Raises UserError where the devices cannot divide that."""
     total = cfg.data.global_batch_size
     if total is None:

@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 from mpx.errors import Diverged
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
-from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
@@ -21,7 +20,7 @@ from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
 from mpx.settings.project import is_project
 from mpx.training.assemble import Run, assemble
-from mpx.training.devices import for_each_device
+from mpx.training.devices import divide_global_batch
 from mpx.training.project import assemble_project
 from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
@@ -37,7 +36,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
     if not is_project(cfg):
-        cfg = for_each_device(cfg)
+        cfg = divide_global_batch(cfg)
         record["config"]["data"]["batch_size"] = cfg.data.batch_size
 
     def begin(trainer: pl.Trainer) -> None:
@@ -53,7 +52,6 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
     trainer, precision = run.trainer, run.precision
-    advice = remedy(precision.mode, cfg.optimizer.name if "optimizer" in cfg else None)
     reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
@@ -70,7 +68,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 run.release()
             raise
     fill_record(record, run)
-    _check_finite(run.results(), advice, record.get("metric"))
+    _check_finite(run.results(), run.advice, record.get("metric"))
     if trainer.is_global_zero:
         close(record, folder, run)
 
@@ -84,7 +82,7 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
         with continuing(folder.resume_from):
             raise
-    run.beginning.at_the_latest_now(run.trainer)
+    run.beginning.ensure_begun(run.trainer)
 
 
 def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str] | None) -> None:

@@ -90,7 +90,7 @@ class Fsdp(DDPStrategy):
             part.teardown()
 
 
-def refuse_numbers(model: nn.Module) -> None:
+def refuse_scalars(model: nn.Module) -> None:
     """Raise UserError for a weight that has no rows."""
     for name, weight in model.named_parameters():
         if weight.dim() == 0:

@@ -59,13 +59,13 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     if cfg.sparsity.pattern != "dense":
         after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
         pruning = build_sparsity(cfg.sparsity, after)
-    beginning = Beginning(begin)
+    beginning, advice = Beginning(begin), remedy(precision.mode, None)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[SameOrder(), speed, logged],
-        manual=not module.automatic_optimization, advice=remedy(precision.mode, None),
+        manual=not module.automatic_optimization, advice=advice,
     )  # fmt: skip
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: logged.values, chosen=lambda: (speed.choice or NO_CHOICE).record(),
         has=lambda stage: offers(stage, module, datamodule),
     )  # fmt: skip
