@@ -84,7 +84,7 @@ def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Endin
 
 
 def _claim(cfg: DictConfig, described: Description) -> Folder:
-    """A run that continues checks its data itself, and may be told to continue on others."""
+    """The data of a run that continues are checked later, against its checkpoint: the user may let it continue on others."""
     setting_dir = Path(cfg.output_dir) / cfg.study / described.trial
     folder = folders.claim(
         setting_dir,

@@ -72,8 +72,8 @@ def assemble(
 ) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
 
-    begin: called immediately before the first batch. stopper: makes the callback that stops a run that is only timed, and is pruned
-    before its first step; None: the run trains to its end and is saved.
+    begin: called immediately before the first batch. stopper: for a run that is only timed, and is pruned before its first step: makes the
+    callback that stops it. None: the run trains to its end and is saved.
     """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg.precision, devices.root)

@@ -31,7 +31,8 @@ def choose_devices(trainer: DictConfig) -> Devices:
 
 
 def divide_global_batch(cfg: DictConfig) -> DictConfig:
-    """The settings with data.batch_size as data.global_batch_size gives it. Raises UserError where the devices cannot divide that."""
+    """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises UserError if it is no multiple of the
+    number of devices."""
     total = cfg.data.global_batch_size
     if total is None:
         return cfg

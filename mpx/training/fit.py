@@ -102,8 +102,8 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", "No positive samples found in target.*")  # of a rare label, in few samples
     warnings.filterwarnings("ignore", "Average precision score for one or more classes was `nan`.*")
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
-    warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # of the whole model, whose logits nothing changes
+    warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # its logits, which nothing changes in place
     warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
-    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # another run continues a pruned or averaged one
+    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # a plain run may continue one with masks or averages
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own

@@ -99,7 +99,7 @@ def build_pruning(
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
-    """Raise UserError for a checkpoint that was pruned in another way, or is dense and ends a run of `steps` steps before its pruning."""
+    """Raise UserError for a checkpoint that was pruned in another way, and for a dense one at whose step a run of `steps` is over."""
     if path is None:
         return
     theirs, ours = history.pruned_by, pruning.by

@@ -1,4 +1,4 @@
-"""The number of optimizer steps of a run, and the learning rate of each, by the names in conf/schedule."""
+"""The numbers of batches and optimizer steps of a run, and the learning rate of each step, by the names in conf/schedule."""
 
 import math
 from collections.abc import Callable
