@@ -10,19 +10,19 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig
 
 from mpx.errors import Diverged
+from mpx.library.sparsity import Sparsity
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
-from mpx.runs.folder import Folder
+from mpx.runs.folder import BEST, LAST, Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
 from mpx.settings.project import is_project
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch
 from mpx.training.project import assemble_project
-from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
 
 
@@ -58,7 +58,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             _train(run, cfg, folder)
             if (trouble := precision.idle()) is not None:
                 raise Diverged(trouble)
-            prune_after_training(run, folder)
+            _prune_after_training(run, folder)
             if run.has("test"):
                 trainer.test(run.module, datamodule=run.datamodule, verbose=False)
         except BaseException:
@@ -83,6 +83,23 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
         with continuing(folder.resume_from):
             raise
     run.beginning.ensure_begun(run.trainer)
+
+
+def _prune_after_training(run: Run, folder: Folder) -> None:
+    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
+    pruning, trainer, module = run.pruning, run.trainer, run.module
+    if isinstance(pruning, Sparsity):
+        pruning.make_ready(trainer, module)
+    if pruning is None or not pruning.recipe.after_training:
+        return
+    if not pruning.masks.active:  # else the resumed checkpoint is pruned
+        module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
+        pruning.prune_now(trainer)
+        for name in (BEST, LAST):
+            trainer.save_checkpoint(folder.path / name)
+        trainer.strategy.checkpoint_io.wait()
+    if run.has("validation"):
+        trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
 def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str] | None) -> None:

@@ -12,13 +12,11 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import UserError, first_line
-from mpx.library.sparsity import Sparsity
 from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.checkpoint import History
-from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
@@ -116,26 +114,6 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
             f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} steps ends before it prunes. "
             "Raise trainer.max_epochs or trainer.max_steps."
         )
-
-
-def prune_after_training(run: Any, folder: Folder) -> None:
-    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one.
-
-    run: of mpx.training.assemble, which imports this file.
-    """
-    pruning, trainer, module = run.pruning, run.trainer, run.module
-    if isinstance(pruning, Sparsity):
-        pruning.make_ready(trainer, module)
-    if pruning is None or not pruning.recipe.after_training:
-        return
-    if not pruning.masks.active:  # else the resumed checkpoint is pruned
-        module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
-        pruning.prune_now(trainer)
-        for name in ("best", "last"):
-            trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
-        trainer.strategy.checkpoint_io.wait()
-    if run.has("validation"):
-        trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
 def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: pl.Trainer) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def build_trainer(
     ending = [best, last] if stopper is None else [stopper]
     shown = progress(settings.progress, measuring.throughput, cfg.get("metric"))
     ends = [beginning, *([compiling] if compiling is not None else []), *ending]
-    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=stopper is None, apart=own is None)
+    known = [Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ())]
+    callbacks = in_order(pruning, ema, known, measuring, scalars, shown, ends)
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     if devices.count > 1:
@@ -114,19 +115,11 @@ def _strategy(requested: str, devices: Devices, *, manual: bool) -> str | DDPStr
 
 
 def in_order(
-    shown: list[Callback],
-    pruning: Pruning | None,
-    ema: Ema | None,
-    known: list[Callback],
-    measuring: Measuring,
-    scalars: Scalars,
+    pruning: Pruning | None, ema: Ema | None, known: list[Callback], measuring: Measuring, scalars: Scalars, shown: list[Callback],
     ends: list[Callback],
-    *,
-    saves: bool,
-    apart: bool,
-) -> list[Callback]:
-    """All callbacks in the order in which Lightning calls them. shown: progress. known: the run so far.
-    ends: what begins, changes, saves or stops the run. apart: of RandomState.
+) -> list[Callback]:  # fmt: skip
+    """All callbacks in the order in which Lightning calls them. known: those of signals, random state and history. shown: progress.
+    ends: what begins, changes, saves or stops the run.
 
     The order matters:
 
@@ -141,4 +134,4 @@ def in_order(
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.look.step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(saves), RandomState(apart=apart), Agreement(), *known, *looking, scalars, *shown, *ends]
+    return [*changing, *known, *looking, scalars, *shown, *ends]
