@@ -61,7 +61,7 @@ def run_and_record(cfg: DictConfig) -> int:
 
 
 def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Ending | None]:
-    """As `run_and_record`, for a caller that goes on afterwards. command: what repeats the run on a command line.
+    """Do what `run_and_record` does, for a caller that goes on afterwards. command: the command line that repeats the run.
 
     Returns the record, its folder, and how the run ended; None for a run that was finished already. Raises UserError also for one that had
     failed.

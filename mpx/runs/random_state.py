@@ -14,7 +14,7 @@ from mpx.shards import is_sharded
 
 
 def states() -> dict[str, Any]:
-    """Of Python's, NumPy's, torch's and CUDA's generators; the first two as plain lists, so that a checkpoint loads with weights_only."""
+    """The states of Python's, NumPy's, torch's and CUDA's generators. The first two are lists, which weights_only can load."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     return {

@@ -170,7 +170,7 @@ def refuse_not_finite(model: nn.Module) -> None:
 def build_compiling(
     choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, device: torch.device
 ) -> CompileIfItPays:
-    """What decides on compiling in the first steps. Speed and memory are then measured again."""
+    """The callback that decides in the first steps whether to compile the rest. After that, speed and memory are measured again."""
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
     return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)

@@ -85,7 +85,7 @@ class Fsdp(DDPStrategy):
             optimizer.load_state_dict(state)
 
     def teardown(self) -> None:
-        """As DDP's, but weights and optimizer stay on their devices, whose processes gather them for the test and the record."""
+        """Do as DDP does, but leave weights and optimizer on their devices: all processes gather them for the test and the record."""
         for part in (self.cluster_environment, self.precision_plugin, self.accelerator, self.checkpoint_io):
             part.teardown()
 

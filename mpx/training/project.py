@@ -30,7 +30,7 @@ from mpx.training.own_speed import OwnSpeed
 from mpx.training.pruning import load_dense_weights
 from mpx.training.trainer import build_trainer
 
-NO_CHOICE = Choice(  # of how steps run: the module's own
+NO_CHOICE = Choice(  # the module itself says how its steps run
     cuda_graphs=False,
     compile="off",
     graphs_required=False,
