@@ -42,18 +42,18 @@ def decide(
     """
     on_gpu = precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    pixels = _pixels(cfg, spec)
+    pixels = _pixels(cfg.data, spec)
     figures = typical(bool(filters), precision.mode.matmul)
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
         batches=(steps - done) * cfg.trainer.accumulate_grad_batches,
         figures=figures if notebook is None else notebook.read(figures),
-        against_graphs=_against_graphs(cfg, precision, recipe),
-        against_compiling=_against_compiling(cfg, precision),
+        against_graphs=_against_graphs(cfg.trainer, precision, recipe),
+        against_compiling=_against_compiling(cfg.trainer.strategy, precision),
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(precision, model),
-        against_search=_against_search(cfg, model),
+        against_search=_against_search(model, audit=cfg.audit),
         against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
         filters=sum(weight.numel() for weight in filters),
@@ -79,16 +79,16 @@ def notebook_of(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spe
     return Notebook(str(model), *map(repr, (shapes, data, mode, cfg.optimizer.name, switches, where)))
 
 
-def _pixels(cfg: DictConfig, spec: Spec) -> int:
+def _pixels(data: DictConfig, spec: Spec) -> int:
     """Pixels of a training batch of images; 0 for other data."""
-    crop = cfg.data.get("crop")
-    return cfg.data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
+    crop = data.get("crop")
+    return data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
 
 
-def _against_graphs(cfg: DictConfig, precision: ModePrecision, recipe: Recipe | None) -> str | None:
+def _against_graphs(trainer: DictConfig, precision: ModePrecision, recipe: Recipe | None) -> str | None:
     if precision.device.type != "cuda":
         return NO_CUDA
-    if (reason := against_graphs(cfg.trainer)) is not None:
+    if (reason := against_graphs(trainer)) is not None:
         return reason
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
@@ -106,8 +106,8 @@ def masks_in_full(model: nn.Module) -> str | None:
     return "transformers writes out the whole attention mask then and cannot use its fast kernels" if masked else None
 
 
-def _against_compiling(cfg: DictConfig, precision: ModePrecision) -> str | None:
-    if cfg.trainer.strategy == "fsdp":
+def _against_compiling(strategy: str, precision: ModePrecision) -> str | None:
+    if strategy == "fsdp":
         return "trainer.strategy=fsdp gathers weights between the layers, where compiled code would end"
     return f"precision={precision.mode.name} is emulated here, operation by operation" if precision.emulate else None
 
@@ -125,10 +125,10 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
     return None
 
 
-def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
+def _against_search(model: nn.Module, *, audit: bool) -> str | None:
     if not any(isinstance(layer, CONVOLUTION) for layer in model.modules()):
         return "no convolutions"
-    return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
+    return "audit=true looks at the kernels of an ordinary step" if audit else None
 
 
 def _against_channels_last(model: nn.Module, spec: Spec) -> str | None:

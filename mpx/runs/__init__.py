@@ -9,7 +9,7 @@ alone.py        a process of a sweep that measures the speed of a setting and le
 ranks.py        what the processes of one run tell one another outside training; watch.py ends one that waits for another for ever;
                 agreement.py: whether they hold the same training state
 library_state.py: what a run called from Python puts back
-signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains, and going.py asks
+signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains; end_signal.py asks
                 the run's other processes
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
 contents.py     a hash of the files of a user's own data

@@ -15,9 +15,9 @@ class Beginning(Callback):
         self.begin, self.begun = begin, False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.at_the_latest_now(trainer)
+        self.ensure_begun(trainer)
 
-    def at_the_latest_now(self, trainer: pl.Trainer) -> None:
+    def ensure_begun(self, trainer: pl.Trainer) -> None:
         """A run that continues after its last step has no first batch."""
         if not self.begun:
             self.begun = True

@@ -12,8 +12,8 @@ from torch import nn
 from mpx.errors import UserError
 from mpx.runs import signals
 from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.runs.end_signal import EndSignal
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
-from mpx.runs.going import Going
 from mpx.runs.reading import continuing, read_checkpoint
 
 PROGRESS = ("ready", "started", "processed", "completed")  # Lightning's counts, in their order
@@ -75,13 +75,13 @@ class Last(Checkpoint):
 
     ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. A checkpoint holds no accumulated gradients. So within
     an epoch it follows only a batch in which the optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
-    Where max_steps ends the training within an epoch, the last checkpoint is one of within an epoch, too, so that a run that goes on with
-    more steps takes the rest of that epoch's batches.
+    Where max_steps ends the training within an epoch, the last checkpoint is from within that epoch too. A run that goes on with more
+    steps then takes the rest of its batches.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
         self.path, self.previous, self.every, self.best, self.writer = folder / LAST, folder / PREVIOUS, every, best, writer
-        self._going = Going()
+        self._end_signal = EndSignal()
         self._step = 0  # the optimizer step of the batch before
         self._saved_at = -1  # the optimizer step of the newest checkpoint that this wrote
         self._there = False  # a whole last.ckpt
@@ -94,11 +94,11 @@ class Last(Checkpoint):
         before, self._step = self._step, trainer.global_step
         if self._step == before or trainer.is_last_batch:
             return
-        must_go = self._going.must_go(trainer)
-        if must_go or (self.every is not None and self._step % self.every == 0) or self._step == trainer.max_steps:
+        must_end = self._end_signal.came(trainer)
+        if must_end or (self.every is not None and self._step % self.every == 0) or self._step == trainer.max_steps:
             self._save(trainer)
-        if must_go:
-            self._go(trainer)
+        if must_end:
+            self._end(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
@@ -108,10 +108,10 @@ class Last(Checkpoint):
         elif trainer.is_global_zero and not within:
             self._keep_previous()
             self.writer.link(self.path, to=self.best.path)
-        if self._going.must_go(trainer, now=True):
-            self._go(trainer)
+        if self._end_signal.came(trainer, now=True):
+            self._end(trainer)
 
-    def _go(self, trainer: pl.Trainer) -> None:
+    def _end(self, trainer: pl.Trainer) -> None:
         """End all processes of the run, once the checkpoint is on the disk: their launcher may kill all of them when the first one ends."""
         self.writer.wait()
         trainer.strategy.barrier()

@@ -1,4 +1,4 @@
-"""Whether a checkpoint's file is whole, by the checksum that PyTorch writes for each part of it, and which one of a run's to continue from.
+"""Find damaged checkpoints by the checksums that PyTorch writes into them, and the checkpoint of a run to continue from.
 
 torch.load does not compare the checksums. Imports nothing heavy.
 """

@@ -15,8 +15,6 @@ from mpx.settings.project import is_project
 
 @dataclass(frozen=True)
 class Description:
-    """What the command asks for."""
-
     trial: str  # the setting's name without the seed, which is also the name of its folder
     comparable: dict[str, Any]  # the settings that change the result, flat
     record: dict[str, Any]  # result.json of a run that did not get as far as training

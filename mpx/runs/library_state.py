@@ -1,4 +1,4 @@
-"""What a run changes in the libraries of its process beside PyTorch's precision switches, which mpx.precision.switches puts back."""
+"""Put back what a run changes in the libraries of its process. mpx.precision.switches does that for PyTorch's precision switches."""
 
 import logging
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ def choices() -> dict[str, str]:
 
 
 def named(cfg: DictConfig) -> dict[str, str]:
-    """The first four words of a setting's name: the choices, or the own names of a user's own data and project."""
+    """The first four words of a setting's name: the choices, or the names that the user gave data and project."""
     chosen = choices()
     if project.is_project(cfg):
         own = {group: spell(name) for group, name in project.names(cfg).items()}

@@ -61,7 +61,7 @@ def run_and_record(cfg: DictConfig) -> int:
 
 
 def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Ending | None]:
-    """As `run_and_record`, for a caller that goes on afterwards. command: what repeats the run on a command line.
+    """Do what `run_and_record` does, for a caller that goes on afterwards. command: the command line that repeats the run.
 
     Returns the record, its folder, and how the run ended; None for a run that was finished already. Raises UserError also for one that had
     failed.
@@ -84,7 +84,7 @@ def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Endin
 
 
 def _claim(cfg: DictConfig, described: Description) -> Folder:
-    """A run that continues checks its data itself, and may be told to continue on others."""
+    """The data of a run that continues are checked later, against its checkpoint: the user may let it continue on others."""
     setting_dir = Path(cfg.output_dir) / cfg.study / described.trial
     folder = folders.claim(
         setting_dir,

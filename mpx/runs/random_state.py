@@ -14,7 +14,7 @@ from mpx.shards import is_sharded
 
 
 def states() -> dict[str, Any]:
-    """Of Python's, NumPy's, torch's and CUDA's generators; the first two as plain lists, so that a checkpoint loads with weights_only."""
+    """The states of Python's, NumPy's, torch's and CUDA's generators. The first two are lists, which weights_only can load."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     return {
@@ -42,8 +42,8 @@ class RandomState(Callback):
 
     Each process draws from its own generators, and on a GPU from that of its own device: rank 0 knows nothing of the others' draws.
 
-    apart: processes draw other numbers than rank 0 from the start of training. Until then they draw alike, so that their models are equal.
-    A project's processes go on alike, as in Lightning: its sampler may draw the order of which each process takes a part.
+    apart: from the start of training, each process draws other numbers. Before, all draw alike, so that their models are equal. Those of a
+    project always draw alike, as in Lightning: its sampler may draw the order of an epoch, of which each process takes a part.
     """
 
     def __init__(self, *, apart: bool) -> None:

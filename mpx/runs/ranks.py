@@ -17,7 +17,7 @@ from mpx.whole_file import write_whole
 PATIENCE = timedelta(minutes=10)  # for the processes on other machines to start
 HEARD = 30.0  # seconds for the others to hear that the run ends before it begins
 RUN, READ = "mpx/run", "mpx/read"  # keys of the store
-ENDING = ".rank"  # begins the name of the file in the run's folder in which another rank says why it ends before the run does
+ENDING = ".rank"  # another rank that ends before the run writes why into the file .rank<N> of the run's folder
 ENDED = ""  # told in place of a folder
 
 LOST = (  # gloo's and NCCL's words for a process that is gone
@@ -29,7 +29,7 @@ LOST = (  # gloo's and NCCL's words for a process that is gone
 
 
 class Others:
-    """The other processes of rank 0's run. As a context manager it tells them where the block ends without `follow`."""
+    """The other processes of rank 0's run. As a context manager it tells them that the run ends, if the block ends without `follow`."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch

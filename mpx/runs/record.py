@@ -47,7 +47,7 @@ def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def place_of(environment: dict[str, Any]) -> list[Any]:
-    """What must be equal for a speed to be that of a run. environment: of result.json. Of several GPUs the first counts."""
+    """The machine and PyTorch that a speed was measured with. environment: of result.json. Of several GPUs, the first counts."""
     found = [environment.get(name) for name in PLACE]
     return [part[0] if isinstance(part, list) else part for part in found]
 

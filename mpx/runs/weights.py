@@ -105,7 +105,7 @@ def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Te
 
 
 def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the word before each name that makes most of them names of the model."""
+    """The weights without the prefix, such as `module.`, that their names have in a file of another program."""
     ways = [{name.removeprefix(word): value for name, value in weights.items() if name.startswith(word)} for word in BEFORE_NAMES]
     return max(ways, key=lambda way: len(way.keys() & ours.keys()))
 
@@ -115,7 +115,7 @@ def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
     names: dict[tuple, list[str]] = {}
     for name, value in ours.items():
         names.setdefault((value.data_ptr(), value.shape, value.stride()), []).append(name)
-    return [found for (place, *_), found in names.items() if place and len(found) > 1]  # what has no values lies nowhere
+    return [found for (place, *_), found in names.items() if place and len(found) > 1]  # a tensor on `meta` has the address 0
 
 
 def _shape(weight: Any) -> tuple[int, ...] | str:

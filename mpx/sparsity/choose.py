@@ -1,4 +1,4 @@
-"""Build the pattern, the rules and the recipe that a run's sparsity settings (`cfg`) name."""
+"""Build the pattern, the rules and the recipe that a run's sparsity settings name."""
 
 from omegaconf import DictConfig
 
@@ -11,24 +11,24 @@ from mpx.sparsity.tiles import Tiles
 from mpx.sparsity.unstructured import Unstructured
 
 
-def choose_pattern(cfg: DictConfig) -> Pattern:
-    if cfg.pattern == "2of4_2d":
-        return Tiles(cfg.search)
-    if cfg.pattern == "unstructured":
-        return Unstructured(cfg.density)
-    return NofM(cfg.n, cfg.m) if cfg.pattern == "nofm" else NofM(2, 4)
+def choose_pattern(sparsity: DictConfig) -> Pattern:
+    if sparsity.pattern == "2of4_2d":
+        return Tiles(sparsity.search)
+    if sparsity.pattern == "unstructured":
+        return Unstructured(sparsity.density)
+    return NofM(sparsity.n, sparsity.m) if sparsity.pattern == "nofm" else NofM(2, 4)
 
 
-def choose_rules(cfg: DictConfig) -> Rules:
+def choose_rules(sparsity: DictConfig) -> Rules:
     return Rules(
-        shape=cfg.shape_rule, types=tuple(cfg.types), skip=tuple(cfg.skip), only=tuple(cfg.only),
-        min_size=cfg.min_size, dense_first=cfg.dense_first, dense_last=cfg.dense_last,
+        shape=sparsity.shape_rule, types=tuple(sparsity.types), skip=tuple(sparsity.skip), only=tuple(sparsity.only),
+        min_size=sparsity.min_size, dense_first=sparsity.dense_first, dense_last=sparsity.dense_last,
     )  # fmt: skip
 
 
-def choose_recipe(cfg: DictConfig, plan: Plan) -> Recipe:
-    if cfg.recipe == "sr_ste":
-        return SrSte(plan, decay=cfg.decay)
-    if (kind := {"one_shot": OneShot, "gradual": Gradual}.get(cfg.recipe)) is not None:
-        return kind(cfg.recipe, plan)
-    return Recipe(cfg.recipe, plan, remember=plan.every is not None)
+def choose_recipe(sparsity: DictConfig, plan: Plan) -> Recipe:
+    if sparsity.recipe == "sr_ste":
+        return SrSte(plan, decay=sparsity.decay)
+    if (kind := {"one_shot": OneShot, "gradual": Gradual}.get(sparsity.recipe)) is not None:
+        return kind(sparsity.recipe, plan)
+    return Recipe(sparsity.recipe, plan, remember=plan.every is not None)

@@ -16,27 +16,27 @@ class Plan:
     every: int | None  # steps between two computations of the masks; None: computed once
 
 
-def plan(cfg: DictConfig, total: int, epoch: int) -> Plan:
-    """The plan of a run. cfg: its sparsity settings; total: steps of the run; epoch: steps per epoch.
+def plan(sparsity: DictConfig, total: int, epoch: int) -> Plan:
+    """The plan of a run. total: steps of the run; epoch: steps per epoch.
 
     At least one step follows the pruning. Raises UserError for a start or end beyond the run.
     """
     last = max(total - 1, 0)
-    start = _start(cfg, total, epoch)
-    if cfg.recipe != "gradual":
-        return Plan(start, start, cfg.recompute_every)
-    end = min(round(cfg.end * total), last)
+    start = _start(sparsity, total, epoch)
+    if sparsity.recipe != "gradual":
+        return Plan(start, start, sparsity.recompute_every)
+    end = min(round(sparsity.end * total), last)
     if end < start:
-        raise UserError(f"sparsity.end={cfg.end:g} is step {end}, before the pruning starts at step {start}. Raise sparsity.end.")
-    return Plan(start, end, cfg.recompute_every or max(1, (end - start) // DENSITY_STEPS))
+        raise UserError(f"sparsity.end={sparsity.end:g} is step {end}, before the pruning starts at step {start}. Raise sparsity.end.")
+    return Plan(start, end, sparsity.recompute_every or max(1, (end - start) // DENSITY_STEPS))
 
 
-def _start(cfg: DictConfig, total: int, epoch: int) -> int:
-    if cfg.recipe == "from_start" or cfg.dense_ckpt is not None:
+def _start(sparsity: DictConfig, total: int, epoch: int) -> int:
+    if sparsity.recipe == "from_start" or sparsity.dense_ckpt is not None:
         return 0
     for key, length in (("start_step", 1), ("start_epoch", epoch)):
-        if (value := getattr(cfg, key)) is not None:
+        if (value := getattr(sparsity, key)) is not None:
             if value * length >= total:
                 raise UserError(f"sparsity.{key}={value} lies beyond the run, which has {total} steps ({epoch} an epoch). Lower it.")
             return value * length
-    return min(round(cfg.start * total), max(total - 1, 0))
+    return min(round(sparsity.start * total), max(total - 1, 0))

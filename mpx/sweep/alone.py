@@ -78,7 +78,7 @@ def _measure(config: DictConfig, setting: Setting, folder: Path) -> dict[str, An
     """Returns the report of the process that measures."""
     folder.mkdir(exist_ok=True)
     environment = os.environ | channels.for_job(folder / FILE) | channels.speed_is_measured("alone")
-    if one_device(config) and len(gpus := visible_gpus()) > 1:
+    if one_device(config.trainer) and len(gpus := visible_gpus()) > 1:
         environment |= {VISIBLE: gpus[0]}
     words = command(config.hydra, setting.reports[0]["overrides"], quiet=True)
     return read(folder / FILE, wait(warm.start(words, environment, will_train=True)))

@@ -118,7 +118,7 @@ def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dic
     environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))} | environment
     if cfg.gpu_share > 1:
         environment |= channels.speed_is_measured("beside")
-    gpus = visible_gpus(environment) if one_device(cfg) else []
+    gpus = visible_gpus(environment) if one_device(cfg.trainer) else []
     if len(gpus) < 2:
         yield environment
         return
@@ -126,9 +126,9 @@ def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dic
         yield environment | {VISIBLE: gpu}
 
 
-def one_device(cfg: DictConfig) -> bool:
+def one_device(trainer: DictConfig) -> bool:
     """Whether the job needs one GPU, no matter which. If several jobs run at once, `trainer.devices=auto` means one."""
-    return cfg.trainer.accelerator != "cpu" and cfg.trainer.devices in (1, "auto")
+    return trainer.accelerator != "cpu" and trainer.devices in (1, "auto")
 
 
 def _is_new(cfg: DictConfig, config: DictConfig) -> bool:

@@ -1,6 +1,6 @@
-"""What the jobs of a sweep start with: an import of this module imports the modules that every run needs.
+"""Import the modules that every run needs, in the process that a sweep's jobs are forked from.
 
-None of them is collected later: a job's first full collection would copy the pages of all their objects.
+`heavy` keeps them out of garbage collection: a job's first full collection would copy the pages of all their objects.
 """
 
 import importlib

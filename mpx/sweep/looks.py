@@ -22,7 +22,7 @@ Setting = tuple[str, ...]  # overrides, without the seed
 class Looks:
     """config: of the sweep.
 
-    Raises UserError for a plan that cannot be, and for a study with runs whose results may have been seen before its looks were planned.
+    Raises UserError for an impossible plan, and for a study with runs whose results may have been seen before its looks were planned.
     """
 
     def __init__(self, config: DictConfig) -> None:

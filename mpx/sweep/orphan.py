@@ -34,7 +34,7 @@ def remove_left(sweep: Path) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether the sweep was cut off, and no process of it is left. One that came to its end keeps its folder where jobs have failed."""
+    """Whether the sweep was cut off and none of its processes is left. A sweep that has ended keeps its folder if jobs have failed."""
     number = folder.name.rpartition("-")[2]
     if not number.isdecimal() or _runs(int(number)) or not (folder / OWNER).is_file() or (folder / SUBMITTED).exists():
         return False

@@ -21,7 +21,7 @@ class Progress:
     total: int
     at_once: int
     ended: int  # number of jobs
-    done: int  # of them, those that completed
+    done: int  # number of ended jobs that completed
     failed: int
     took: list[float]  # seconds of each whole run; skipped and failed runs do not tell how long one takes
     running_s: list[float]  # seconds since each running job began

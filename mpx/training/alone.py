@@ -17,7 +17,7 @@ from mpx.measure.throughput import Throughput
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import Folder
 from mpx.training.assemble import assemble
-from mpx.training.devices import for_each_device
+from mpx.training.devices import divide_global_batch
 from mpx.training.fit import quiet
 from mpx.training.record import speed_of
 
@@ -52,7 +52,7 @@ def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     quiet()
     cfg = _only_steps(cfg)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    run = assemble(for_each_device(cfg), Folder(folder), lambda trainer: trainer.logger.begin(), stopper=Enough)
+    run = assemble(divide_global_batch(cfg), Folder(folder), lambda trainer: trainer.logger.begin(), stopper=Enough)
     with float32_matmuls(run.precision.mode, emulate=run.precision.emulate):
         run.trainer.fit(run.module, datamodule=run.datamodule)
     run.trainer.logger.close()

@@ -3,7 +3,6 @@
 devices, precision → data → model → steps → acceleration → module → measuring → pruning → trainer
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from mpx.acceleration.choice import Choice
 from mpx.acceleration.decide import decide, notebook_of
 from mpx.acceleration.payoff import Notebook
 from mpx.channels import measures_beside_others
-from mpx.data import Data, DataModule, load
+from mpx.data import DataModule, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
 from mpx.errors import UserError
@@ -34,16 +33,16 @@ from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
 from mpx.sparsity.callback import Pruning
-from mpx.sparsity.recipes import Recipe
+from mpx.spec import Spec
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
-from mpx.training.fsdp import refuse_numbers
+from mpx.training.fsdp import refuse_scalars
 from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.schedule import Schedule, count_steps, lr_factor
+from mpx.training.schedule import build_schedule, check_limits, count_steps
 from mpx.training.tasks import monitored
 from mpx.training.trainer import build_trainer
 
@@ -61,6 +60,7 @@ class Run:
     history: Any  # History, or Continued of a project
     beginning: Beginning
     trainer: pl.Trainer
+    advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
     has: Callable[[str], bool] = lambda stage: True  # whether there are data for this stage: validation or test
@@ -72,15 +72,15 @@ def assemble(
 ) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
 
-    begin: called immediately before the first batch. stopper: makes the callback that stops a run that is only timed, and is pruned
-    before its first step; None: the run trains to its end and is saved.
+    begin: called immediately before the first batch. stopper: for a run that is only timed, and is pruned before its first step: makes the
+    callback that stops it. None: the run trains to its end and is saved.
     """
     devices = choose_devices(cfg.trainer)
-    precision = build_precision(cfg, devices)
+    precision = build_precision(cfg.precision, devices.root)
     data = load(cfg.data)
-    model = build_model(cfg, data)
+    model = build_model(cfg.model, data.spec, cfg.data.get("crop"))
     if cfg.trainer.strategy == "fsdp":
-        refuse_numbers(model)
+        refuse_scalars(model)
     given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
     by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
     history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=by_user)
@@ -89,16 +89,16 @@ def assemble(
         refuse_not_finite(model)
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
-    check_limits(cfg, data.sizes, devices.count)
+    check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     steps, of_epoch = count_steps(cfg.trainer, batches)
     recipe = build_recipe(cfg.sparsity, steps, of_epoch, at_once=stopper is not None)
-    schedule = build_schedule(cfg, steps, recipe)
+    masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
+    schedule = build_schedule(cfg.schedule, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
     notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
     done = history.steps[-1] if history.steps else 0
     choice = decide(cfg, precision, model, data.spec, steps, recipe, done=done, notebook=notebook).with_loader(loader, why)
-    masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice,
@@ -114,7 +114,7 @@ def assemble(
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
     best = Best(folder.path, *monitored(data.spec))
-    compiling = None if choice.undecided is None else build_compiling(choice, acceleration, notebook, measuring, devices)
+    compiling = None if choice.undecided is None else build_compiling(choice, acceleration, notebook, measuring, devices.root)
 
     pruning = None
     if masks is not None:
@@ -137,26 +137,26 @@ def assemble(
         return (choice if compiling is None else compiling.choice).record() | acceleration.record()
 
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: module.results, chosen=chosen, release=acceleration.release,
     )  # fmt: skip
 
 
-def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> ModePrecision:
+def build_precision(precision: DictConfig, device: torch.device, *, own: bool = False) -> ModePrecision:
     """The precision plugin. own: for a module of the user's own. Raises UserError for a number format that this device cannot run."""
-    mode = MODES[cfg.precision.mode]
-    settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
-    max_skips = settings.pop("max_skips", None)
-    emulate = emulated(mode, devices.root, cfg.precision.emulate)
-    every = cfg.precision.get("layers") == "all"
-    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips, own=own, every_linear=every)
+    mode = MODES[precision.mode]
+    loss_scale = OmegaConf.to_container(precision.loss_scale) if mode.scaled else {}
+    max_skips = loss_scale.pop("max_skips", None)
+    emulate = emulated(mode, device, precision.emulate)
+    every = precision.get("layers") == "all"
+    return ModePrecision(mode, device, emulate=emulate, loss_scale=loss_scale, max_skips=max_skips, own=own, every_linear=every)
 
 
-def build_model(cfg: DictConfig, data: Data) -> nn.Module:
-    """The model, on the CPU. Raises UserError if it cannot take this data."""
-    model = build(cfg.model, data.spec)
-    if cfg.data.get("crop") is not None:
-        check_crop(model, data.spec, cfg.data.crop)
+def build_model(settings: DictConfig, spec: Spec, crop: int | None) -> nn.Module:
+    """The model, on the CPU. crop: data.crop. Raises UserError if it cannot take this data."""
+    model = build(settings, spec)
+    if crop is not None:
+        check_crop(model, spec, crop)
     return model
 
 
@@ -168,46 +168,9 @@ def refuse_not_finite(model: nn.Module) -> None:
 
 
 def build_compiling(
-    choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, devices: Devices
+    choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, device: torch.device
 ) -> CompileIfItPays:
-    """What decides on compiling in the first steps. Speed and memory are then measured again."""
+    """The callback that decides in the first steps whether to compile the rest. After that, speed and memory are measured again."""
     after = [] if measuring.profile is None else [measuring.profile.restart]
-    after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
+    after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
     return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
-
-
-def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
-    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
-
-    Raises UserError if these are two steps.
-    """
-    share = cfg.schedule.restart
-    restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
-    if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
-        if restart_at not in (None, recipe.plan.start):
-            raise UserError(
-                f"schedule.restart={share:g} is step {restart_at}, but sparsity.recipe=asp prunes before step {recipe.plan.start} and "
-                "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
-            )
-        restart_at = recipe.plan.start
-    return Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
-
-
-def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
-    """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
-    about the test after training.
-
-    sizes: samples of each split.
-    """
-    for split, called in (("val", "validation"), ("test", "test")):
-        if 0 < sizes[split] < devices:
-            raise UserError(
-                f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
-                "larger set."
-            )
-        limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
-        if isinstance(limit, float) and int(there * limit) == 0:
-            raise UserError(
-                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
-                f"or a smaller data.eval_batch_size than {cfg.data.eval_batch_size}."
-            )

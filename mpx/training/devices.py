@@ -17,22 +17,22 @@ class Devices:
     count: int  # number of devices of the whole run
 
 
-def choose_devices(cfg: DictConfig) -> Devices:
-    """Choose by the trainer's settings `cfg`. Raises UserError for a device that this machine does not have, and for processes that do not
-    fit the settings."""
+def choose_devices(trainer: DictConfig) -> Devices:
+    """Raises UserError for a device that this machine does not have, and for processes that do not fit the settings."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    require_gpu("trainer.accelerator", cfg.accelerator, there=gpus > 0)
-    on_cpu = not gpus or cfg.accelerator == "cpu"
+    require_gpu("trainer.accelerator", trainer.accelerator, there=gpus > 0)
+    on_cpu = not gpus or trainer.accelerator == "cpu"
     if on_cpu:
-        check_cpu_devices(cfg.devices)
-    chosen = list(range(cfg.devices if isinstance(cfg.devices, int) else 1)) if on_cpu else _chosen(cfg.devices, gpus)
-    check_layout(len(chosen), cfg.num_nodes)
+        check_cpu_devices(trainer.devices)
+    chosen = list(range(trainer.devices if isinstance(trainer.devices, int) else 1)) if on_cpu else _chosen(trainer.devices, gpus)
+    check_layout(len(chosen), trainer.num_nodes)
     root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
-    return Devices(root, len(chosen) * cfg.num_nodes)
+    return Devices(root, len(chosen) * trainer.num_nodes)
 
 
-def for_each_device(cfg: DictConfig) -> DictConfig:
-    """The settings with data.batch_size as data.global_batch_size gives it. Raises UserError where the devices cannot divide that."""
+def divide_global_batch(cfg: DictConfig) -> DictConfig:
+    """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises UserError if it is no multiple of the
+    number of devices."""
     total = cfg.data.global_batch_size
     if total is None:
         return cfg

@@ -10,20 +10,19 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig
 
 from mpx.errors import Diverged
+from mpx.library.sparsity import Sparsity
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
-from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
-from mpx.runs.folder import Folder
+from mpx.runs.folder import BEST, LAST, Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
 from mpx.settings.project import is_project
 from mpx.training.assemble import Run, assemble
-from mpx.training.devices import for_each_device
+from mpx.training.devices import divide_global_batch
 from mpx.training.project import assemble_project
-from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
 
 
@@ -37,7 +36,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
     if not is_project(cfg):
-        cfg = for_each_device(cfg)
+        cfg = divide_global_batch(cfg)
         record["config"]["data"]["batch_size"] = cfg.data.batch_size
 
     def begin(trainer: pl.Trainer) -> None:
@@ -53,14 +52,13 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
     trainer, precision = run.trainer, run.precision
-    advice = remedy(precision.mode, cfg.optimizer.name if "optimizer" in cfg else None)
     reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
             _train(run, cfg, folder)
             if (trouble := precision.idle()) is not None:
                 raise Diverged(trouble)
-            prune_after_training(run, folder)
+            _prune_after_training(run, folder)
             if run.has("test"):
                 trainer.test(run.module, datamodule=run.datamodule, verbose=False)
         except BaseException:
@@ -70,7 +68,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 run.release()
             raise
     fill_record(record, run)
-    _check_finite(run.results(), advice, record.get("metric"))
+    _check_finite(run.results(), run.advice, record.get("metric"))
     if trainer.is_global_zero:
         close(record, folder, run)
 
@@ -84,7 +82,24 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
         with continuing(folder.resume_from):
             raise
-    run.beginning.at_the_latest_now(run.trainer)
+    run.beginning.ensure_begun(run.trainer)
+
+
+def _prune_after_training(run: Run, folder: Folder) -> None:
+    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
+    pruning, trainer, module = run.pruning, run.trainer, run.module
+    if isinstance(pruning, Sparsity):
+        pruning.make_ready(trainer, module)
+    if pruning is None or not pruning.recipe.after_training:
+        return
+    if not pruning.masks.active:  # else the resumed checkpoint is pruned
+        module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
+        pruning.prune_now(trainer)
+        for name in (BEST, LAST):
+            trainer.save_checkpoint(folder.path / name)
+        trainer.strategy.checkpoint_io.wait()
+    if run.has("validation"):
+        trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
 def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str] | None) -> None:
@@ -104,8 +119,8 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", "No positive samples found in target.*")  # of a rare label, in few samples
     warnings.filterwarnings("ignore", "Average precision score for one or more classes was `nan`.*")
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
-    warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # of the whole model, whose logits nothing changes
+    warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # its logits, which nothing changes in place
     warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
-    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # another run continues a pruned or averaged one
+    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # a plain run may continue one with masks or averages
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own

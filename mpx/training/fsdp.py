@@ -85,12 +85,12 @@ class Fsdp(DDPStrategy):
             optimizer.load_state_dict(state)
 
     def teardown(self) -> None:
-        """As DDP's, but weights and optimizer stay on their devices, whose processes gather them for the test and the record."""
+        """Do as DDP does, but leave weights and optimizer on their devices: all processes gather them for the test and the record."""
         for part in (self.cluster_environment, self.precision_plugin, self.accelerator, self.checkpoint_io):
             part.teardown()
 
 
-def refuse_numbers(model: nn.Module) -> None:
+def refuse_scalars(model: nn.Module) -> None:
     """Raise UserError for a weight that has no rows."""
     for name, weight in model.named_parameters():
         if weight.dim() == 0:

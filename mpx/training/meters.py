@@ -10,7 +10,7 @@ from mpx.training.tasks import LOSSES, meters_of, update
 
 
 def judged(logits: Tensor, y: Tensor, task: str) -> tuple[Tensor, Tensor]:
-    """Those of a batch that count: of tokens only those with a label, [N, classes] and [N]. logits, y: as in Spec."""
+    """The logits and targets that count: of tokens only those with a label, as [N, classes] and [N]. logits, y: as in Spec."""
     return (logits[y != NO_LABEL], y[y != NO_LABEL]) if task == "tokens" else (logits, y)
 
 

@@ -10,15 +10,15 @@ from mpx.errors import UserError
 from mpx.target import check_kwargs, resolve
 
 
-def build_module(cfg: DictConfig) -> pl.LightningModule:
+def build_module(module: DictConfig) -> pl.LightningModule:
     """Raises UserError for a target or arguments that do not make one."""
-    return _build(cfg.module, "module", pl.LightningModule)
+    return _build(module, "module", pl.LightningModule)
 
 
-def build_datamodule(cfg: DictConfig, module: pl.LightningModule) -> pl.LightningDataModule | None:
+def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.LightningDataModule | None:
     """None where the module has its loaders itself. Raises UserError for a target that makes no data module, and where nothing has data."""
-    if cfg.datamodule["_target_"] is not None:
-        return _build(cfg.datamodule, "datamodule", pl.LightningDataModule)
+    if datamodule["_target_"] is not None:
+        return _build(datamodule, "datamodule", pl.LightningDataModule)
     if not is_overridden("train_dataloader", module):
         raise UserError(
             f"datamodule._target_ is not set, and {type(module).__name__} has no train_dataloader. Name a LightningDataModule, as "
@@ -34,8 +34,8 @@ def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataM
     return is_overridden(f"{stage}_step", module) and is_overridden(loader, source)
 
 
-def _build(cfg: DictConfig, part: str, kind: type) -> Any:
-    given = OmegaConf.to_container(cfg, resolve=True)
+def _build(settings: DictConfig, part: str, kind: type) -> Any:
+    given = OmegaConf.to_container(settings, resolve=True)
     path = given.pop("_target_")
     key, makes = f"{part}._target_", f"a {kind.__name__}"
     target = resolve(key, path, makes)

@@ -13,10 +13,10 @@ from mpx.private.torch_modules import CONVOLUTION
 
 
 class OwnSpeed(Callback):
-    """Chooses when training starts, because only then the device and the number of steps are known. cfg: the whole configuration."""
+    """Chooses when training starts, because only then the device and the number of steps are known."""
 
-    def __init__(self, cfg: DictConfig):
-        self.cfg = cfg
+    def __init__(self, speed: str, trainer: DictConfig):
+        self.speed, self.wanted = speed, trainer
         self.choice: Choice | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -41,8 +41,8 @@ class OwnSpeed(Callback):
             against_channels_last=without_layout(module),
             loses_channels_last=_untried(module) if cuda else "on a CPU it pays at some batch sizes only",
         )
-        trainer = self.cfg.trainer
-        return choose(self.cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts)
+        wanted = self.wanted
+        return choose(self.speed, wanted.compile, wanted.cuda_graphs, wanted.benchmark, wanted.channels_last, facts)
 
 
 def _against_recording(module: pl.LightningModule) -> str:

@@ -30,7 +30,7 @@ from mpx.training.own_speed import OwnSpeed
 from mpx.training.pruning import load_dense_weights
 from mpx.training.trainer import build_trainer
 
-NO_CHOICE = Choice(  # of how steps run: the module's own
+NO_CHOICE = Choice(  # the module itself says how its steps run
     cuda_graphs=False,
     compile="off",
     graphs_required=False,
@@ -44,13 +44,14 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     begin: called immediately before the first batch.
     """
     devices = choose_devices(cfg.trainer)
-    precision = build_precision(cfg, devices, own=True)
-    module = build_module(cfg)
-    datamodule = build_datamodule(cfg, module)
-    _refuse_unsuited(cfg, module, datamodule)
+    precision = build_precision(cfg.precision, devices.root, own=True)
+    module = build_module(cfg.module)
+    datamodule = build_datamodule(cfg.datamodule, module)
+    _check_manual(cfg.trainer, module)
+    _check_metric(cfg.metric, module, datamodule)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, module)
-    history, logged, speed = Continued(folder.resume_from), Logged(cfg.metric), OwnSpeed(cfg)
+    history, logged, speed = Continued(folder.resume_from), Logged(cfg.metric), OwnSpeed(cfg.speed, cfg.trainer)
     measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, own=True)
     validated = cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
     best = Best(folder.path, validated, cfg.metric_goal, logged.check)
@@ -58,39 +59,42 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     if cfg.sparsity.pattern != "dense":
         after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
         pruning = build_sparsity(cfg.sparsity, after)
-    beginning = Beginning(begin)
+    beginning, advice = Beginning(begin), remedy(precision.mode, None)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[SameOrder(), speed, logged],
-        manual=not module.automatic_optimization, advice=remedy(precision.mode, None),
+        manual=not module.automatic_optimization, advice=advice,
     )  # fmt: skip
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: logged.values, chosen=lambda: (speed.choice or NO_CHOICE).record(),
         has=lambda stage: offers(stage, module, datamodule),
     )  # fmt: skip
 
 
-def build_sparsity(cfg: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
-    """cfg: the sparsity settings. after: called right after the pruning."""
-    settings, usual = OmegaConf.to_container(cfg, resolve=True), arguments(cfg.pattern)
-    if cfg.dense_ckpt is not None:
+def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
+    """after: called right after the pruning."""
+    settings, usual = OmegaConf.to_container(sparsity, resolve=True), arguments(sparsity.pattern)
+    if sparsity.dense_ckpt is not None:
         settings |= {"start": 0.0, "start_step": None, "start_epoch": None}
-    read = [name for name in usual if cfg.recipe in RECIPES_OF.get(name, (cfg.recipe,))]  # mpx.Sparsity refuses what its recipe ignores
-    return Sparsity(cfg.pattern, after=after, **{name: settings[name] for name in read if settings[name] != usual[name]})
+    # mpx.Sparsity refuses what its recipe ignores
+    read = [name for name in usual if sparsity.recipe in RECIPES_OF.get(name, (sparsity.recipe,))]
+    return Sparsity(sparsity.pattern, after=after, **{name: settings[name] for name in read if settings[name] != usual[name]})
 
 
-def _refuse_unsuited(cfg: DictConfig, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
-    if not module.automatic_optimization:
-        for key, plain in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
-            if cfg.trainer[key] != plain:
-                raise UserError(
-                    f"trainer.{key}={cfg.trainer[key]}: {type(module).__name__} has manual optimization, and steps its optimizers itself. "
-                    f"Leave it out, and do it in training_step."
-                )
-    stage = {"val": "validation", "test": "test"}.get(_stage(cfg.metric))
+def _check_manual(trainer: DictConfig, module: pl.LightningModule) -> None:
+    for key, plain in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+        if trainer[key] != plain and not module.automatic_optimization:
+            raise UserError(
+                f"trainer.{key}={trainer[key]}: {type(module).__name__} has manual optimization, and steps its optimizers itself. "
+                "Leave it out, and do it in training_step."
+            )
+
+
+def _check_metric(metric: str | None, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
+    stage = {"val": "validation", "test": "test"}.get(_stage(metric))
     if stage is not None and not offers(stage, module, datamodule):
         raise UserError(
-            f"metric={cfg.metric}: {type(module).__name__} has no {stage}_step, or its data no loader for it. "
+            f"metric={metric}: {type(module).__name__} has no {stage}_step, or its data no loader for it. "
             "Name a metric of another stage, or leave metric out."
         )
 

@@ -12,13 +12,11 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import UserError, first_line
-from mpx.library.sparsity import Sparsity
 from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.checkpoint import History
-from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
@@ -34,24 +32,24 @@ from mpx.training.loss import loss_of
 from mpx.training.meters import judged
 
 
-def build_recipe(cfg: DictConfig, steps: int, epoch: int, *, at_once: bool = False) -> Recipe | None:
-    """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run. cfg: the sparsity settings.
+def build_recipe(sparsity: DictConfig, steps: int, epoch: int, *, at_once: bool = False) -> Recipe | None:
+    """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run.
 
     at_once: prune before the first step. Raises UserError for a pruning after the end of the run.
     """
-    if cfg.pattern == "dense":
+    if sparsity.pattern == "dense":
         return None
-    found = plan(cfg, steps, epoch)
-    return choose_recipe(cfg, replace(found, start=0, end=0) if at_once else found)
+    found = plan(sparsity, steps, epoch)
+    return choose_recipe(sparsity, replace(found, start=0, end=0) if at_once else found)
 
 
-def build_masks(cfg: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
-    """The masks of `model`, not applied yet. cfg: the sparsity settings. Raises UserError if apex should choose them and cannot."""
-    pattern, rules = choose_pattern(cfg), choose_rules(cfg)
-    if cfg.get("backend") == "apex":
+def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
+    """The masks of `model`, not applied yet. Raises UserError if apex should choose them and cannot."""
+    pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
+    if sparsity.get("backend") == "apex":
         pattern = _apex(pattern, model, device)
         pattern.refuse(weights(model, pattern, rules))
-        pattern.rehearse(device, permute=bool(cfg.get("permute")))
+        pattern.rehearse(device, permute=bool(sparsity.get("permute")))
     return Masks(weights(model, pattern, rules), pattern, remember=recipe.remember)
 
 
@@ -61,44 +59,45 @@ def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
     return Apex(pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
 
 
-def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
-    """Load sparsity.dense_ckpt, if it is set: the weights that its run was tested with. cfg: the sparsity settings.
+def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:
+    """Load sparsity.dense_ckpt, if it is set: the weights that its run was tested with.
 
     Raises UserError for a file of another model's weights or averages.
     """
-    if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
-        found = load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
+    if sparsity.pattern != "dense" and sparsity.dense_ckpt is not None:
+        found = load_weights(Path(sparsity.dense_ckpt), model, "sparsity.dense_ckpt")
         try:
             if has_averages(found):
                 load_averages(found, model)
         except UNREADABLE as error:
             raise UserError(
-                f"sparsity.dense_ckpt={cfg.dense_ckpt}: its averages (trainer.ema_decay) are damaged, or another model's "
+                f"sparsity.dense_ckpt={sparsity.dense_ckpt}: its averages (trainer.ema_decay) are damaged, or another model's "
                 f"({first_line(error)[:160]}). Give another checkpoint."
             ) from error
 
 
-def nothing_to_train(cfg: DictConfig) -> bool:
-    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning. cfg: the sparsity settings."""
-    return cfg.pattern != "dense" and cfg.recipe == "one_shot" and cfg.dense_ckpt is not None
+def nothing_to_train(sparsity: DictConfig) -> bool:
+    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning."""
+    return sparsity.pattern != "dense" and sparsity.recipe == "one_shot" and sparsity.dense_ckpt is not None
 
 
 def build_pruning(
-    cfg: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable], progress: str
-) -> Pruning:
-    """cfg: the sparsity settings. after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
+    sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable],
+    progress: str,
+) -> Pruning:  # fmt: skip
+    """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
-    if cfg.get("permute"):
+    if sparsity.get("permute"):
         by_apex = isinstance(masks.pattern, Apex)
         before.append(partial(_permute_by_apex, masks) if by_apex else partial(_permute, masks, ema, seed, progress))
-    if cfg.sensitivity:
+    if sparsity.sensitivity:
         before.append(partial(_measure_sensitivity, masks))
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
     return Pruning(masks, recipe, before=untimed, after=after)
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
-    """Raise UserError for a checkpoint that was pruned in another way, or is dense and ends a run of `steps` steps before its pruning."""
+    """Raise UserError for a checkpoint that was pruned in another way, and for a dense one at whose step a run of `steps` is over."""
     if path is None:
         return
     theirs, ours = history.pruned_by, pruning.by
@@ -115,26 +114,6 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
             f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} steps ends before it prunes. "
             "Raise trainer.max_epochs or trainer.max_steps."
         )
-
-
-def prune_after_training(run: Any, folder: Folder) -> None:
-    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one.
-
-    run: of mpx.training.assemble, which imports this file.
-    """
-    pruning, trainer, module = run.pruning, run.trainer, run.module
-    if isinstance(pruning, Sparsity):
-        pruning.make_ready(trainer, module)
-    if pruning is None or not pruning.recipe.after_training:
-        return
-    if not pruning.masks.active:  # else the resumed checkpoint is pruned
-        module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
-        pruning.prune_now(trainer)
-        for name in ("best", "last"):
-            trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
-        trainer.strategy.checkpoint_io.wait()
-    if run.has("validation"):
-        trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
 def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: pl.Trainer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The number of optimizer steps of a run, and the learning rate of each, by the names in conf/schedule."""
+"""The numbers of batches and optimizer steps of a run, and the learning rate of each step, by the names in conf/schedule."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from mpx.errors import UserError
+from mpx.sparsity.recipes import Recipe
 
 
 class Schedule:
@@ -45,22 +46,59 @@ class Schedule:
         self.position.clamp_(min=at)
 
 
-def count_steps(cfg: DictConfig, batches: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run, and of an epoch. cfg: the trainer's settings; batches: per epoch of one device's loader.
+def count_steps(trainer: DictConfig, batches: int) -> tuple[int, int]:
+    """Optimizer steps of the whole run, and of an epoch. batches: per epoch of one device's loader.
 
     Lightning's estimated_stepping_batches would set up the loaders before their state is restored, so that a run that was cut off within an
     epoch would start that epoch again. Raises UserError if no batch is left.
     """
-    limit = cfg.limit_train_batches
+    limit = trainer.limit_train_batches
     batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if batches == 0:
         raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
-    of_epoch = math.ceil(batches / cfg.accumulate_grad_batches)
-    steps = of_epoch * cfg.max_epochs
-    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps), of_epoch
+    of_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+    steps = of_epoch * trainer.max_epochs
+    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps), of_epoch
 
 
-def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
+def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int], devices: int) -> None:
+    """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
+    about the test after training.
+
+    sizes: samples of each split.
+    """
+    for split, called in (("val", "validation"), ("test", "test")):
+        if 0 < sizes[split] < devices:
+            raise UserError(
+                f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
+                "larger set."
+            )
+        limit, there = trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / eval_batch_size)
+        if isinstance(limit, float) and int(there * limit) == 0:
+            raise UserError(
+                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
+                f"or a smaller data.eval_batch_size than {eval_batch_size}."
+            )
+
+
+def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
+    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
+
+    Raises UserError if these are two steps.
+    """
+    share = schedule.restart
+    restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
+    if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
+        if restart_at not in (None, recipe.plan.start):
+            raise UserError(
+                f"schedule.restart={share:g} is step {restart_at}, but sparsity.recipe=asp prunes before step {recipe.plan.start} and "
+                "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
+            )
+        restart_at = recipe.plan.start
+    return Schedule(lr_factor(schedule, steps, restart_at), steps)
+
+
+def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
     """step -> share of the peak learning rate.
 
     restart_at: the step before which the model is pruned. The schedule runs once up to it and again after it, as ASP repeats the
@@ -71,20 +109,20 @@ def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) 
     def factor(step: int) -> float:
         phase = 1 if len(bounds) == 3 and step >= restart_at else 0
         length = max(bounds[phase + 1] - bounds[phase], 1)
-        return _shape(cfg, min(step - bounds[phase], length), length)
+        return _shape(schedule, min(step - bounds[phase], length), length)
 
     return factor
 
 
-def _shape(cfg: DictConfig, step: int, length: int) -> float:
+def _shape(schedule: DictConfig, step: int, length: int) -> float:
     """Share of the peak at `step` of a phase of `length` steps."""
-    warmup = math.ceil(Fraction(str(cfg.warmup)) * length)  # in floats, 0.07 * 100 is above 7
+    warmup = math.ceil(Fraction(str(schedule.warmup)) * length)  # in floats, 0.07 * 100 is above 7
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(length - warmup, 1)
-    if cfg.name == "constant":
+    if schedule.name == "constant":
         return 1.0
-    if cfg.name == "step":
-        return cfg.factor ** sum(step / length >= milestone for milestone in cfg.milestones)
-    curve = (1 + math.cos(math.pi * progress)) / 2 if cfg.name == "cosine" else 1 - progress
-    return cfg.final + (1 - cfg.final) * curve
+    if schedule.name == "step":
+        return schedule.factor ** sum(step / length >= milestone for milestone in schedule.milestones)
+    curve = (1 + math.cos(math.pi * progress)) / 2 if schedule.name == "cosine" else 1 - progress
+    return schedule.final + (1 - schedule.final) * curve

@@ -26,7 +26,7 @@ def judged_by(spec: Spec) -> tuple[str, str]:
 
 
 def monitored(spec: Spec) -> tuple[str, str]:
-    """What best.ckpt goes by. A language model's loss tells more than its perplexity, which can overflow."""
+    """The metric that best.ckpt goes by. A language model's loss tells more than its perplexity, which can overflow."""
     name, goal = judged_by(spec)
     return ("val/loss" if spec.kind == "lm" else f"val/{name}", goal)
 

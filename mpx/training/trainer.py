@@ -39,9 +39,8 @@ from mpx.training.progress import progress
 from mpx.training.pruning import nothing_to_train
 
 PASSED = (  # settings that the Trainer gets as they are
-    "max_epochs", "max_steps", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "gradient_clip_val",
-    "gradient_clip_algorithm", "log_every_n_steps", "check_val_every_n_epoch",
-    "limit_train_batches", "limit_val_batches", "limit_test_batches",
+    "max_epochs", "devices", "num_nodes", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "log_every_n_steps",
+    "check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches",
 )  # fmt: skip
 
 
@@ -68,35 +67,24 @@ def build_trainer(
     leave out another's. advice: what to try when the run has diverged."""
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
-        settings.log_every_n_steps,
-        per_step=precision.scalars,
-        per_epoch=measuring.of_an_epoch,
-        trouble=precision.trouble,
-        advice=advice,
+        settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch, trouble=precision.trouble, advice=advice
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
     ending = [best, last] if stopper is None else [stopper]
-    shown = progress(settings.progress, measuring.throughput, cfg.metric if own is not None else None)
+    shown = progress(settings.progress, measuring.throughput, cfg.get("metric"))
     ends = [beginning, *([compiling] if compiling is not None else []), *ending]
-    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=stopper is None, apart=own is None)
+    known = [Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ())]
+    callbacks = in_order(pruning, ema, known, measuring, scalars, shown, ends)
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
-    passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
-    if settings.strategy == "fsdp":
-        passed["strategy"] = Fsdp()
-    elif devices.count == 1:
-        passed["strategy"] = "auto"
-    elif devices.root.type == "cuda":  # a recorded step keeps its gradients in DDP's buckets
-        passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True, find_unused_parameters=manual)
-    else:
-        passed["strategy"] = DDPStrategy(find_unused_parameters=manual)
-    if nothing_to_train(cfg.sparsity):
-        passed["max_steps"] = 0
     if devices.count > 1:
         start_processes_alike()
         give_processes(watch.started.extend)
     trainer = pl.Trainer(
-        **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
+        **{key: OmegaConf.to_object(settings)[key] for key in PASSED},
+        max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,
+        accelerator="gpu" if devices.root.type == "cuda" else "cpu",
+        strategy=_strategy(settings.strategy, devices, manual=manual),
         plugins=[precision, writer, cluster_environment(launch())],
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
@@ -115,20 +103,23 @@ def build_trainer(
     return trainer
 
 
+def _strategy(requested: str, devices: Devices, *, manual: bool) -> str | DDPStrategy:
+    """manual: steps may leave out parameters."""
+    if requested == "fsdp":
+        return Fsdp()
+    if devices.count == 1:
+        return "auto"
+    if devices.root.type == "cuda":  # a recorded step keeps its gradients in DDP's buckets
+        return OneStreamDDP(gradient_as_bucket_view=True, find_unused_parameters=manual)
+    return DDPStrategy(find_unused_parameters=manual)
+
+
 def in_order(
-    shown: list[Callback],
-    pruning: Pruning | None,
-    ema: Ema | None,
-    known: list[Callback],
-    measuring: Measuring,
-    scalars: Scalars,
+    pruning: Pruning | None, ema: Ema | None, known: list[Callback], measuring: Measuring, scalars: Scalars, shown: list[Callback],
     ends: list[Callback],
-    *,
-    saves: bool,
-    apart: bool,
-) -> list[Callback]:
-    """All callbacks in the order in which Lightning calls them. shown: progress. known: the run so far.
-    ends: what begins, changes, saves or stops the run. apart: of RandomState.
+) -> list[Callback]:  # fmt: skip
+    """All callbacks in the order in which Lightning calls them. known: those of signals, random state and history. shown: progress.
+    ends: what begins, changes, saves or stops the run.
 
     The order matters:
 
@@ -143,4 +134,4 @@ def in_order(
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.look.step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(saves), RandomState(apart=apart), Agreement(), *known, *looking, scalars, *shown, *ends]
+    return [*changing, *known, *looking, scalars, *shown, *ends]

@@ -7,9 +7,9 @@ import torch.distributed as dist
 from processes import on_ranks
 from torch import nn
 
-from mpx.runs import going, signals
+from mpx.runs import end_signal, signals
 from mpx.runs.agreement import Agreement
-from mpx.runs.going import Going
+from mpx.runs.end_signal import EndSignal
 
 
 def _evaluates(rank: int, store: str) -> None:
@@ -29,11 +29,11 @@ def test_both_evaluate_with_the_running_means_of_rank_0(tmp_path):
 def test_a_run_that_continues_asks_as_often_as_a_new_one(monkeypatch):
     """Steps of one second each. What an earlier process did says nothing about their pace."""
     now, asked_at = [20.0], []
-    monkeypatch.setattr(going.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(end_signal.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(signals, "asked", lambda: False)
     reduce = lambda tensor, reduce_op: asked_at.append(now[0]) or tensor  # noqa: E731
     trainer = SimpleNamespace(world_size=2, strategy=SimpleNamespace(root_device=torch.device("cpu"), reduce=reduce))
-    ask = Going().must_go
+    ask = EndSignal().came
     for step in range(5000, 5010):
         trainer.global_step = step
         assert ask(trainer) is False

@@ -126,4 +126,4 @@ def test_gpus_are_counted_without_cuda():
 def test_only_a_job_that_asks_for_one_device_is_given_one(accelerator, devices, expected):
     from omegaconf import OmegaConf
 
-    assert one_device(OmegaConf.create({"trainer": {"accelerator": accelerator, "devices": devices}})) is expected
+    assert one_device(OmegaConf.create({"accelerator": accelerator, "devices": devices})) is expected

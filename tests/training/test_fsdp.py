@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mpx.errors import UserError
-from mpx.training.fsdp import refuse_numbers
+from mpx.training.fsdp import refuse_scalars
 
 OWN = [
     "trainer.accelerator=cpu",
@@ -99,7 +99,7 @@ def test_a_weight_without_rows():
             self.temperature = nn.Parameter(torch.tensor(1.0))
 
     with pytest.raises(UserError) as error:
-        refuse_numbers(Scaled())
+        refuse_scalars(Scaled())
     assert str(error.value) == (
         "trainer.strategy=fsdp shards weights by rows, and temperature of this model is a single number. Give it the shape [1], or use "
         "trainer.strategy=ddp."

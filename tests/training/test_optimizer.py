@@ -9,9 +9,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.errors import UserError
-from mpx.training.assemble import build_schedule
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
-from mpx.training.schedule import lr_factor
+from mpx.training.schedule import build_schedule, lr_factor
 
 
 def schedule(name, **kwargs):
@@ -50,15 +49,15 @@ def test_schedule_restarts_at_the_pruning():
 
 def test_a_dense_run_may_restart_as_a_pruned_one_does():
     recipe = SimpleNamespace(plan=SimpleNamespace(start=30), restarts_schedule=True)
-    cfg = {at: OmegaConf.create({"schedule": schedule("cosine", restart=at)}) for at in (None, 0.3, 0.5)}
-    pruned = build_schedule(cfg[None], 100, recipe).factors
-    assert torch.equal(build_schedule(cfg[0.3], 100, None).factors, pruned)
-    assert torch.equal(build_schedule(cfg[0.3], 100, recipe).factors, pruned)
+    at = {share: schedule("cosine", restart=share) for share in (None, 0.3, 0.5)}
+    pruned = build_schedule(at[None], 100, recipe).factors
+    assert torch.equal(build_schedule(at[0.3], 100, None).factors, pruned)
+    assert torch.equal(build_schedule(at[0.3], 100, recipe).factors, pruned)
     with pytest.raises(UserError, match=r"^schedule\.restart=0\.5 is step 50, but sparsity\.recipe=asp prunes before step 30 and"):
-        build_schedule(cfg[0.5], 100, recipe)
+        build_schedule(at[0.5], 100, recipe)
     recipe.plan.start = 0  # as with sparsity.dense_ckpt
-    assert torch.equal(build_schedule(cfg[0.3], 100, recipe).factors, pruned)
-    assert not torch.equal(build_schedule(cfg[0.5], 100, None).factors, pruned)
+    assert torch.equal(build_schedule(at[0.3], 100, recipe).factors, pruned)
+    assert not torch.equal(build_schedule(at[0.5], 100, None).factors, pruned)
 
 
 def test_a_restart_at_the_first_step_is_no_restart():

@@ -88,7 +88,7 @@ def test_what_speed_auto_does_on_a_gpu(module, example, laid_out, why):
     if not example:
         module.example_input_array = None
     auto = dict.fromkeys(("compile", "cuda_graphs", "benchmark", "channels_last"), "auto")
-    speed = OwnSpeed(OmegaConf.create({"speed": "auto", "trainer": auto}))
+    speed = OwnSpeed("auto", OmegaConf.create(auto))
     trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")))
     speed.on_fit_start(trainer, module)
     filters = [weight for weight in module.parameters() if weight.dim() == 4 and weight.shape[1] > 1 and weight.shape[2] > 1]

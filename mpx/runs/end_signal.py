@@ -1,4 +1,4 @@
-"""Whether the run must go: a signal has told one of its processes to end."""
+"""Has a signal told any process of the run to end?"""
 
 import time
 
@@ -10,7 +10,7 @@ from mpx.runs import signals
 EVERY = 1.0  # seconds between two questions, about
 
 
-class Going:
+class EndSignal:
     """All processes of a run have to save at the same step, so they ask one another whether a signal came. An answer waits for the device:
     a question after each step would keep steps from being queued. So they also agree on the step after which they ask again."""
 
@@ -20,7 +20,7 @@ class Going:
         self._answered: float | None = None  # when the newest answer came
         self._next = 0  # the step after which to ask
 
-    def must_go(self, trainer: pl.Trainer, *, now: bool = False) -> bool:
+    def came(self, trainer: pl.Trainer, *, now: bool = False) -> bool:
         """Call it after the same steps in all processes. now: ask at once."""
         if trainer.world_size == 1:
             return signals.asked()
