@@ -127,6 +127,7 @@ CASES = [
     (["sparsity=0.5"], "sparsity=0.5: no such choice. Allowed: 2of4, 2of4_2d, dense, nofm, unstructured; or leave it out."),
     (["seed=${nosuch}"], "seed: Interpolation key 'nosuch' not found"),
     (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
+    (["-m", "--cfg", "job"], "-m and --cfg cannot be given together. Leave one of them out."),
     (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
     (["data.workers=é"], """'data.workers="é"'."""),
