@@ -127,6 +127,7 @@ CASES = [
     (["sparsity=0.5"], "sparsity=0.5: no such choice. Allowed: 2of4, 2of4_2d, dense, nofm, unstructured; or leave it out."),
     (["seed=${nosuch}"], "seed: Interpolation key 'nosuch' not found"),
     (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
+    (["-m", "--cfg", "job"], "-m and --cfg cannot be given together. Leave one of them out."),
     (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
     (["data.workers=é"], """'data.workers="é"'."""),
@@ -230,11 +231,41 @@ def test_a_sweep_whose_output_folder_is_a_file(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_of_mistakes_leaves_nothing(tmp_path):
-    ran = start(main, tmp_path, "-m", "seed=0,x", "optimizer.lr=-1")
+    """Each job makes one of its own, which shows in its combination."""
+    ran = start(main, tmp_path, "-m", "precision=amp_bf16,bf16_true", "+precision.loss_scale.initial=4")
     assert ran.code == 1
-    assert "job 0 (failed): optimizer.lr=-1 must be a number above 0." in ran.err
-    assert "job 1 (failed): seed=x must be a whole number" in ran.err
+    assert "job 0 (failed): precision=amp_bf16 scales no loss." in ran.err
+    assert "job 1 (failed): precision=bf16_true scales no loss." in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("precision=amp trainer.max_epochs=-1 seed=0,1", "trainer.max_epochs=-1 must be a whole number of at least 1."),
+        ("data.batch_size=64,-1", "data.batch_size=-1 must be a whole number of at least 1."),
+        ("data.batch_size=choice(64,-1) hydra/launcher=joblib", "data.batch_size=-1 must be a whole number of at least 1."),
+        ("trainer.max_epochs=0 until=decided precision=fp32,amp", "trainer.max_epochs=0 must be a whole number of at least 1."),
+        ("precision=amp +precision.loss_scale={initial:-1} seed=0,1", "precision.loss_scale.initial=-1 must be"),
+        ("data=cifar10 data.root=nowhere data.download=false seed=0,1", "data.root=nowhere is not there"),
+        ("optimizer=sgd optimizer.nesterov=true optimizer.momentum=0.0,0", "optimizer.nesterov=true needs optimizer.momentum above 0."),
+        ("+model.kwargs.width=4,8 model=custom model._target_=nowhere.Net", "model._target_=nowhere.Net: no module nowhere"),
+        ("experiment=loss_scaling optimizer.lr=0 data.root=.", "optimizer.lr=0 must be a number above 0."),
+        ("hydra/launcher=submitit_local data.batch_size=-1 seed=0,1", "data.batch_size=-1 must be a whole number of at least 1."),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_a_sweep_is_said_once_before_its_first_job(tmp_path, words, line):
+    ran = start(main, tmp_path, "-m", *words.split())
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith(f"error: {line}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_reference_to_another_key_is_no_mistake_of_a_sweep(tmp_path):
+    words = ["model=mlp", "trainer.max_steps=2", "data.batch_size=${trainer.max_steps}", 'label="a b"']
+    ran = start(main, tmp_path, "-m", *words, "seed=0")
+    assert ran.code == 0, ran.err
 
 
 def test_a_sweep_with_no_job_at_once(tmp_path):

@@ -60,7 +60,7 @@ def _group(
         return label
 
     name = shown(short(members.control[0], members.changes), members.control[0]) if members.control else None
-    place = speed.usual_place(members.control)
+    place = speed.usual_place(members.control, [run for others in members.others.values() for run in others])
     rows = [_row(shown(setting, found[0]), found, metric, place, name) for setting, found in members.others.items()]
     if members.control:
         first = _row(name, members.control, metric, place, name)

@@ -168,7 +168,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         **{key: sparsity[key] for key in ("density", "kept_magnitude")},
         serve_samples_per_s=None,
         folder=name,
-        environment=_environment(record["environment"]),
+        environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {})),
         config=dict(settings(record["config"])),
     )
 

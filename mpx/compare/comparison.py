@@ -11,7 +11,7 @@ from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED = "resumed_from_steps"  # part of a run's environment
-HOST = ("cpu", "driver", "torch", "mpx")  # parts of an environment in which compared speeds agree, where they are known
+HOST = ("cpu", "driver", "torch", "mpx")  # parts of an environment in which hosts of compared speeds agree, where they are known
 
 
 def text_of(changes: Changes) -> str:
@@ -31,7 +31,7 @@ class ServingPlace:
     device: str
     smallest: int  # at which latency is shown
     largest: int  # at which throughput is shown and compared
-    host: str | None = None  # its processor, driver, versions of PyTorch and mpx; None: unknown
+    host: str | None = None  # its processor, driver, versions of PyTorch and mpx, and which it is; None: unknown
 
 
 @dataclass(frozen=True)

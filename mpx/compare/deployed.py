@@ -102,7 +102,7 @@ def device_of(row: Mapping[str, Any]) -> str | None:
 
 
 def _host(environment: Mapping[str, Any]) -> str | None:
-    return ", ".join(f"{key} {environment[key]}" for key in HOST if environment.get(key)) or None
+    return ", ".join(f"{key} {environment[key]}" for key in (*HOST, "host") if environment.get(key)) or None
 
 
 def cpu(environment: Mapping[str, Any]) -> str | None:

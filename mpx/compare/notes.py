@@ -43,8 +43,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     alone = [row for row in single if any(run.measured_alone for run in row.runs)]
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
-    place = speed.usual_place(group.rows[0].runs) if group.control else None
-    found += speed.mixed(place, [run for row in group.rows for run in row.runs])
+    several = speed.commits(speed.place_in(group), [run for row in group.rows for run in row.runs])
+    found += [f"speeds are compared over several commits of mpx: {', '.join(several)}"] if len(several) > 1 else []
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")
@@ -82,7 +82,7 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
         each = ", ".join(f"{number} {way}" for way, number in ways.items())
         more = "so their speed and rounding differ; set trainer.compile to have all alike"
         found.append(f"{row.setting}: not all seeds compiled alike ({each}), {more}")
-    place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
+    place = speed.own_place(speed.place_in(group), completed)
     if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
         found.append(f"{row.setting}: speed of {len(counted)} of {len(completed)} completed runs, without {others}")

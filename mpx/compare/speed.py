@@ -1,14 +1,14 @@
 """Which runs' speed counts, and the speed-up of a setting over its control.
 
 Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared only at the control's batch
-size, on the control's kind of device and host, and with the same driver and versions. All other comparisons are refused, with a reason.
+size, on the control's kind of device, on its host, and with the same driver and versions. All other comparisons are refused, with a reason.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mpx.compare.comparison import HOST, Estimate, Run, Speedup
+from mpx.compare.comparison import HOST, Estimate, Group, Run, Speedup
 from mpx.compare.statistics import estimate, ratio_interval
 from mpx.runs.record import EMULATED
 
@@ -18,11 +18,14 @@ class Place(NamedTuple):
 
     device: str | None
     batch_size: int | None
-    host: tuple[str, ...]  # as `torch 2.11.0`
+    kind: tuple[str, ...]  # of its host, as `torch 2.11.0`
+    host: str | None  # which changes when the host restarts; None: older records do not tell
 
 
 def place_of(run: Run) -> Place:
-    return Place(run.device, run.batch_size, tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment))
+    kind = tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment)
+    host = run.environment.get("host")
+    return Place(run.device, run.batch_size, kind, None if host is None else str(host))
 
 
 def counted(runs: Iterable[Run]) -> list[Run]:
@@ -39,14 +42,20 @@ def _refused(run: Run) -> str | None:
     return None if run.exclusive else run.speed_measured or "something else used the device"
 
 
-def usual_place(runs: Iterable[Run]) -> Place | None:
-    """The most common place of the runs whose speed counts."""
-    return _most_common(counted(runs))
+def usual_place(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
+    """The most common place of the runs whose speed counts; of several such places, the one at which most of `others` count."""
+    return _most_common(counted(runs), counted(others))
 
 
-def _most_common(runs: Iterable[Run]) -> Place | None:
-    places = Counter(map(place_of, runs))
-    return min(places, key=lambda place: (-places[place], str(place))) if places else None
+def place_in(group: Group) -> Place | None:
+    """Where the speeds of this group are compared; None without a control whose speed counts."""
+    control, *others = group.rows
+    return usual_place(control.runs, [run for row in others for run in row.runs]) if group.control else None
+
+
+def _most_common(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
+    places, theirs = Counter(map(place_of, runs)), Counter(map(place_of, others))
+    return min(places, key=lambda place: (-places[place], -theirs[place], str(place))) if places else None
 
 
 def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
@@ -72,8 +81,13 @@ def _difference(mine: Place, place: Place) -> tuple[str, str]:
         return f"ran on {mine.device or 'an unknown device'}", f"on {place.device or 'an unknown device'}"
     if mine.batch_size != place.batch_size:
         return f"batch size {mine.batch_size}", f"with batch size {place.batch_size}"
-    other = ", ".join(word for word in mine.host if word not in place.host)
-    return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.host) or 'unknown versions'}"
+    if mine.kind != place.kind:
+        other = ", ".join(word for word in mine.kind if word not in place.kind)
+        return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.kind) or 'unknown versions'}"
+    if mine.host and place.host:
+        return "ran on another host, or before or after a restart of the same one", f"on host {place.host}"
+    mine_, its = (f"on {f'host {found}' if found else 'an unknown host'}" for found in (mine.host, place.host))
+    return f"ran {mine_}", its
 
 
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
@@ -81,13 +95,10 @@ def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
     return [run for run in counted(runs) if place_of(run) == place]
 
 
-def mixed(place: Place | None, runs: Sequence[Run]) -> list[str]:
-    """Notes on differences within a place that may change the speed: hosts of one kind, and commits of one version of mpx."""
-    known = [run.environment for run in at(place, runs)]
-    hosts = {str(found["host"]) for found in known if "host" in found}
-    commits = {str(found["git"])[:7] + (" with changes" if found.get("git_dirty") else "") for found in known if "git" in found}
-    notes = [f"speeds are compared over {len(hosts)} hosts of one kind"] if len(hosts) > 1 else []
-    return notes + ([f"speeds are compared over several commits of mpx: {', '.join(sorted(commits))}"] if len(commits) > 1 else [])
+def commits(place: Place | None, runs: Sequence[Run]) -> list[str]:
+    """The commits of one version of mpx that ran at `place`: they may differ in speed."""
+    known = [run.environment for run in at(place, runs) if "git" in run.environment]
+    return sorted({str(found["git"])[:7] + (" with changes" if found.get("git_dirty") else "") for found in known})
 
 
 def shared(runs: Iterable[Run]) -> Estimate | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from mpx.data.encode import fills_left
 from mpx.data.order import generator, seeded
 from mpx.data.splits import Data, InMemory
 from mpx.errors import UserError, first_line
@@ -238,5 +239,6 @@ def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
         size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))
         for where, part in tensors.items():
             check_ids(part.x, size, where)
-        tokens = {"vocab_size": size, "pad_id": cfg.pad_id, "padded": cfg.pad_id is not None}
+        left = cfg.pad_id is not None and any(fills_left(part.x, cfg.pad_id) for part in tensors.values())
+        tokens = {"vocab_size": size, "pad_id": cfg.pad_id, "padded": cfg.pad_id is not None, "left": left}
     return Spec(cfg.kind, tuple(shape), classes, **tokens, task=cfg.task)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mpx.data.encode import encode, encode_words
+from mpx.data.encode import encode, encode_words, fills_left
 from mpx.data.files import folder, need
 from mpx.data.order import SPLIT_SEED, stratified_order
 from mpx.data.splits import Data, Texts
@@ -102,7 +102,7 @@ def text_data(cfg, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
     else:
         ids, vocab_size, pad_id = encode(cfg, texts)
     padded = any(bool((part == pad_id).any()) for part in ids.values())
-    left = any(bool(((part[:, 0] == pad_id) & (part[:, -1] != pad_id)).any()) for part in ids.values())
+    left = any(fills_left(part, pad_id) for part in ids.values())
     names = () if task == "regression" else tuple(classes)
     padding = {"pad_id": pad_id, "padded": padded, "left": left}
     spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, **padding, task=task, names=names)

@@ -5,8 +5,10 @@ transformers' own with another `forward`, so parameters have their usual names.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -18,12 +20,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mpx.errors import UserError, first_line, nearest
 from mpx.hub import quiet
+from mpx.models.evaluating import evaluating
 from mpx.models.pretrained import check_vocabulary, load
-from mpx.models.probe import check_output
+from mpx.models.probe import REFUSALS, check_output, sample
 from mpx.private.transformers import auto_class_of, has_network
 from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
+
+SAME = 1e-3  # share of the largest logit that rounding may change
 
 
 def auto_class(spec: Spec) -> type:
@@ -35,11 +40,14 @@ class LogitsOnly:
 
     mpx_kind: str
     mpx_pad_id: int | None  # None: no token is padding, so that no mask is needed
+    mpx_counts: bool = False  # give positions that begin after padding on the left
 
     def forward(self, x: Tensor) -> Tensor:
         inputs = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
         if self.mpx_pad_id is not None:
             inputs["attention_mask"] = (x != self.mpx_pad_id).long()  # [B, T]
+        if self.mpx_counts:
+            inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if self.mpx_kind == "lm":
             inputs["use_cache"] = False
         return super().forward(**inputs, return_dict=True).logits
@@ -55,8 +63,37 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
         model = _from_pretrained(name, kwargs, spec, key)
         if spec.kind == "lm":  # many vocabularies have more ids than the tokenizer uses
             spec = replace(spec, classes=model.get_output_embeddings().out_features)
-    check_output(model, spec, f"{key}={name}")
+    try:
+        check_output(model, spec, f"{key}={name}")
+    except AttributeError as error:  # such as T5's, of which transformers' own configuration lacks what its classifier reads
+        raise UserError(f"{key}={name} cannot take {spec.kind} data ({first_line(error)}). Choose another name.") from error
+    if spec.left:
+        _fit_to_left(model, spec, f"{key}={name}")
     return model
+
+
+@torch.no_grad()
+def _fit_to_left(model: nn.Module, spec: Spec, who: str) -> None:
+    """Let the network compute of a text with padding on the left what it computes of the text alone, if need be by counting positions.
+
+    Raises UserError for one that cannot, as most that classify by the first token, which would be padding.
+    """
+    ids, fill = sample(spec), max(1, spec.shape[0] // 4)
+    text = ids[:, fill:]
+    padded = torch.cat([torch.full_like(ids[:, :fill], spec.pad_id), text], 1)
+    with evaluating(model):
+        alone = model(text)
+        for counts in (False, True):
+            model.mpx_counts = counts
+            with suppress(*REFUSALS):  # a network that takes no positions
+                found = model(padded)
+                found = found[:, fill:] if spec.task == "tokens" else found
+                if (found - alone).abs().max() <= SAME * alone.abs().max():
+                    return
+    raise UserError(
+        f"the texts are filled up on the left, which changes what {who} computes. Fill them up on the right: load data.tokenizer with "
+        "padding_side='right', and save it with save_pretrained."
+    )
 
 
 def logits_only(spec: Spec) -> type:

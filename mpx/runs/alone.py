@@ -29,5 +29,6 @@ def measure_and_report(cfg: DictConfig) -> int:
             raise
         sweep.report("failed", None, line)
         return 1
-    sweep.report("completed", None, "", {"speed": speed, "place": place_of(environment())})
+    here = environment()
+    sweep.report("completed", None, "", {"speed": speed | {"host": here["host"]}, "place": place_of(here)})
     return 0

@@ -51,7 +51,12 @@ class RandomState(Callback):
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """All processes call this: the state of rank 0, and with several processes those of the others, by rank."""
+        """All processes call this: the state of rank 0, and with several processes those of the others, by rank.
+
+        A run with no step left does not start to train: the state of its checkpoint stays, from which a longer run goes on.
+        """
+        if self._restored is not None:
+            return self._restored
         first, *others = from_all(states())
         return first | ({"others": others} if others else {})
 

@@ -21,7 +21,7 @@ SPEED = (
 )  # fmt: skip
 PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
 SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
-PLACE = ("device", "cpu", "torch")  # parts of a run's environment that its speed depends on
+PLACE = ("device", "cpu", "driver", "torch", "mpx")  # parts of a run's environment that its speed depends on
 UNKNOWN = {  # the record's parts of a run that did not get as far as training
     "metrics": {},
     "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},

@@ -50,13 +50,20 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
     if isinstance(error, OverrideParseException):
         key, _, value = (error.override or "").partition("=")
         quoted = ("=" in value or not value.isascii()) and '"' not in value
-        example = f'{key}="{value}"' if quoted else 'key="a, b"'
+        example = f"{key}={_quoted(value)}" if quoted else 'key="a, b"'
         return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
     if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
         if program not in SWEEPING:
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m, or write a list as KEY=[…]."
     return _unfit(error) or _unknown_key(error, keys, program) or str(error)
+
+
+def _quoted(value: str) -> str:
+    """Of a list, each item. A comma between brackets, as in a folder named widths=[8,8], parts no items."""
+    if listed := re.fullmatch(r"(\[?)([^\[\]]*)(\]?)", value):
+        return listed[1] + ",".join(f'"{item.strip()}"' for item in listed[2].split(",")) + listed[3]
+    return f'"{value}"'
 
 
 def _no_yaml(error: YAMLError) -> str:

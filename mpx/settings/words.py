@@ -11,6 +11,8 @@ from mpx.settings.values import key_of
 
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
 
+MODES = {"-m", "--multirun", "-r", "--run", "-c", "--cfg", "-i", "--info", "-sc", "--shell-completion"}  # of which Hydra takes one
+
 
 def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
     """Return `words` with the home folder for ~ in each `key=~/…`, as some shells write it. Raises UserError.
@@ -18,12 +20,18 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
     keys: those that `program` takes. conf: the folder of the groups.
     """
     words, keys = list(words), list(keys)
+    _check_modes(words)
     for word in words:
         _check_option(word, keys, program)
         _check_key(word, keys)
         _check_grid(word, words)
         _check_choice(word, keys, conf)
     return [re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word) for word in words]
+
+
+def _check_modes(words: list[str]) -> None:
+    if len(given := [word for word in words if word.split("=")[0] in MODES]) > 1:
+        raise UserError(f"{' and '.join(given)} cannot be given together. Leave one of them out.")
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:

@@ -21,15 +21,17 @@ def total_jobs(config: DictConfig) -> int:
     return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, typed(config)))
 
 
-def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
+def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = True) -> list[list[str]]:
     """For each key the overrides among which jobs choose. params: of an experiment; the words of the command line override them.
 
-    Raises UserError for an interval.
+    intervals: raise UserError for one, instead of leaving it out.
     """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     found = {}
     for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
         if override.is_sweep_override() and not override.is_discrete_sweep():
+            if not intervals:
+                continue
             raise UserError(f"{override.input_line}: only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.")
         key = override.get_key_element()
         values = override.sweep_string_iterator() if override.is_discrete_sweep() else [override.get_value_element_as_str()]

@@ -21,6 +21,7 @@ from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
+from mpx.sweep.mistakes import refuse_mistakes
 from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
 from mpx.sweep.progress import SIZE, read_total, write_size
@@ -60,6 +61,7 @@ class Summary(Callback):
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
+            refuse_mistakes(config)
             write_size(folder, jobs, on_all_machines(config.hydra, jobs))
             Summary.owned = owned(folder)
             remove_left(folder)

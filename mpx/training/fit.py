@@ -9,14 +9,14 @@ from typing import Any
 import pytorch_lightning as pl
 from omegaconf import DictConfig
 
-from mpx.errors import Diverged
+from mpx.errors import Diverged, UserError
 from mpx.library.sparsity import Sparsity
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
-from mpx.runs.folder import BEST, LAST, Folder
+from mpx.runs.folder import BEST, CHECKPOINTS, LAST, Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
 from mpx.settings.project import is_project
@@ -82,7 +82,29 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
         with continuing(folder.resume_from):
             raise
-    run.beginning.ensure_begun(run.trainer)
+    if not run.beginning.begun:
+        _begin_at_the_end(run, folder)
+
+
+def _begin_at_the_end(run: Run, folder: Folder) -> None:
+    """Begin a run whose checkpoint has all of its steps. It keeps the checkpoint as its own, so that it can be served and continued.
+
+    Raises UserError for a checkpoint with more steps: the record would call it a run of fewer.
+    """
+    trainer, path = run.trainer, folder.resume_from
+    for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):
+        if (most := getattr(trainer, key)) is not None and 0 <= most < done:
+            raise UserError(
+                f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use trainer.{key}={done + 1}."
+            )
+    run.beginning.ensure_begun(trainer)
+    if path.resolve().parent == (folder.path / CHECKPOINTS).resolve():
+        return
+    if trainer.is_global_zero:
+        print(f"no step is left to train: {path} has all {trainer.global_step} of this run", flush=True)
+    for name in (BEST, LAST):
+        trainer.save_checkpoint(folder.path / name)
+    trainer.strategy.checkpoint_io.wait()
 
 
 def _prune_after_training(run: Run, folder: Folder) -> None:

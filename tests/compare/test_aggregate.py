@@ -330,20 +330,67 @@ def test_different_versions_of_pytorch_are_said():
     assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
 
 
-def test_speeds_of_several_hosts_or_commits_are_said_to_be_so():
-    """Of a run that is not compared by speed, neither counts."""
+def test_speeds_of_several_commits_are_said_to_be_so():
+    """Of a run that is not compared by speed, the commit does not count."""
 
-    def ran(setting, host, commit, *, dirty=False, **changed):
-        environment = {"torch": "2.15.0", "host": host, "git": commit, "git_dirty": dirty}
+    def ran(setting, commit, *, dirty=False, **changed):
+        environment = {"torch": "2.15.0", "git": commit, "git_dirty": dirty}
         return [replace(run, environment=environment, **changed) for run in seeds(setting, [0.95, 0.951, 0.952])]
 
-    control = ran("fp32-dense", "aaaaaa", 40 * "1")
-    here, there = ran("amp-dense", "aaaaaa", 40 * "1"), ran("amp-dense", "bbbbbb", 40 * "2", dirty=True)
+    control = ran("fp32-dense", 40 * "1")
+    here, there = ran("amp-dense", 40 * "1"), ran("amp-dense", 40 * "2", dirty=True)
     assert only(compared([*control, *here]))[0].notes == ()
-    assert only(compared([*control, *there]))[0].notes == (
-        "speeds are compared over 2 hosts of one kind", "speeds are compared over several commits of mpx: 1111111, 2222222 with changes",
-    )  # fmt: skip
-    assert not any("speeds are" in note for note in only(compared([*control, *ran("amp-dense", "b", "2", exclusive=None)]))[0].notes)
+    note = "speeds are compared over several commits of mpx: 1111111, 2222222 with changes"
+    assert only(compared([*control, *there]))[0].notes == (note,)
+    assert not any("speeds are" in note for note in only(compared([*control, *ran("amp-dense", "2", exclusive=None)]))[0].notes)
+
+
+def on(host, runs):
+    """The runs as recorded on this host; None: by a version of mpx that did not record it."""
+    return [replace(run, environment=run.environment | ({"host": host} if host else {})) for run in runs]
+
+
+ELSEWHERE = "ran on another host, or before or after a restart of the same one"
+
+
+@pytest.mark.parametrize(("there", "here", "note"), [
+    ("bbbbbb", "aaaaaa", f"{ELSEWHERE}, fp32-dense on host aaaaaa"),
+    (None, "aaaaaa", "ran on an unknown host, fp32-dense on host aaaaaa"),
+    ("bbbbbb", None, "ran on host bbbbbb, fp32-dense on an unknown host"),
+])  # fmt: skip
+def test_speeds_of_two_hosts_are_not_compared(there, here, note):
+    runs = [*on(here, CONTROL), *on(there, AMP)]
+    for found in (runs, from_csv(to_csv(runs), "results.csv")):
+        group, rows = only(compared(found))
+        assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (None, None, note)
+        assert f"amp-dense: speed not compared, {note}" in group.notes
+        assert group.train_verdict == f"At no loss of accuracy: amp-dense. Which setting is fastest to train is not known ({note})."
+        assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
+        assert rows["amp-dense"].metric.n == 5
+
+
+@pytest.mark.parametrize("host", [None, "aaaaaa"])
+def test_speeds_of_one_host_are_compared_and_those_of_no_known_host(host):
+    group, rows = only(compared(on(host, [*CONTROL, *AMP])))
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
+    assert group.notes == ()
+
+
+def test_runs_on_another_host_than_most_of_the_control_are_left_out_of_the_speed_only():
+    control = [*on("aaaaaa", CONTROL[:3]), *on("bbbbbb", CONTROL[3:])]
+    amp = [*on("bbbbbb", AMP[:2]), *on("aaaaaa", AMP[2:4]), *on("cccccc", AMP[4:])]
+    group, rows = only(compared([*control, *amp]))
+    assert (rows["fp32-dense"].throughput.n, rows["amp-dense"].throughput.n, rows["amp-dense"].metric.n) == (3, 2, 5)
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(np.mean([3090, 3105]) / np.mean([1000, 1010, 990]))
+    assert rows["amp-dense"].timed.n == 2
+    assert f"fp32-dense: speed of 3 of 5 completed runs, without 2: {ELSEWHERE}" in group.notes
+    assert f"amp-dense: speed of 2 of 5 completed runs, without 3: {ELSEWHERE}" in group.notes
+
+
+def test_of_another_kind_of_host_its_kind_is_said():
+    there = [replace(run, environment={"torch": "2.11.0", "host": "bbbbbb"}) for run in AMP]
+    _, rows = only(compared([*on("aaaaaa", CONTROL), *there]))
+    assert rows["amp-dense"].speed_note == "measured with torch 2.11.0, fp32-dense with torch 2.15.0"
 
 
 def any_ways(rng):

@@ -38,6 +38,16 @@ def test_how_the_speed_was_measured(tmp_path):
     assert (run.speed_measured, run.measured_alone, run.device) == ("alone, after the sweep, on seed 0", True, "a CPU, 4 threads")
 
 
+@pytest.mark.parametrize(("measured", "host"), [({}, "aaaaaa"), ({"host": "bbbbbb"}, "bbbbbb"), ({"host": None}, None)])
+def test_a_speed_measured_after_the_sweep_is_of_the_host_that_measured_it(tmp_path, measured, host):
+    """The sweep may have been cut off, and the host restarted. Older records do not tell."""
+    content = record()
+    content["environment"]["host"] = "aaaaaa"
+    content["speed"] |= {"measured": "alone, after the sweep, on seed 0", **measured}
+    write(tmp_path / "a" / "seed0", content)
+    assert collect(tmp_path)[0][0].environment.get("host") == host
+
+
 @pytest.mark.parametrize("steps", [[], [40, 60]])
 def test_a_resumed_run_is_known_as_such_also_from_its_table(tmp_path, steps):
     content = record()

@@ -144,6 +144,7 @@ def test_texts(custom):
     assert batch(data.train, 0)[0].dtype == torch.int64
     assert custom("texts", kind="text", vocab_size=50).spec.padded is False
     assert custom("texts", kind="text", pad_id=30).spec.vocab_size == 31
+    assert [custom("texts", kind="text", pad_id=pad_id).spec.left for pad_id in (None, 0, 1)] == [False, False, True]
 
 
 def test_token_ids_of_8_bits_are_no_pixels(custom):

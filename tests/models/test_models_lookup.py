@@ -1,6 +1,7 @@
 """torchvision, timm, transformers and the user's own: plain parameters, and one line for every mistake."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import FunnelForSequenceClassification, GPT2Config, GPT2LMHead
 from mpx.errors import UserError
 from mpx.models import build
 from mpx.models.hf import LogitsOnly
+from mpx.spec import Spec
 
 TINY_GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
 HELPERS = "helpers_for_models"
@@ -65,6 +67,41 @@ def test_hf_with_texts_of_any_length(cfg, spec):
     assert model(torch.tensor([[5, 6, 7]])).shape == (1, spec("text").classes)
 
 
+TINY_BERT = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
+TINY = {
+    "gpt2": TINY_GPT2, "bert": TINY_BERT, "roberta": TINY_BERT, "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32},
+    "qwen2": TINY_BERT | {"num_key_value_heads": 2}, "xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16},
+}  # fmt: skip
+LEFT = Spec("text", (12,), 3, vocab_size=50, pad_id=0, padded=True, left=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("gpt2", "classification"), ("qwen2", "classification"), ("xlnet", "classification"), ("bert", "tokens"), ("roberta", "tokens")],
+)
+def test_hf_with_padding_on_the_left_computes_what_it_does_of_the_text_alone(cfg, name, task):
+    """Also GPT-2 and BERT, whose positions transformers would count from the padding on."""
+    kwargs = cfg("hf", name=name, kwargs=TINY[name])
+    torch.manual_seed(0)
+    ours = build(kwargs, replace(LEFT, task=task)).eval()
+    plain = build(kwargs, replace(LEFT, task=task, padded=False, left=False)).eval()
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randint(1, 50, (3, 12))
+    for row, fill in enumerate(fills := (0, 3, 8)):
+        x[row, :fill] = 0
+    with torch.no_grad():
+        for logits, ids, fill in zip(ours(x), x, fills, strict=True):
+            alone = plain(ids[None, fill:])[0]
+            torch.testing.assert_close(logits[fill:] if task == "tokens" else logits, alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+def test_hf_that_classifies_by_the_first_token_refuses_padding_on_the_left(cfg, name):
+    with pytest.raises(UserError, match=rf"^the texts are filled up on the left, which changes what model.name={name} computes. Fill"):
+        build(cfg("hf", name=name, kwargs=TINY[name]), LEFT)
+    build(cfg("hf", name=name, kwargs=TINY[name]), replace(LEFT, left=False))
+
+
 def test_hf_folder(cfg, spec, tmp_path):
     saved = GPT2LMHeadModel(GPT2Config(vocab_size=50, **TINY_GPT2))
     saved.save_pretrained(tmp_path)
@@ -114,6 +151,7 @@ MISTAKES = [
     ("hf", {"name": "distilbert"}, "lm", "model.name=distilbert has no network for lm data"),
     ("hf", {"name": "gpt2"}, "digits", "model.name=gpt2 has no network for image data"),
     ("hf", {"name": "bert", "kwargs": {"num_hidden_layers": 1}}, "lm", "must be causal; .*model.kwargs.is_decoder=true"),
+    ("hf", {"name": "t5", "kwargs": {"num_layers": 1}}, "text", r"model.name=t5 cannot take text data \(.*\). Choose another name."),
     ("hf", {"name": "distilber"}, "text", r"is neither a folder nor in the local cache.* Did you mean distilbert\?"),
     ("custom", {}, "digits", "model._target_ is not set and has no default"),
     ("custom", {"_target_": "no_such.Net"}, "digits", "model._target_=no_such.Net cannot be imported from .*No module named"),

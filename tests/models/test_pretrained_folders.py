@@ -231,7 +231,7 @@ def test_a_tokenizer_that_pads_on_the_left(train, folders, tmp_path):
     own = [*texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/left", "data.seq_len=12"]
     ran = train("model=bert_small", *own)
     assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
-    assert ran.err.startswith("error: this data.tokenizer fills up texts on the left, and BERT counts tokens from the first one.")
+    assert ran.err.startswith("error: the texts are filled up on the left, and BERT counts tokens from the first one.")
     AutoTokenizer.from_pretrained(tmp_path / "left", padding_side="right").save_pretrained(tmp_path / "left")
     assert train("model=bert_small", *own).code == 0
 

@@ -117,6 +117,37 @@ def test_a_validation_on_other_data_is_not_the_continued_runs(train, tmp_path):
         assert {name.split("/")[0] for name in record["metrics"]} == parts
 
 
+@pytest.mark.parametrize("case", ["asp", "asp, masks again and again", "one_shot"])
+def test_a_run_with_no_step_left_has_checkpoints_of_its_own(train, tmp_path, case):
+    """They continue as the first run's do."""
+    start = ["sparsity.start_step=5"] if case != "one_shot" else []
+    words = [*MLP, *CASES[case], "trainer.max_epochs=2", "schedule=constant", *start]
+    kept = train(*words, "study=first").folder / "checkpoints"
+    (file := tmp_path / "first.ckpt").write_bytes((kept / "last.ckpt").read_bytes())
+    ran = train(*words, f"ckpt_path={file}", "study=again")
+    assert ran.code == 0, ran.err
+    assert f"no step is left to train: {file} has all 16 of this run" in ran.out
+    again = only(ran.outputs, "again")
+    assert_same(last(again), last(only(ran.outputs, "first")))
+    assert sorted(path.name for path in (again / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+    (second := tmp_path / "second.ckpt").write_bytes((again / "checkpoints" / "last.ckpt").read_bytes())
+    for path in (file, second):
+        assert train(*words, "trainer.max_epochs=3", f"ckpt_path={path}", f"study={path.stem}_more").code == 0
+    assert_same(*(last(only(ran.outputs, f"{path.stem}_more")) for path in (file, second)))
+
+
+@pytest.mark.parametrize(("key", "most", "done"), [("max_epochs", 1, "2 epochs"), ("max_steps", 10, "16 steps")])
+def test_a_checkpoint_of_more_steps_than_the_run_is_refused(train, tmp_path, key, most, done):
+    """Its weights would be recorded as those of a shorter run."""
+    words = [*MLP, "sparsity=dense"]
+    file = shutil.copy(train(*words, "trainer.max_epochs=2").folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    ran = train(*words, f"trainer.{key}={most}", f"ckpt_path={file}", "study=shorter")
+    assert ran.code == 2
+    line = f"error: ckpt_path={file} has trained for {done}, more than trainer.{key}={most}. Use trainer.{key}={int(done.split()[0]) + 1}."
+    assert ran.err.splitlines() == [line]
+    assert not (ran.outputs / "shorter").exists()
+
+
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 KILLS = 20
 

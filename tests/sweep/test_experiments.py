@@ -67,8 +67,8 @@ def test_a_study_runs_with_what_the_command_line_overrides(forked):
 def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(tmp_path):
     words = ["data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"]
     ran = start(main, tmp_path, "-m", "experiment=precision_grid", *words)
-    assert ran.code == 1
-    assert "data.root=nowhere is not there (seen from " in ran.err
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith("error: data.root=nowhere is not there (seen from ")
 
 
 def test_a_single_run_of_a_grid_says_how_to_start_it(train):

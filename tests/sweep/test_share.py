@@ -12,6 +12,7 @@ from made_runs import record
 from processes import Fork, wait_for
 from refused import assert_refused
 
+from mpx.measure.environment import environment
 from mpx.runs.record import ALONE, BESIDE, place_of
 from mpx.sweep import alone as measuring
 from mpx.sweep import share, warm
@@ -98,6 +99,7 @@ def test_the_speed_of_a_setting_without_its_run(alone):
     assert speed["train_samples_per_s"] > 0
     assert speed["step_ms_p50"] < speed["step_ms_p95"]
     assert speed["chosen"]["compile"] == "off"
+    assert speed["host"] == environment()["host"]
     assert speed["threads"] == torch.get_num_threads()  # PyTorch may use fewer than OMP_NUM_THREADS: no more than there are cores
 
 
@@ -191,6 +193,8 @@ def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):
     assert _useless({"status": "failed", "line": "out of memory"}, setting) == "out of memory"
     shared = found["metrics"] | {"speed": {"exclusive": False, "exclusive_reason": "1 other process on the device"}}
     assert _useless(found | {"metrics": shared}, setting) == "1 other process on the device"
+    later = found["metrics"] | {"place": place_of(setting.records[0]["environment"] | {"driver": "581"})}
+    assert "'581'" in _useless(found | {"metrics": later}, setting), "the driver is another one by now"
     elsewhere = found["metrics"] | {"place": ["another GPU", *place[1:]]}
     assert _useless(found | {"metrics": elsewhere}, setting).startswith("trained on ['NVIDIA H200', ")
     setting.records[-1]["environment"]["device"] = ["another GPU"]

@@ -13,24 +13,25 @@ def statuses(ran):
 
 
 def test_one_job_fails_and_the_others_go_on(forked):
-    """optimizer.lr=-1 is refused by its job; 1e30 diverges; 0.01 completes."""
-    ran = forked("-m", *FEW, "optimizer.lr=-1,1e30,0.01", "optimizer=sgd")
+    """Without momentum a job is refused; lr=1e30 diverges; 0.01 completes."""
+    words = ["-m", *FEW, "optimizer=sgd", "optimizer.nesterov=true"]
+    ran = forked(*words, "optimizer.momentum=0,0.9", "optimizer.lr=1e30,0.01")
     assert ran.code == 1
     assert sorted(statuses(ran).values()) == ["completed", "diverged"]
-    assert "error: optimizer.lr=-1 must be a number above 0" in ran.err
-    assert "job 1 diverged: the loss became infinite or NaN by step" in ran.err
-    assert "2 of 3 jobs did not complete:" in ran.err
-    assert ran.err.index("job 1 diverged") < ran.err.index("2 of 3 jobs")  # shown when it happens
+    assert "error: optimizer.nesterov=true needs optimizer.momentum above 0." in ran.err
+    assert "job 2 diverged: the loss became infinite or NaN by step" in ran.err
+    assert "3 of 4 jobs did not complete:" in ran.err
+    assert ran.err.index("job 2 diverged") < ran.err.index("3 of 4 jobs")  # shown when it happens
     assert "Traceback" not in ran.err
     for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
         assert word in ran.out
 
-    again = forked("-m", *FEW, "optimizer.lr=0.01,1e30,-1,0.02,0.03", "optimizer=sgd", "fail_fast=true")
+    again = forked(*words, "optimizer.momentum=0.9,0", "optimizer.lr=0.01,1e30,0.02", "fail_fast=true")
     assert again.code == 1
     assert again.out.count("is already completed; nothing to do") == 1
     assert "diverged earlier: the loss became infinite or NaN by step" in again.err
-    assert "2 of 3 jobs did not complete:" in again.err
-    assert "job 1 was already diverged: 1 of 5 done, 1 failed, 0 running, 3 left\n" in again.out
+    assert "2 of 4 jobs did not complete:" in again.err
+    assert "job 1 was already diverged: 1 of 6 done, 1 failed, 0 running, 4 left\n" in again.out
     assert "fail_fast=true: 2 more jobs were not started" in again.err
 
 

@@ -39,10 +39,10 @@ def front_figure(group: Group, styles: Styles) -> Figure:
 def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
     """The rows with both a metric and a throughput, in two lists: those that can be compared with each other, and the others.
 
-    The rows of the first list were timed on the control's device with its batch size. If the control's speed does not count, they were
-    timed on the most common device with the most common batch size.
+    The rows of the first list were timed where the control was, and with its batch size. If the control's speed does not count, they were
+    timed at the most common place.
     """
-    place = speed.usual_place(group.rows[0].runs) if group.control else None
+    place = speed.place_in(group)
     shared = place or speed.usual_place([run for row in group.rows for run in row.runs])
     there: tuple[list[Row], list[Row]] = [], []
     for row in group.rows:

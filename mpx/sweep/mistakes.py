@@ -1,0 +1,57 @@
+"""Mistakes that are found before the first job of a sweep, so that they are said once and nothing is left behind."""
+
+import itertools
+from collections.abc import Sequence
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, open_dict
+
+from mpx.errors import UserError
+from mpx.settings import check
+from mpx.settings.fields import FIELDS
+from mpx.settings.front_door import typed
+from mpx.settings.project import merge_kwargs
+from mpx.settings.values import check_value
+from mpx.sweep.cluster import launcher_of
+from mpx.sweep.size import grid
+
+
+def refuse_mistakes(config: DictConfig) -> None:
+    """Raise UserError for a value that no job could use, and for settings of which all jobs would say the same. config: of the sweep.
+
+    Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is not known yet.
+    """
+    values = grid(config.hydra.sweeper.get("params") or {}, typed(config.hydra), intervals=False)
+    parser = OverridesParser.create()
+    for word in itertools.chain(*values):
+        override = parser.parse_override(word)
+        key, value = override.key_or_group, override.value()
+        if key in FIELDS and not override.is_delete() and "${" not in str(value):  # a reference to another key
+            check_value(key, value)
+    if launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
+        _refuse_in_all(config, values)
+
+
+def _refuse_in_all(config: DictConfig, values: Sequence[Sequence[str]]) -> None:
+    first = None
+    for words in itertools.product(*values):
+        error = _mistake(config, words)
+        if error is None or (first is not None and str(error) != str(first)):
+            return  # that job trains, or each says what is wrong with it
+        first = first or error
+    if first is not None:
+        raise first
+
+
+def _mistake(config: DictConfig, words: Sequence[str]) -> UserError | None:
+    """What keeps the job with these overrides from beginning."""
+    job = GlobalHydra.instance().config_loader().load_sweep_config(config, list(words))
+    with open_dict(job):
+        hydra = job.pop("hydra")
+    try:
+        merge_kwargs(job)
+        check(job, typed(hydra))
+    except UserError as error:
+        return error
+    return None
