@@ -16,17 +16,14 @@ from mpx.errors import UserError
 from mpx.settings.deploy import QUANTISED
 
 Announce = Callable[[str], None]
-
-
 UNFIT = (*REFUSED, AttributeError)  # a model may read the weights of a layer that a product replaced
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How to serve batches of one size. kernels: by the name of the layer that each replaces. layers: the rows of the "worth it?"
-    table.
+    """How to serve batches of one size. kernels: by the name of the layer that each replaces.
 
-    candidates: samples per second of each measured candidate. refused: why a candidate is not possible.
+    layers: the rows of the "worth it?" table. candidates: samples per second of each measured candidate. refused: why a candidate is not possible.
     """
 
     backend: str
