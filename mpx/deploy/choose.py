@@ -23,7 +23,7 @@ UNFIT = (*REFUSED, AttributeError)  # a model may read the weights of a layer th
 class Choice:
     """How to serve batches of one size. kernels: by the name of the layer that each replaces.
 
-    layers: the rows of the "worth it?" table. candidates: samples per second of each measured candidate. refused: why a candidate is not possible.
+    layers: the rows of the "worth it?" table. candidates: samples per second of each measured one. refused: why others are not possible.
     """
 
     backend: str
