@@ -16,17 +16,14 @@ from mpx.errors import UserError
 from mpx.settings.deploy import QUANTISED
 
 Announce = Callable[[str], None]
-
-
 UNFIT = (*REFUSED, AttributeError)  # a model may read the weights of a layer that a product replaced
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How to serve batches of one size. kernels: by the name of the layer that each replaces. layers: the rows of the "worth it?"
-    table.
+    """How to serve batches of one size. kernels: by the name of the layer that each replaces.
 
-    candidates: samples per second of each measured candidate. refused: why a candidate is not possible.
+    layers: the rows of the "worth it?" table. candidates: samples per second of each measured one. refused: why others are not possible.
     """
 
     backend: str
@@ -39,9 +36,11 @@ class Choice:
 def choose(
     dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[str], call_by: Callable[[nn.Module, str], Call],
     ranges: Mapping[str, float], announce: Announce, projections: Collection[str] = (), largest: Choice | None = None,
+    differs: Callable[[Tensor], str | None] = lambda out: None,
 ) -> Choice:  # fmt: skip
     """x: a batch, as the model takes it. weights: dense, 2of4 or auto. ranges: of the layers' inputs, for int8 and fp8.
-    projections: of LSTMs that can be layers. largest: the choice for the largest batch, if x is a smaller one.
+    projections: of LSTMs that can be layers. largest: the choice for the largest batch, if x is a smaller one. differs: says what is wrong
+    with outputs for x. A candidate with such outputs is refused, unless all have them.
 
     Raises UserError for 2of4, int8 or fp8 if no layer supports it, and if no candidate is possible. A single candidate is not tried.
     """
@@ -55,21 +54,24 @@ def choose(
     else:
         ways = _plans_alike(table, weights, projections, largest)
     names = {(plan, backend): backend if len(ways) == 1 else f"{backend}, {plan}" for plan, backend in product(ways, backends)}
-    rates, refused = {}, {}
+    rates, refused, wrong = {}, {}, {}
     for (plan, backend), name in names.items() if len(names) > 1 else ():
         served = None
         free()
         announce(f"{name}, batch {len(x)}")
         try:
             served = call_by(with_kernels(dense, ways[plan], ranges), backend)
-            served(x)
+            reason = differs(served(x))
             rates[name] = throughput(served, x)
+            wrong |= {} if reason is None else {name: reason}
         except UNFIT as error:
             refused[name] = unfit(error, ways[plan])
     served = None
     free()
     if len(refused) == len(names):
         raise impossible(next(iter(refused.values())), fmt, weights, backends[0], None if largest is None else len(x))
+    if len(wrong) < len(rates):
+        rates, refused = {name: rate for name, rate in rates.items() if name not in wrong}, refused | wrong
     plan, backend = max(names, key=lambda way: rates.get(names[way], 0))
     return Choice(backend, ways[plan], table, rates, refused)
 

@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 
 class OnnxModel:
-    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError if ONNX Runtime refuses the graph."""
+    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError if ONNX Runtime refuses the graph, or an input."""
 
     def __init__(self, content: bytes):
         import onnxruntime
@@ -47,7 +47,10 @@ class OnnxModel:
             self.session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, x: Tensor) -> Tensor:
-        (found,) = self.session.run([OUTPUT], {INPUT: x.numpy()})
+        try:  # as_runtime_errors would take time in each call
+            (found,) = self.session.run([OUTPUT], {INPUT: x.numpy()})
+        except Exception as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         return torch.from_numpy(found)
 
 

@@ -23,13 +23,14 @@ from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible,
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
 from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
-from mpx.deploy.kernel_times import OWN_KERNEL, with_kernels
+from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.recurrent import apart, projections
 from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import GIB, peak_memory, reset_peak
+from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import BATCH_NORM
@@ -37,6 +38,7 @@ from mpx.settings.deploy import QUANTISED, listed
 from mpx.training.tasks import judged_by
 
 CPU = torch.device("cpu")
+MAX_TIMES = 10  # allowed error of a batch, as a multiple of the largest batch's, whose accuracy is measured; a batch of one varies more
 
 
 def serve(
@@ -153,12 +155,13 @@ def _measured(
     prepared: Prepared, mode: Mode, fmt: str, weights: str, backends: list[str], callers: Callers, test: Samples, announce: Announce
 ) -> tuple[Choice, dict[str, Any]]:
     """The choice for the largest batch with its accuracy, memory and size; and each batch size's speed by its own choice."""
-    largest, row, speed = None, {}, []
+    largest, row, speed, allowed = None, {}, [], math.inf
     for size in sorted(prepared.references, reverse=True):
         served = model = None  # frees the recordings of the size before
         free()
         dense, x = in_format(prepared.found, mode, test.device), cast(test.batch(size), mode)
-        choice = choose(dense, x, fmt, weights, backends, callers, prepared.ranges, announce, prepared.projections, largest)
+        differs = partial(_differs, prepared.references[size], allowed)
+        choice = choose(dense, x, fmt, weights, backends, callers, prepared.ranges, announce, prepared.projections, largest, differs)
         announce(f"{choice.backend}, speed at batch {size}")
         try:
             model = with_kernels(dense, choice.kernels, prepared.ranges)
@@ -174,10 +177,18 @@ def _measured(
         speed.insert(0, rates | chosen | {"layers": [layer for layer in chosen["layers"] if layer["ms"]]})
         if largest is None:
             largest = choice
+            allowed = math.inf if error is None else max(MAX_TIMES * error, MAX_EPSILONS * FORMATS[mode.narrowest].epsilon)
             announce(f"{choice.backend}, accuracy on the test set")
             row = _judged(served, mode, test, size) | {"serve_samples_per_s": rates["serve_samples_per_s"], "speed": speed}
             row |= {"memory": peak_memory(test.device)} | _size_and_quantised(model, choice, callers) | chosen
     return largest, row
+
+
+def _differs(reference: Tensor, allowed: float, out: Tensor) -> str | None:
+    error = relative_error(out.cpu(), reference)
+    if error is None:
+        return "its outputs are not finite"
+    return f"wrong result: relative error {error:.1e}, more than {allowed:.1e}" if error > allowed else None
 
 
 def _judged(served: Call, mode: Mode, test: Samples, size: int) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def _refused(speed: list[Row]) -> list[str]:
     for at in speed:
         for candidate in at["refused"].items():
             where.setdefault(candidate, []).append(at)
-    return [f"not measured at batch {_batches(entries)}: {name} ({reason})" for (name, reason), entries in where.items()]
+    return [f"not taken at batch {_batches(entries)}: {name} ({reason})" for (name, reason), entries in where.items()]
 
 
 def _batches(entries: Iterable[Row]) -> str:

@@ -133,6 +133,23 @@ def test_each_batch_size_is_served_by_its_fastest(deploy, monkeypatch):
     assert all(at["backend"] == "eager" and at["candidates"] == {} for at in row["speed"])
 
 
+def test_a_small_batch_is_not_served_by_what_differs_from_the_largest_one(deploy, monkeypatch):
+    """The fastest is wrong for 4 samples alone."""
+
+    class Wrong(Calls):
+        def __call__(self, x):
+            return super().__call__(x) + (0.1 if self.backend == "compile" and len(x) == 4 else 0)
+
+    monkeypatch.setattr(backends, "lacking", lambda fmt, device: dict.fromkeys(("eager", "compile")))
+    monkeypatch.setattr(backends.Callers, "__call__", lambda self, model, backend: Wrong(model, backend))
+    for module in (choose, serve):
+        monkeypatch.setattr(module, "throughput", lambda served, x: 1.0 + (served.backend == "compile"))
+    done, (row,) = deploy("mlp", "weights=dense", "batch=[1,4,60]")
+    assert [at["backend"] for at in row["speed"]] == ["compile", "eager", "compile"]
+    assert max(at["relative_error"] for at in row["speed"]) < 1e-6
+    assert "not taken at batch 4: compile (wrong result: relative error " in done.words
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

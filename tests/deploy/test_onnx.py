@@ -126,6 +126,19 @@ def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
         onnx.OnnxModel(b"no graph")
 
 
+def test_a_graph_of_one_batch_size_is_a_runtime_error_at_others():
+    """The exporter fixes the size where the model asks for it."""
+
+    class Asks(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if len(x) > 1 else x.sum()
+
+    called = onnx.OnnxModel(onnx.exported(Asks(3, 4).eval().requires_grad_(False), torch.randn(2, 3)))
+    called(torch.randn(2, 3))
+    with pytest.raises(RuntimeError, match="Got invalid dimensions"):
+        called(torch.randn(5, 3))
+
+
 def test_backends_of_a_cpu(monkeypatch):
     monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
     assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]

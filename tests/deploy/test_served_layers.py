@@ -1,5 +1,8 @@
 """Layers by products, and the choice among them, with cuSPARSELt's products replaced by dense ones; tests/gpu has the real kernels."""
 
+import functools
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -418,6 +421,24 @@ def test_the_same_layers_have_8_bits_at_every_batch_size(choosing):
     of_16_bits = choosing("int8", "auto", SLOW)
     assert kinds(of_16_bits) == {}
     assert kinds(choosing("int8", "auto", FAST, of_16_bits, ("eager", "compile"))) == {}
+
+
+@pytest.mark.parametrize("off", [("compile",), ("eager", "compile")])
+def test_the_fastest_is_not_taken_for_wrong_outputs(monkeypatch, off):
+    """Unless all have them: then the samples make the difference."""
+    monkeypatch.setattr(choose, "throughput", lambda served, x: {"eager": 1.0, "compile": 2.0}[served("backend")])
+
+    def call_by(model, backend):
+        return lambda x: backend if isinstance(x, str) else torch.full((2,), float(backend in off))
+
+    differs = functools.partial(serve._differs, torch.full((2,), 1e-9), 10.0)
+    chosen = choose.choose(nn.ReLU(), torch.randn(2, 3), "fp32", "dense", ["eager", "compile"], call_by, {}, print, differs=differs)
+    reason = "wrong result: relative error 1.0e+09, more than 1.0e+01"
+    if len(off) == 1:
+        assert (chosen.backend, chosen.candidates, chosen.refused) == ("eager", {"eager": 1.0}, {"compile": reason})
+    else:
+        assert (chosen.backend, chosen.candidates, chosen.refused) == ("compile", {"eager": 1.0, "compile": 2.0}, {})
+    assert serve._differs(torch.ones(2), math.inf, torch.tensor([1.0, math.nan])) == "its outputs are not finite"
 
 
 @pytest.mark.parametrize(("fmt", "weights"), [("bf16", "2of4"), ("int8", "dense")])

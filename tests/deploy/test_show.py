@@ -74,8 +74,8 @@ def test_tables(capsys):
         "chosen at batch 256 by samples/s: compile, fastest kernels 57,657; compile, own kernels 57,000",
         "weights 12.60 MiB, peak memory 1.25 GiB",
         "served/x/model.onnx 3.00 MiB, test accuracy 0.7500, error to FP32 3.5e-02",
-        "not measured at batch 1, 256: graph, fastest kernels (no stream)",
-        "not measured at batch 1: compile, own kernels (other)",
+        "not taken at batch 1, 256: graph, fastest kernels (no stream)",
+        "not taken at batch 1: compile, own kernels (other)",
     ]
 
 
