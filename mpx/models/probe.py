@@ -22,8 +22,10 @@ def check_output(model: nn.Module, spec: Spec, who: str) -> None:
             _check_causal(model, spec, who)
 
 
-def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
-    """Raise UserError unless `model`, which is built for images of `spec`, also takes images of crop × crop pixels."""
+def check_crop(model: nn.Module, spec: Spec, crop: int | None) -> None:
+    """Raise UserError unless `model`, which is built for images of `spec`, also takes images of crop × crop pixels. None: no crops."""
+    if crop is None:
+        return
     with torch.no_grad(), evaluating(model):
         try:
             fits = model(sample(spec, crop)).shape == (1, spec.classes)

@@ -1,6 +1,7 @@
 """Number formats, precision modes, loss scaling, emulation, and the format in which each operation ran.
 
 formats.py, modes.py                   the range and precision of each format; the formats that each mode promises
+choose.py                              the plugin that the settings name
 plugin.py                              a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py), skipped steps
                                        (skips.py)
 plugin_mode.py                         the mode of any precision plugin, mpx's or Lightning's

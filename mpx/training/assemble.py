@@ -10,7 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 
@@ -27,13 +27,13 @@ from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.models import build
 from mpx.models.probe import check_crop
-from mpx.precision.modes import MODES, emulated, remedy
+from mpx.precision.choose import build_precision
+from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
 from mpx.sparsity.callback import Pruning
-from mpx.spec import Spec
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
@@ -77,8 +77,12 @@ def assemble(
     """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg.precision, devices.root)
+    advice = remedy(precision.mode, cfg.optimizer.name)
     data = load(cfg.data)
-    model = build_model(cfg.model, data.spec, cfg.data.get("crop"))
+    loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
+    datamodule = DataModule(data, cfg.data, cfg.seed, loader)
+    model = build(cfg.model, data.spec)
+    check_crop(model, data.spec, cfg.data.get("crop"))
     if cfg.trainer.strategy == "fsdp":
         refuse_scalars(model)
     given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
@@ -95,7 +99,6 @@ def assemble(
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, steps, recipe)
 
-    loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
     notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
     done = history.steps[-1] if history.steps else 0
     choice = decide(cfg, precision, model, data.spec, steps, recipe, done=done, notebook=notebook).with_loader(loader, why)
@@ -127,11 +130,9 @@ def assemble(
 
     beginning = Beginning(begin)
     stop = None if stopper is None else stopper(measuring.throughput)
-    advice = remedy(precision.mode, cfg.optimizer.name)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, compiling, advice=advice
     )
-    datamodule = DataModule(data, cfg.data, cfg.seed, loader)
 
     def chosen() -> dict[str, Any]:
         return (choice if compiling is None else compiling.choice).record() | acceleration.record()
@@ -140,24 +141,6 @@ def assemble(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: module.results, chosen=chosen, release=acceleration.release,
     )  # fmt: skip
-
-
-def build_precision(precision: DictConfig, device: torch.device, *, own: bool = False) -> ModePrecision:
-    """The precision plugin. own: for a module of the user's own. Raises UserError for a number format that this device cannot run."""
-    mode = MODES[precision.mode]
-    loss_scale = OmegaConf.to_container(precision.loss_scale) if mode.scaled else {}
-    max_skips = loss_scale.pop("max_skips", None)
-    emulate = emulated(mode, device, precision.emulate)
-    every = precision.get("layers") == "all"
-    return ModePrecision(mode, device, emulate=emulate, loss_scale=loss_scale, max_skips=max_skips, own=own, every_linear=every)
-
-
-def build_model(settings: DictConfig, spec: Spec, crop: int | None) -> nn.Module:
-    """The model, on the CPU. crop: data.crop. Raises UserError if it cannot take this data."""
-    model = build(settings, spec)
-    if crop is not None:
-        check_crop(model, spec, crop)
-    return model
 
 
 def refuse_not_finite(model: nn.Module) -> None:

@@ -14,6 +14,7 @@ from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
 from mpx.library.parts import Newest, refuse_missing
 from mpx.library.sparsity import Sparsity, arguments
+from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best
@@ -22,7 +23,7 @@ from mpx.runs.random_state import SameOrder
 from mpx.runs.reading import continuing
 from mpx.runs.record import stage_of
 from mpx.settings.sparsity import RECIPES_OF
-from mpx.training.assemble import Run, build_precision
+from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring
 from mpx.training.own import build_datamodule, build_module, offers
