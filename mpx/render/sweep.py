@@ -51,7 +51,10 @@ def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
 
 
 def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
-    """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed, folder."""
+    """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed, folder.
+
+    The speed is that of the jobs, for a first look; mpx.compare keeps hosts apart.
+    """
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     completed = {job["folder"]: job["metrics"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
@@ -59,6 +62,8 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _rate(rates) + (", emulated" if any(run.get("emulated") for run in completed) else "")
     rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
+    hosts = {run["speed"].get("host", run.get("host")) for run in completed if run["speed"].get("train_samples_per_s") is not None}
+    rate += f", {len(hosts)} hosts" if len(hosts) > 1 else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, _spec(completed)), rate, "\n".join(folders) or UNKNOWN
 

@@ -185,7 +185,7 @@ def _conclude_for_another(folder: Folder, record: dict[str, Any], lost: bool) ->
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
     """The parts of a record that a sweep's table shows."""
     parts = {name: record.get(name, {}) for name in ("metrics", "metric", "speed")}
-    return parts | {"emulated": record.get("precision", {}).get("emulated")}
+    return parts | {"emulated": record.get("precision", {}).get("emulated"), "host": record.get("environment", {}).get("host")}
 
 
 def _write(path: Path, record: dict[str, Any]) -> bool:

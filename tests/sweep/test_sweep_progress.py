@@ -154,6 +154,16 @@ def test_emulated_speed_is_marked_and_the_study_can_be_compared(capsys):
     assert out.endswith("Compare the settings: python -m mpx.compare study=fast\n")
 
 
+def test_a_mean_speed_over_several_hosts_is_marked(capsys):
+    jobs = [ended(seed, seed=seed) for seed in range(3)]
+    for job, host in zip(jobs, "aab", strict=True):
+        job["metrics"] |= {"host": host}
+    print_sweep(jobs[:2], not_begun=0)
+    assert "hosts" not in capsys.readouterr().out
+    print_sweep(jobs, not_begun=0)
+    assert ", 2 hosts" in capsys.readouterr().out
+
+
 def test_the_command_to_compare_can_be_pasted(capsys):
     job = ended(0)
     job["folder"] = "my runs/größe/mlp/seed0"
