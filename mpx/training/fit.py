@@ -4,6 +4,7 @@ import logging
 import math
 import warnings
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -82,16 +83,17 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
         with continuing(folder.resume_from):
             raise
-    if not run.beginning.begun:
-        _begin_at_the_end(run, folder)
+    if not run.beginning.begun and folder.resume_from is not None:
+        _keep_finished(run, folder, folder.resume_from)
+    run.beginning.ensure_begun(run.trainer)
 
 
-def _begin_at_the_end(run: Run, folder: Folder) -> None:
-    """Begin a run whose checkpoint has all of its steps. It keeps the checkpoint as its own, so that it can be served and continued.
+def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
+    """Begin a run whose checkpoint at `path` has all of its steps. It keeps the checkpoint as its own, to be served and continued from.
 
     Raises UserError for a checkpoint with more steps: the record would call it a run of fewer.
     """
-    trainer, path = run.trainer, folder.resume_from
+    trainer = run.trainer
     for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):
         if (most := getattr(trainer, key)) is not None and 0 <= most < done:
             raise UserError(
