@@ -22,6 +22,7 @@ from mpx.target import check_kwargs, resolve
 
 NAMES = ("train", "validation", "test")
 MAKES = "data"
+FIRST = 100  # samples of a Dataset that tell on which side texts are filled up
 HASHED = 1000  # samples of a Dataset that its hash is of; making all of a large one takes hours
 DIMENSIONS = {"image": (3, "[C, H, W]"), "text": (1, "[T]")}  # of one x
 
@@ -38,6 +39,11 @@ class Tensors(InMemory):
     def shapes(self) -> tuple[list[int], list[int]]:
         """Of one x and one y."""
         return list(self.x.shape[1:]), list(self.y.shape[1:])
+
+    @property
+    def first(self) -> Tensor:
+        """x of the first samples, by which the padding is known: of all."""
+        return self.x
 
     def __len__(self) -> int:
         return len(self.x)
@@ -62,6 +68,10 @@ class Samples:
     vocab_size: int | None  # token ids are below it; None: an image has none
 
     nbytes = None  # the samples are made when they are needed
+
+    @property
+    def first(self) -> Tensor:
+        return torch.stack([self.one(place, place)[0] for place in range(min(FIRST, len(self)))])
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -239,6 +249,6 @@ def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
         size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))
         for where, part in tensors.items():
             check_ids(part.x, size, where)
-        left = cfg.pad_id is not None and any(fills_left(part.x, cfg.pad_id) for part in tensors.values())
+        left = cfg.pad_id is not None and any(fills_left(part.first, cfg.pad_id) for part in splits)
         tokens = {"vocab_size": size, "pad_id": cfg.pad_id, "padded": cfg.pad_id is not None, "left": left}
     return Spec(cfg.kind, tuple(shape), classes, **tokens, task=cfg.task)

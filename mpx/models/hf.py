@@ -91,8 +91,8 @@ def _fit_to_left(model: nn.Module, spec: Spec, who: str) -> None:
                 if (found - alone).abs().max() <= SAME * alone.abs().max():
                     return
     raise UserError(
-        f"the texts are filled up on the left, which changes what {who} computes. Fill them up on the right: load data.tokenizer with "
-        "padding_side='right', and save it with save_pretrained."
+        f"the texts are filled up on the left, which changes what {who} computes. Fill them up on the right: a data.tokenizer does so "
+        "that is loaded with padding_side='right' and saved with save_pretrained."
     )
 
 

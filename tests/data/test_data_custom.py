@@ -56,6 +56,7 @@ class Pairs(Dataset):
     def __init__(self, x, y): self.x, self.y = x, y
     def __len__(self): return len(self.x)
     def __getitem__(self, i): return self.x[i], self.y[i]
+def read_texts(): return tuple(Pairs(x, y) for x, y in texts())
 def labelled(labels): return tuple(Pairs(x, [labels[i % len(labels)] for i in range(len(x))]) for x, _ in tensors())
 def names(): return tuple((x, np.array(["a", "b"] * 20)[: len(x)]) for x, y in tensors())
 def lists(): return tuple((x, y.tolist()) for x, y in tensors())
@@ -144,7 +145,12 @@ def test_texts(custom):
     assert batch(data.train, 0)[0].dtype == torch.int64
     assert custom("texts", kind="text", vocab_size=50).spec.padded is False
     assert custom("texts", kind="text", pad_id=30).spec.vocab_size == 31
-    assert [custom("texts", kind="text", pad_id=pad_id).spec.left for pad_id in (None, 0, 1)] == [False, False, True]
+    for made in ("texts", "read_texts"):
+        assert [custom(made, kind="text", pad_id=pad_id, vocab_size=21, classes=2).spec.left for pad_id in (None, 0, 1)] == [
+            False,
+            False,
+            True,
+        ]
 
 
 def test_token_ids_of_8_bits_are_no_pixels(custom):
