@@ -55,13 +55,14 @@ class CheckpointWriter(TorchCheckpointIO):
         """The checkpoint on the host, and the event after which the copies of device tensors have arrived there.
 
         They have a stream of their own, for which training waits. PyTorch records an event on the stream of a pinned copy when the thread
-        frees it. On training's stream that event would belong to a CUDA graph if a step were just recorded there, and asking for it
-        would raise an error at the next pinned memory that somebody needs.
+        frees it. On the stream where a step is just recorded, that event would belong to a CUDA graph, and asking for it would raise an
+        error at the next pinned memory that somebody needs. The stream has another priority than those of steps, since PyTorch hands out
+        the same 32 streams of each priority again and again.
         """
         if not torch.cuda.is_initialized():
             return _on_host(checkpoint), None
         training = torch.cuda.current_stream()
-        self._stream = self._stream or torch.cuda.Stream()
+        self._stream = self._stream or torch.cuda.Stream(priority=-1)
         self._stream.wait_stream(training)
         with torch.cuda.stream(self._stream):
             copied = _on_host(checkpoint)

@@ -50,6 +50,17 @@ def test_a_checkpoint_that_is_written_while_a_step_is_recorded(tmp_path, monkeyp
     assert bool((torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]["weight"] == 1).all())
 
 
+def test_no_stream_of_a_recording_is_a_checkpoints(tmp_path):
+    """Also in a process of many runs, which has used all streams that PyTorch has."""
+    writers, state = [CheckpointWriter() for _ in range(40)], torch.ones(8, device="cuda")
+    for number, writer in enumerate(writers):
+        writer.save_checkpoint({"state_dict": {"weight": state}}, tmp_path / f"{number}.ckpt")
+        writer.wait()
+    steps = {torch.cuda.Stream().cuda_stream for _ in range(64)}
+    assert len(steps) == 32
+    assert not steps & {writer._stream.cuda_stream for writer in writers}
+
+
 def test_a_run_on_the_device(train):
     ran = train("model=resnet20", "trainer.max_epochs=3", "trainer.limit_train_batches=8", "optimizer=adamw", "precision=amp")
     assert ran.code == 0, ran.err
