@@ -141,6 +141,11 @@ def _exported(exports: Any) -> list[str]:
 
 
 def _loading(record: Record) -> list[str]:
+    model, data = (_dict(record["config"].get(part)) for part in ("model", "data"))
+    called = [
+        "# For token ids x, call it with attention_mask=mask, where mask = (x != pad_id).long(). If texts begin with padding and the",
+        "# network numbers its positions, as GPT-2 does, it also needs position_ids=(mask.cumsum(1) - 1).clamp(min=0)",
+    ]
     averaged = _dict(record["config"].get("trainer")).get("ema_decay") is not None
     averages = ['averages = checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
     if _dict(record["config"].get("sparsity")).get("pattern", "dense") != "dense":
@@ -156,6 +161,7 @@ def _loading(record: Record) -> list[str]:
         'state = checkpoint["state_dict"]  # the names are those of the model itself',
         "model.load_state_dict(state)  # model: built as for the training",
         *(averages if averaged else []),
+        *(called if (model.get("family"), data.get("kind")) == ("hf", "text") else []),
     ]
 
 

@@ -30,7 +30,8 @@ TENSORS = {
     "int8": "LAYER.weight of int8: times LAYER.weight_scale, one for each output, it is the weight that is served",
     "fp8": "LAYER.weight of float8_e4m3fn: times LAYER.weight_scale it is the weight that is served",
 }
-SERVED = "; LAYER.input_scale, where given, is that of its input; batch norms are part of the convolutions before them"
+SERVED = "; LAYER.input_scale, where given, is that of its input; "
+FOLDED = "batch norms are part of the convolutions before them"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Compared:
 def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | None], record: dict[str, Any]) -> File:
     """A safetensors file. model: on the CPU, in the format of its weights that do not have 8 bits. record: of the run.
 
-    quantised: the names of the layers whose weights have 8 bits, with the range of their inputs; None if ONNX Runtime serves them.
+    quantised: the names of the layers whose weights have 8 bits, with the range of their inputs; None if ONNX Runtime serves them. For int8
+    and fp8 there is none if no layer is faster so.
     """
     from safetensors.torch import save
 
@@ -128,10 +130,11 @@ def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | Non
         if range_ is not None:
             tensors[f"{name}.input_scale"] = torch.tensor(range_ / (FP8.largest if fmt == "fp8" else INT8_LARGEST))
     setting = record.get("setting", {})
-    metadata = {key: str(setting[key]) for key in ("model", "data", "sparsity") if key in setting} | {"number_format": fmt}
+    served_in = {torch.float32: "fp32", torch.bfloat16: "bf16"}[next(model.parameters()).dtype] if fmt in TENSORS and not quantised else fmt
+    metadata = {key: str(setting[key]) for key in ("model", "data", "sparsity") if key in setting} | {"number_format": served_in}
     metadata |= {"format": "pt", "model_settings": json.dumps(record["config"]["model"])}  # transformers reads files of this "format" only
     if fmt in TENSORS:
-        metadata["tensors"] = TENSORS[fmt] + SERVED
+        metadata["tensors"] = (TENSORS[fmt] + SERVED if quantised else "") + FOLDED
     apart = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}  # tied weights are refused
     return File(save(apart, metadata), beside={} if fmt in TENSORS else _of_transformers(model))
 

@@ -134,6 +134,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     lines += _refused(row["speed"])
     if row["exclusive"] is False:
         lines.append(f"Not alone on the device ({row['exclusive_reason']}): the speed is too low.")
+    elif row["exclusive"] is None and row["device"] != "cpu":
+        lines.append(f"It is unknown whether others used the device ({row['exclusive_reason']}): the speed may be too low.")
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
         lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
     return list(filter(None, lines))

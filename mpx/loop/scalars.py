@@ -9,6 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from mpx.errors import UserError
 from mpx.render import tensorboard
+from mpx.runs.signals import held
 from mpx.training.curves import CurveFile
 
 MAX_WAITING = 1000  # values that wait; reading them then waits for the device once
@@ -29,13 +30,14 @@ def number(name: str, value: Any) -> Value:
 
 
 class Scalars:
-    """Writes into the run's folder."""
+    """Writes into the run's folder. A signal waits meanwhile, as in mpx/training/logging.py."""
 
     def __init__(self, folder: Path, setting: Mapping[str, Any], trial: str, config: str, environment: Mapping[str, Any]):
-        self.writer, self.curves = SummaryWriter(folder), CurveFile(folder, 0)
         self.newest: dict[str, float] = {}
         self._waiting: list[tuple[str, int, Value]] = []
-        tensorboard.write_first(self.writer, setting, trial, config, environment)
+        with held():
+            self.writer, self.curves = SummaryWriter(folder), CurveFile(folder, 0)
+            tensorboard.write_first(self.writer, setting, trial, config, environment)
 
     def add(self, values: Mapping[str, Value], step: int) -> None:
         """values: of `number`. A tensor is copied on its device, since the next step may overwrite it."""
@@ -46,13 +48,16 @@ class Scalars:
     def write(self) -> None:
         """Waits for the device."""
         waiting, self._waiting = self._waiting, []
-        for tag, step, value in waiting:
-            self.newest[tag] = float(value)
-            self.writer.add_scalar(tag, self.newest[tag], step)
-            self.curves.append({tag: self.newest[tag]}, step)
+        read = [(tag, step, float(value)) for tag, step, value in waiting]
+        with held():
+            for tag, step, value in read:
+                self.newest[tag] = value
+                self.writer.add_scalar(tag, value, step)
+                self.curves.append({tag: value}, step)
 
     def close(self, record: Mapping[str, Any], step: int) -> None:
         """record: the run's, whose final values go into TensorBoard's table."""
-        tensorboard.write_final(self.writer, record, step)
-        self.writer.close()
-        self.curves.close()
+        with held():
+            tensorboard.write_final(self.writer, record, step)
+            self.writer.close()
+            self.curves.close()

@@ -67,20 +67,22 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
         check_output(model, spec, f"{key}={name}")
     except AttributeError as error:  # such as T5's, of which transformers' own configuration lacks what its classifier reads
         raise UserError(f"{key}={name} cannot take {spec.kind} data ({first_line(error)}). Choose another name.") from error
-    if spec.left:
-        _fit_to_left(model, spec, f"{key}={name}")
+    if spec.left or (spec.kind == "text" and spec.padded and hasattr(model, "sequence_summary")):  # XLNet's classifies the last token
+        _fit_to_padding(model, spec, f"{key}={name}")
     return model
 
 
 @torch.no_grad()
-def _fit_to_left(model: nn.Module, spec: Spec, who: str) -> None:
-    """Let the network compute of a text with padding on the left what it computes of the text alone, if need be by counting positions.
+def _fit_to_padding(model: nn.Module, spec: Spec, who: str) -> None:
+    """Let the network compute of a text with padding what it computes of the text alone, with padding on the left if need be by counting
+    positions.
 
-    Raises UserError for one that cannot, as most that classify by the first token, which would be padding.
+    Raises UserError for one that cannot, as most that classify by the first token, or the last, where that would be padding.
     """
     ids, fill = sample(spec), max(1, spec.shape[0] // 4)
-    text = ids[:, fill:]
-    padded = torch.cat([torch.full_like(ids[:, :fill], spec.pad_id), text], 1)
+    text, padding = ids[:, fill:], torch.full_like(ids[:, :fill], spec.pad_id)
+    padded = torch.cat([padding, text] if spec.left else [text, padding], 1)
+    side, other = ("left", "right") if spec.left else ("right", "left")
     with evaluating(model):
         alone = model(text)
         for counts in (False, True):
@@ -91,8 +93,8 @@ def _fit_to_left(model: nn.Module, spec: Spec, who: str) -> None:
                 if (found - alone).abs().max() <= SAME * alone.abs().max():
                     return
     raise UserError(
-        f"the texts are filled up on the left, which changes what {who} computes. Fill them up on the right: a data.tokenizer does so "
-        "that is loaded with padding_side='right' and saved with save_pretrained."
+        f"the texts are filled up on the {side}, which changes what {who} computes. Fill them up on the {other}: a data.tokenizer does so "
+        f"that is loaded with padding_side='{other}' and saved with save_pretrained."
     )
 
 

@@ -137,13 +137,17 @@ class Last(Checkpoint):
 class History(Callback):
     """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
 
+    setting: the settings that training depends on. trained_as: those of the checkpoint; {} if it does not say.
     data: the checksums of the run's data, which are those of the checkpoint unless `other_data` is allowed.
     pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint does not say.
     """
 
-    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str, data: list[int], *, other_data: bool):
+    def __init__(
+        self, resume_from: Path | None, model: nn.Module, optimizer: str, setting: dict[str, Any], data: list[int], *, other_data: bool
+    ):
         self.steps: list[int] = []
-        self.data = data
+        self.setting, self.data = setting | {"training data (checksum)": f"{data[0]:08x}"}, data
+        self.trained_as: dict[str, Any] = {}
         self.pruned: set[str] = set()
         self.pruned_by: tuple[str, str] | None = None
         if resume_from is not None:
@@ -155,6 +159,7 @@ class History(Callback):
                 if not other_data:
                     _refuse_other_data(resume_from, changed_data(checkpoint, data))
                 self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+                self.trained_as = dict(checkpoint.get("mpx", {}).get("setting", {}))
                 for step in self.steps:
                     _refuse_other_counts(0, step, "resumed_from_steps")
                 pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
@@ -176,7 +181,7 @@ class History(Callback):
                 _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "data": self.data}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "data": self.data}
 
 
 def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:

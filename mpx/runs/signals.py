@@ -6,6 +6,7 @@ saves after the present step, then ends. Further signals do not interrupt the wr
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -104,9 +105,13 @@ def unheard() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delay the signals to the end of the block. Some libraries swallow an exception that is raised while they are imported."""
+    """Delay the signals to the end of the block. Some libraries swallow an exception that is raised while they are imported.
+
+    Only the main thread gets any.
+    """
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _handled()}
+    ours = _handled() if threading.current_thread() is threading.main_thread() else []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ours}
     try:
         yield
     finally:

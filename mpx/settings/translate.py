@@ -55,7 +55,11 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
     if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
         if program not in SWEEPING:
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
-        return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m, or write a list as KEY=[…]."
+        key = several[1].partition("=")[0]
+        rule = (FIELDS | COMMANDS[program]).get(key)
+        no_list = key in GROUPS or (rule is not None and "a list" not in rule.allowed)
+        or_list = "" if no_list else f", or write a list as {key}=[…]"
+        return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
     return _unfit(error) or _unknown_key(error, keys, program) or str(error)
 
 

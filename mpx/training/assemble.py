@@ -33,6 +33,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
+from mpx.runs.trained_as import setting_of
 from mpx.sparsity.callback import Pruning
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
@@ -87,7 +88,7 @@ def assemble(
         refuse_scalars(model)
     given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
     by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
-    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=by_user)
+    history = History(folder.resume_from, model, cfg.optimizer.name, setting_of(cfg), data.checksums, other_data=by_user)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)

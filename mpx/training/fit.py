@@ -20,6 +20,7 @@ from mpx.runs.explain import explain
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
+from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch
@@ -91,7 +92,7 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
 def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
     """Begin a run whose checkpoint at `path` has all of its steps. It keeps the checkpoint as its own, to be served and continued from.
 
-    Raises UserError for a checkpoint with more steps: the record would call it a run of fewer.
+    Raises UserError for a checkpoint with more steps: the record would call it a run of fewer; and for one of another setting.
     """
     trainer = run.trainer
     for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):
@@ -99,8 +100,11 @@ def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
             raise UserError(
                 f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use trainer.{key}={done + 1}."
             )
+    own = path.resolve().parent == (folder.path / CHECKPOINTS).resolve()
+    if not own:
+        refuse_other_setting(path, run.history.trained_as, run.history.setting)
     run.beginning.ensure_begun(trainer)
-    if path.resolve().parent == (folder.path / CHECKPOINTS).resolve():
+    if own:
         return
     if trainer.is_global_zero:
         print(f"no step is left to train: {path} has all {trainer.global_step} of this run", flush=True)

@@ -15,6 +15,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
+from mpx.runs import signals
 from mpx.training.curves import CurveFile, put_events_first
 from mpx.training.diagnosis import diagnosis, place
 from mpx.training.loss import loss_in
@@ -36,6 +37,9 @@ class RunLogger(TensorBoardLogger):
     """Writes events directly into the run's folder, so that TensorBoard names the run after it, and curves.csv beside them.
 
     purge_step: the first step that an interrupted part may have logged and this part logs again; 0 for a new run.
+
+    A signal waits until its methods have written: KeyboardInterrupt amid a call of the queue that the writer's thread reads would leave a
+    wrong count there, by which the thread ends with a traceback.
     """
 
     def __init__(self, folder: Path, purge_step: int):
@@ -49,8 +53,9 @@ class RunLogger(TensorBoardLogger):
         put_events_first(self._folder)
         self._curves = CurveFile(self._folder, self._purge_step)
         waiting, self._waiting = self._waiting, []
-        for log in waiting:
-            log()
+        with signals.held():
+            for log in waiting:
+                log()
 
     @property
     def experiment(self) -> Any:
@@ -68,8 +73,9 @@ class RunLogger(TensorBoardLogger):
         if self._curves is None:
             self._waiting.append(partial(self.log_metrics, metrics, step))
             return
-        super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
-        self._curves.append(metrics, step)
+        with signals.held():
+            super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
+            self._curves.append(metrics, step)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing with what a module has saved. mpx writes the settings of the run, once it has begun."""
@@ -81,11 +87,13 @@ class RunLogger(TensorBoardLogger):
     def flush(self) -> None:
         """Write out the events. A run that has not begun, and a process of it that is not the first, has none."""
         if self._curves is not None:
-            self.experiment.flush()
+            with signals.held():
+                self.experiment.flush()
 
     def close(self) -> None:
-        self.experiment.close()
-        self._curves.close()
+        with signals.held():
+            self.experiment.close()
+            self._curves.close()
 
     def save(self) -> None:
         """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""

@@ -22,6 +22,7 @@ from mpx.runs.folder import Folder
 from mpx.runs.random_state import SameOrder
 from mpx.runs.reading import continuing
 from mpx.runs.record import stage_of
+from mpx.runs.trained_as import setting_of
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
@@ -52,7 +53,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     _check_metric(cfg.metric, module, datamodule)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, module)
-    history, logged, speed = Continued(folder.resume_from), Logged(cfg.metric), OwnSpeed(cfg.speed, cfg.trainer)
+    history, logged, speed = Continued(folder.resume_from, setting_of(cfg)), Logged(cfg.metric), OwnSpeed(cfg.speed, cfg.trainer)
     measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, own=True)
     validated = cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
     best = Best(folder.path, validated, cfg.metric_goal, logged.check)
@@ -131,15 +132,17 @@ class Logged(Callback):
 
 
 class Continued(Callback):
-    """The steps at which the run was continued, which its checkpoints hold."""
+    """The steps at which the run was continued, and the settings that it was trained with, which its checkpoints hold."""
 
-    def __init__(self, resume_from: Path | None):
+    def __init__(self, resume_from: Path | None, setting: dict[str, Any]):
         self.steps: list[int] = []
+        self.setting, self.trained_as = setting, {}
         if resume_from is not None:
             with continuing(resume_from):
                 # A project's checkpoint may hold objects of its own, such as hyperparameters; its code runs in any case.
                 checkpoint = torch.load(resume_from, map_location="meta", weights_only=False)
                 self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+                self.trained_as = dict(checkpoint.get("mpx", {}).get("setting", {}))
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting}

@@ -179,6 +179,16 @@ def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
         assert found[f"{name}.input_scale"].item() == pytest.approx(largest / {"int8": 127, "fp8": 448}[fmt])
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_format_of_8_bits_that_no_layer_is_faster_in_is_not_the_files(tmp_path, dtype):
+    model = nn.Linear(8, 4).to({"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
+    made = weights_file(model, "int8", {}, {"setting": {"model": "m"}, "config": {"model": {}}})
+    (tmp_path / "m.safetensors").write_bytes(made.content)
+    with safe_open(tmp_path / "m.safetensors", "pt") as file:
+        assert file.metadata()["number_format"] == dtype
+        assert file.metadata()["tensors"] == "batch norms are part of the convolutions before them"
+
+
 def test_tied_weights_are_written_twice():
     model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "out": nn.Linear(4, 5)})
     model["out"].weight = model["embedding"].weight

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_runs import deployed_row, record, write
+from transformers import GPT2ForSequenceClassification
 
 from mpx.compare.statistics import wilson
 from mpx.data import SETS
@@ -16,7 +17,9 @@ from mpx.data.licences import LICENCES
 from mpx.deploy.build import trained
 from mpx.deploy.card import card
 from mpx.models import build
+from mpx.spec import Spec
 
+TINY = {"n_embd": 32, "n_layer": 1, "n_head": 2}
 CONF = Path(__file__).parents[2] / "conf" / "data"
 
 
@@ -74,6 +77,34 @@ def test_its_code_loads_what_is_served(runs, name, monkeypatch):
     exec(code, {"model": model})
     for key, value in served.model.state_dict().items():
         assert torch.equal(model.state_dict()[key], value), key
+
+
+def test_transformers_own_network_computes_what_is_served_of_texts_that_begin_with_padding(tmp_path):
+    """The positions of GPT-2 would begin with the padding."""
+    content = record()
+    content["config"] |= {"model": {"family": "hf"}, "data": {"kind": "text"}}
+    (code,) = blocks(card(tmp_path, content), "python")
+    torch.manual_seed(0)
+    settings = {
+        "family": "hf",
+        "inputs": ["image", "text", "lm"],
+        "name": "gpt2",
+        "pretrained": None,
+        "kwargs": {"n_embd": 32, "n_layer": 1, "n_head": 2},
+    }
+    served = build(settings, Spec("text", (12,), 3, vocab_size=50, pad_id=0, padded=True, left=True)).eval()
+    plain = GPT2ForSequenceClassification(served.config).eval()
+    plain.load_state_dict(served.state_dict())
+    x, pad_id = torch.randint(1, 50, (3, 12)), 0
+    x[1, :5] = 0
+    mask = eval(re.search(r"mask = (.*?)\. If", code)[1], {"x": x, "pad_id": pad_id})
+    positions = eval(re.search(r"position_ids=(.*)$", code, re.MULTILINE)[1], {"mask": mask})
+    with torch.no_grad():
+        expected, found = served(x), plain(x, attention_mask=mask, position_ids=positions).logits
+        assert not torch.allclose(plain(x, attention_mask=mask).logits, expected, rtol=1e-3)
+    torch.testing.assert_close(found, expected)
+    content["config"]["model"]["family"] = "bert"
+    assert "position_ids" not in card(tmp_path, content)
 
 
 def test_exported_files_are_listed(tmp_path):

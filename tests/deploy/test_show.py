@@ -88,7 +88,15 @@ def test_figures_of_8_bits_say_what_they_leave_out(capsys):
     show(ROW | {"format": "bf16", "quantised_layers": []}, made)
     printed = capsys.readouterr().out
     assert "8 bits without" not in printed
+    assert "unknown whether" not in printed
     assert "No layer multiplies" not in printed
+
+
+def test_a_speed_of_which_nobody_knows_whether_the_device_was_shared(capsys):
+    row = ROW | {"exclusive": None, "exclusive_reason": "NVML: none"}
+    show(row, record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}})
+    line = "It is unknown whether others used the device (NVML: none): the speed may be too low."
+    assert line in " ".join(capsys.readouterr().out.split())
 
 
 def test_all_rows(capsys):

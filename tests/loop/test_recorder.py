@@ -2,6 +2,9 @@
 
 import contextlib
 import json
+import signal
+import threading
+from queue import Queue
 
 import numpy as np
 import pytest
@@ -220,6 +223,25 @@ def test_how_the_block_ends(recorder, error, status):
     assert record["error"] == {"failed": "ValueError: bad thing", "diverged": "Diverged: NaN"}.get(status, record["error"])
     assert record["memory"]["peak_rss_gib"] > 0
     assert len(rows(run.folder / "curves.csv")) == 3
+
+
+def test_ctrl_c_waits_until_tensorboards_thread_has_the_event(recorder, monkeypatch):
+    """KeyboardInterrupt amid a call of its queue would end the thread with a traceback, and with it the run as failed."""
+    put, died = Queue._put, []
+
+    def interrupted(queue, item):
+        put(queue, item)
+        if b"val/loss" in item:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Queue, "_put", interrupted)
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    with pytest.raises(KeyboardInterrupt), recorder() as run:  # noqa: PT012
+        train(run, nn.Linear(16, 8))
+        run.metrics({"val/loss": 0.5})
+    assert died == []
+    assert result(run)["status"] == "interrupted"
+    assert rows(run.folder / "curves.csv")[-1] == "val/loss,3,0.5"
 
 
 def test_an_error_within_a_step(recorder):

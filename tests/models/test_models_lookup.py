@@ -63,7 +63,7 @@ def test_hf_is_the_librarys_class_with_another_forward(cfg, spec, tmp_path):
 
 
 def test_hf_with_texts_of_any_length(cfg, spec):
-    model = build(cfg("hf", name="xlnet", kwargs={"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}), spec("text"))
+    model = build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"]), replace(spec("text"), padded=False))
     assert model(torch.tensor([[5, 6, 7]])).shape == (1, spec("text").classes)
 
 
@@ -100,6 +100,17 @@ def test_hf_that_classifies_by_the_first_token_refuses_padding_on_the_left(cfg, 
     with pytest.raises(UserError, match=rf"^the texts are filled up on the left, which changes what model.name={name} computes. Fill"):
         build(cfg("hf", name=name, kwargs=TINY[name]), LEFT)
     build(cfg("hf", name=name, kwargs=TINY[name]), replace(LEFT, left=False))
+
+
+def test_hf_that_classifies_by_the_last_token_refuses_padding_on_the_right(cfg):
+    """An XLNet that classifies by its first token computes the same of the text alone, and one for each token does."""
+    right = replace(LEFT, left=False)
+    with pytest.raises(
+        UserError, match=r"filled up on the right, which changes what model.name=xlnet computes. Fill them up on the left: .*'left'"
+    ):
+        build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"]), right)
+    build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"] | {"summary_type": "first"}), right)
+    build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"]), replace(right, task="tokens"))
 
 
 def test_hf_folder(cfg, spec, tmp_path):

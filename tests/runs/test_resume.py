@@ -148,6 +148,63 @@ def test_a_checkpoint_of_more_steps_than_the_run_is_refused(train, tmp_path, key
     assert not (ran.outputs / "shorter").exists()
 
 
+@pytest.mark.parametrize(
+    ("other", "key", "were", "are"),
+    [
+        ("precision=amp", "precision.mode", "fp32", "amp"),
+        ("sparsity=dense", "sparsity.pattern", "2of4", "dense"),
+        ("seed=1", "seed", 0, 1),
+        ("optimizer.lr=0.5", "optimizer.lr", 0.05, 0.5),
+        ("data.mean=[0.5]", "data.mean", [0.3057], [0.5]),
+        ("trainer.ema_decay=0.9", "trainer.ema_decay", None, 0.9),
+        ("trainer.max_steps=16", "trainer.max_steps", -1, 16),
+    ],
+)
+def test_a_run_with_no_step_left_in_another_setting_is_refused(train, finished, other, key, were, are):
+    """The record would give the old setting's accuracy to the new one."""
+    words, file = finished
+    ran = train(*words, other, f"ckpt_path={file}", "study=another")
+    assert ran.code == 2, ran.out
+    assert ran.err.splitlines() == [
+        f"error: ckpt_path={file} was trained with {key}={were}, this command has {key}={are} and no step left to train with it. "
+        "Raise trainer.max_epochs or trainer.max_steps, or leave ckpt_path out."
+    ]
+    assert not (ran.outputs / "another").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The words of a run, and its last.ckpt outside its folder."""
+    words, folder = [*MLP, "trainer.max_epochs=2", "optimizer=sgd", "optimizer.lr=0.05"], tmp_path_factory.mktemp("finished")
+    assert Fork(*words, folder=folder).wait() == 0
+    (file,) = folder.glob("outputs/*/*/seed0/checkpoints/last.ckpt")
+    return words, shutil.copy(file, folder / "last.ckpt")
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_run_with_no_step_left_is_taken_where_training_would_be_the_same(train, finished, tmp_path, old):
+    """old: the checkpoint does not say how it was trained."""
+    words, file = finished
+    if old:
+        checkpoint = torch.load(file, weights_only=True)
+        del checkpoint["mpx"]["setting"]
+        torch.save(checkpoint, file := tmp_path / "old.ckpt")
+    other = "optimizer.lr=0.1" if old else "trainer.limit_test_batches=1"
+    ran = train(*words, other, f"ckpt_path={file}")
+    assert ran.code == 0, ran.err
+    assert ran.record["environment"]["resumed_from_steps"] == [16]
+
+
+def test_a_dense_run_with_no_step_left_is_pruned_in_one_shot(train, tmp_path):
+    words = [*MLP, "trainer.max_epochs=2"]
+    dense = train(*words, "sparsity=dense", "study=dense")
+    file = shutil.copy(dense.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    one_shot = [*words, "sparsity.recipe=one_shot"]
+    pruned, whole = (train(*one_shot, *more) for more in ([f"ckpt_path={file}", "study=pruned"], ["study=whole"]))
+    assert pruned.code == whole.code == 0, pruned.err
+    assert_same(*(last(only(dense.outputs, study)) for study in ("pruned", "whole")))
+
+
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 KILLS = 20
 

@@ -128,6 +128,31 @@ def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path,
     assert json.loads(result.read_text())["status"] == "interrupted"
 
 
+AMID_AN_EVENT = """
+import signal
+from queue import Queue
+
+put, events = Queue._put, []
+
+def interrupted(self, item):
+    put(self, item)
+    if isinstance(item, bytes):
+        events.append(item)
+    if len(events) == 40:
+        events.append(None)
+        signal.raise_signal(signal.SIGINT)
+
+Queue._put = interrupted
+"""
+
+
+def test_ctrl_c_while_an_event_is_handed_to_tensorboards_thread(tmp_path):
+    """The thread would find an event more than it was told of, and print a traceback."""
+    ran = Fork(*SHORT, "trainer.log_every_n_steps=1", folder=tmp_path, before=AMID_AN_EVENT)
+    assert ran.wait() in (130, -signal.SIGINT)
+    assert ran.err == "interrupted; the same command with if_exists=resume continues it\n"
+
+
 FEW = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.progress=off"]
 
 
