@@ -71,6 +71,7 @@ TINY_BERT = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2
 TINY = {
     "gpt2": TINY_GPT2, "bert": TINY_BERT, "roberta": TINY_BERT, "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32},
     "qwen2": TINY_BERT | {"num_key_value_heads": 2}, "xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16},
+    "mt5": {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 32},
 }  # fmt: skip
 LEFT = Spec("text", (12,), 3, vocab_size=50, pad_id=0, padded=True, left=True)
 
@@ -95,8 +96,9 @@ def test_hf_with_padding_on_the_left_computes_what_it_does_of_the_text_alone(cfg
             torch.testing.assert_close(logits[fill:] if task == "tokens" else logits, alone, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mt5"])
 def test_hf_that_classifies_by_the_first_token_refuses_padding_on_the_left(cfg, name):
+    """So does mt5, which takes no text without its end."""
     with pytest.raises(UserError, match=rf"^the texts are filled up on the left, which changes what model.name={name} computes. Fill"):
         build(cfg("hf", name=name, kwargs=TINY[name]), LEFT)
     build(cfg("hf", name=name, kwargs=TINY[name]), replace(LEFT, left=False))
