@@ -6,6 +6,7 @@ from started import start
 
 from mpx.errors import UserError
 from mpx.settings.translate import one_line
+from mpx.sweep import mistakes
 from mpx.train import main
 
 CASES = [
@@ -261,6 +262,15 @@ def test_a_mistake_of_a_sweep_is_said_once_before_its_first_job(tmp_path, words,
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith(f"error: {line}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_of_a_sweep_is_looked_for_with_two_of_its_seeds(tmp_path, monkeypatch):
+    """Composing a job takes a tenth of a second, and a study may have a thousand seeds."""
+    tried, look = [], mistakes._mistake
+    monkeypatch.setattr(mistakes, "_mistake", lambda config, words: tried.append(words[:2]) or look(config, words))
+    words = ["optimizer.momentum=0,0.0", "seed=range(3,30)", "optimizer=sgd", "optimizer.nesterov=true"]
+    assert start(main, tmp_path, "-m", *words).code == 2
+    assert tried == [(f"optimizer.momentum={momentum}", f"seed={seed}") for momentum in ("0", "0.0") for seed in (3, 4)]
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
 
 
 def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
-    """at: the entry of the smallest batch; an older one does not say what served it, because that was what served the others."""
+    """at: the entry of the smallest batch. An older one does not say what served it, since one choice served all sizes."""
     backend, layers = at.get("backend", way.backend), at.get("sparse_layers", [0] * way.sparse)
     if not isinstance(layers, list) or not DEPLOY["backend"].fits(backend):
         raise ValueError(f"batch {at['batch']} is served by {backend!r}")

@@ -44,7 +44,7 @@ def _refused(run: Run) -> str | None:
 
 def usual_place(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
     """The most common place of the runs whose speed counts; of several such places, the one at which most of `others` count."""
-    return _most_common(counted(runs), counted(others))
+    return _most_common(map(place_of, counted(runs)), map(place_of, counted(others)))
 
 
 def place_in(group: Group) -> Place | None:
@@ -53,8 +53,8 @@ def place_in(group: Group) -> Place | None:
     return usual_place(control.runs, [run for row in others for run in row.runs]) if group.control else None
 
 
-def _most_common(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
-    places, theirs = Counter(map(place_of, runs)), Counter(map(place_of, others))
+def _most_common(found: Iterable[Place], others: Iterable[Place] = ()) -> Place | None:
+    places, theirs = Counter(found), Counter(others)
     return min(places, key=lambda place: (-places[place], -theirs[place], str(place))) if places else None
 
 
@@ -65,7 +65,7 @@ def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
 
 def on_one_device(place: Place | None, runs: Sequence[Run]) -> list[Run]:
     """The runs on the device of `place`, or else on the most common one: a GPU's memory and a host's RAM have no common mean."""
-    place = place or _most_common(runs)
+    place = place or _most_common(map(place_of, runs))
     return [run for run in runs if place and run.device == place.device]
 
 
@@ -86,8 +86,8 @@ def _difference(mine: Place, place: Place) -> tuple[str, str]:
         return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.kind) or 'unknown versions'}"
     if mine.host and place.host:
         return "ran on another host, or before or after a restart of the same one", f"on host {place.host}"
-    mine_, its = (f"on {f'host {found}' if found else 'an unknown host'}" for found in (mine.host, place.host))
-    return f"ran {mine_}", its
+    here, there = (f"on host {found}" if found else "on an unknown host" for found in (mine.host, place.host))
+    return f"ran {here}", there
 
 
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
@@ -102,10 +102,11 @@ def commits(place: Place | None, runs: Sequence[Run]) -> list[str]:
 
 
 def shared(runs: Iterable[Run]) -> Estimate | None:
-    """Throughput on a device that other programs may have used. It is shown with a mark and never compared."""
+    """Throughput on devices of one kind that other programs may have used. It is shown with a mark and never compared."""
     runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
-    place = _most_common(runs)
-    return throughput([run for run in runs if place_of(run) == place])
+    places = [place_of(run)._replace(host=None) for run in runs]
+    usual = _most_common(places)
+    return throughput([run for run, place in zip(runs, places, strict=True) if place == usual])
 
 
 def throughput(runs: Sequence[Run]) -> Estimate | None:

@@ -42,7 +42,7 @@ class Tensors(InMemory):
 
     @property
     def first(self) -> Tensor:
-        """x of the first samples, by which the padding is known: of all."""
+        """x of the samples that tell on which side texts are filled up: all."""
         return self.x
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -125,7 +126,9 @@ def plans(table: list[Layer], fmt: str, weights: str, projections: Collection[st
 
 def _plans_alike(table: list[Layer], weights: str, projections: Collection[str], largest: Choice) -> dict[str, dict[str, Kernel]]:
     """The plans by which the same layers multiply 8 bits as at the largest batch, whose accuracy then holds for this one, too."""
-    found = plans(_alike(table, largest), "bf16", weights, projections)  # which layers have 8 bits is settled
+    found: dict[str, dict[str, Kernel]] = {}
+    with suppress(UserError):  # weights=2of4, and no layer has such a kernel at this size
+        found = plans(_alike(table, largest), "bf16", weights, projections)  # which layers have 8 bits is settled
     same = {name: plan for name, plan in found.items() if _quantised(plan) == _quantised(largest.kernels)}
     return same or {"kernels of the largest batch": largest.kernels}
 

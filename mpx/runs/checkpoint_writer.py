@@ -55,7 +55,7 @@ class CheckpointWriter(TorchCheckpointIO):
         """The checkpoint on the host, and the event after which the copies of device tensors have arrived there.
 
         They have a stream of their own, for which training waits. PyTorch records an event on the stream of a pinned copy when the thread
-        frees it. On the stream where a step is just recorded, that event would belong to a CUDA graph, and asking for it would raise an
+        frees it. On the stream where a step is being recorded, that event would belong to a CUDA graph, and asking for it would raise an
         error at the next pinned memory that somebody needs. The stream has another priority than those of steps, since PyTorch hands out
         the same 32 streams of each priority again and again.
         """

@@ -12,7 +12,7 @@ from mpx.settings import check
 from mpx.settings.fields import FIELDS
 from mpx.settings.front_door import typed
 from mpx.settings.project import merge_kwargs
-from mpx.settings.values import check_value
+from mpx.settings.values import check_value, key_of
 from mpx.sweep.cluster import launcher_of
 from mpx.sweep.size import grid
 
@@ -35,7 +35,8 @@ def refuse_mistakes(config: DictConfig) -> None:
 
 def _refuse_in_all(config: DictConfig, values: Sequence[Sequence[str]]) -> None:
     first = None
-    for words in itertools.product(*values):
+    # Two seeds tell whether the mistake depends on the seed, as that of a path with ${seed} does.
+    for words in itertools.product(*(found[:2] if key_of(found[0]) == "seed" else found for found in values)):
         error = _mistake(config, words)
         if error is None or (first is not None and str(error) != str(first)):
             return  # that job trains, or each says what is wrong with it

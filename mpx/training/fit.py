@@ -107,7 +107,7 @@ def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
     if own:
         return
     if trainer.is_global_zero:
-        print(f"no step is left to train: {path} has all {trainer.global_step} of this run", flush=True)
+        print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
     for name in (BEST, LAST):
         trainer.save_checkpoint(folder.path / name)
     trainer.strategy.checkpoint_io.wait()

@@ -180,9 +180,10 @@ def test_a_shared_device_shows_what_was_measured_there():
         made("amp-dense", 3, 0.95, 9000.0, exclusive=False, device="a GPU"),
         made("amp-dense", 4, 0.95, 9e3, exclusive=False, emulated=True),
     ]
-    row = only(compared([*CONTROL, *runs]))[1]["amp-dense"]
-    assert (row.throughput, row.speedup) == (None, None)
-    assert (row.shared.mean, row.shared.n) == (110.0, 3)
+    for found in (runs, [*on("aaaaaa", runs[:2]), *on("bbbbbb", runs[2:])]):
+        row = only(compared([*CONTROL, *found]))[1]["amp-dense"]
+        assert (row.throughput, row.speedup) == (None, None)
+        assert (row.shared.mean, row.shared.n) == (110.0, 3)
 
 
 def test_a_speed_that_was_measured_once_for_all_seeds_has_no_interval():
@@ -369,9 +370,8 @@ def test_speeds_of_two_hosts_are_not_compared(there, here, note):
         assert rows["amp-dense"].metric.n == 5
 
 
-@pytest.mark.parametrize("host", [None, "aaaaaa"])
-def test_speeds_of_one_host_are_compared_and_those_of_no_known_host(host):
-    group, rows = only(compared(on(host, [*CONTROL, *AMP])))
+def test_speeds_of_one_host_are_compared():
+    group, rows = only(compared(on("aaaaaa", [*CONTROL, *AMP])))
     assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
     assert group.notes == ()
 
@@ -385,6 +385,12 @@ def test_runs_on_another_host_than_most_of_the_control_are_left_out_of_the_speed
     assert rows["amp-dense"].timed.n == 2
     assert f"fp32-dense: speed of 3 of 5 completed runs, without 2: {ELSEWHERE}" in group.notes
     assert f"amp-dense: speed of 2 of 5 completed runs, without 3: {ELSEWHERE}" in group.notes
+
+
+def test_of_two_hosts_with_as_many_runs_of_the_control_the_one_with_more_others_counts():
+    control = [*on("aaaaaa", CONTROL[:2]), *on("bbbbbb", CONTROL[2:4])]
+    _, rows = only(compared([*control, *on("bbbbbb", AMP)]))
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(3100 / np.mean([990, 1005]))
 
 
 def test_of_another_kind_of_host_its_kind_is_said():

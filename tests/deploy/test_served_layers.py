@@ -423,6 +423,15 @@ def test_the_same_layers_have_8_bits_at_every_batch_size(choosing):
     assert kinds(choosing("int8", "auto", FAST, of_16_bits, ("eager", "compile"))) == {}
 
 
+def test_a_batch_size_whose_layers_take_no_2of4_kernel_has_those_of_the_largest(choosing, times):
+    """It is then the whole model that is possible or not at that size; at the largest, 2:4 is."""
+    large = choosing("bf16", "2of4", FAST)
+    for way in EPILOGUES:
+        del times[way]
+    (kernels,) = choose._plans_alike(list(measured().values()), "2of4", (), large).values()
+    assert kernels == large.kernels != {}
+
+
 @pytest.mark.parametrize("off", [("compile",), ("eager", "compile")])
 def test_the_fastest_is_not_taken_for_wrong_outputs(monkeypatch, off):
     """Unless all have them: then the samples make the difference."""

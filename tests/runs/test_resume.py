@@ -126,7 +126,7 @@ def test_a_run_with_no_step_left_has_checkpoints_of_its_own(train, tmp_path, cas
     (file := tmp_path / "first.ckpt").write_bytes((kept / "last.ckpt").read_bytes())
     ran = train(*words, f"ckpt_path={file}", "study=again")
     assert ran.code == 0, ran.err
-    assert f"no step is left to train: {file} has all 16 of this run" in ran.out
+    assert f"no step is left to train after the 16 of {file}" in ran.out
     again = only(ran.outputs, "again")
     assert_same(last(again), last(only(ran.outputs, "first")))
     assert sorted(path.name for path in (again / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
