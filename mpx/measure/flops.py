@@ -24,6 +24,7 @@ from mpx.private.torch_dispatch import (
     CPU_ATTENTION_BACKWARD,
     CUDNN_RNN,
     CUDNN_RNN_BACKWARD,
+    FUSED_ATTENTION_BACKWARD,
     GROUPED_MM,
     TRILINEAR,
     TorchDispatchMode,
@@ -57,11 +58,16 @@ class FlopCounter(TorchDispatchMode):
 
 
 def model_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """As `operation_flops`, but 0 for operations that torch.utils.checkpoint repeats, which are not part of the model's arithmetic.
+    """As `operation_flops`, without what is computed again, which is no part of the model's arithmetic: operations that
+    torch.utils.checkpoint repeats, and the scores in the backward pass of fused attention. So it does not depend on the kernel.
 
     Source: Chowdhery et al., PaLM, arXiv:2204.02311 (appendix B).
     """
-    return 0 if computing_again() else operation_flops(func, args, kwargs, out)
+    flops = 0 if computing_again() else operation_flops(func, args, kwargs, out)
+    if func.overloadpacket not in FUSED_ATTENTION_BACKWARD:
+        return flops
+    size, of_values = args[1].shape[-1], args[3].shape[-1]  # of five products, three are with queries or keys, two with values
+    return flops * 2 * (size + of_values) // (3 * size + 2 * of_values)
 
 
 def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -124,12 +125,14 @@ def test_attention_forward(device, mask):
     assert counter.total == 2 * 2 * batch * heads * time * time * size  # scores, then values
 
 
-def test_attention_backward_is_counted():
-    q = torch.randn(2, 2, 16, 8, requires_grad=True)
-    forward = 2 * 2 * 2 * 2 * 16 * 16 * 8
-    with FlopCounter() as counter:
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("kernel", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_attention_backward_has_the_same_flops_by_each_kernel(device, kernel):
+    """Two products forward, four backward. A fused kernel computes the scores once more, which is no arithmetic of the model."""
+    q = torch.randn(2, 2, 16, 8, device=device, dtype=torch.bfloat16, requires_grad=True)
+    with FlopCounter() as counter, sdpa_kernel(kernel):
         nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
-    assert counter.total == forward * 3.5  # two products forward; backward recomputes the scores: five
+    assert counter.total == 3 * 2 * 2 * 2 * 2 * 16 * 16 * 8
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
