@@ -4,9 +4,9 @@
         loss = model(x).sum(); loss.backward()
     counter.total
 
-PyTorch's counter has formulas for matrix products, convolutions and attention. This module adds products with a vector, nn.Bilinear and
-fused RNN operators, which PyTorch counts as zero. RNNs have one formula for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the
-same FLOPs on every device.
+PyTorch's counter has formulas for matrix products, convolutions and attention. This module adds products with a vector, grouped products,
+nn.Bilinear and fused RNN operators, which PyTorch counts as zero. RNNs have one formula for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that
+an LSTM has the same FLOPs on every device.
 This module also replaces the formula for the backward pass of a convolution. PyTorch (2.14) counts the gradient of a grouped filter as that
 of a dense one, which is C times too many for a depthwise convolution over C channels.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
@@ -24,6 +24,8 @@ from mpx.private.torch_dispatch import (
     CPU_ATTENTION_BACKWARD,
     CUDNN_RNN,
     CUDNN_RNN_BACKWARD,
+    FUSED_ATTENTION_BACKWARD,
+    GROUPED_MM,
     TRILINEAR,
     TorchDispatchMode,
     computing_again,
@@ -56,11 +58,16 @@ class FlopCounter(TorchDispatchMode):
 
 
 def model_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """As `operation_flops`, but 0 for operations that torch.utils.checkpoint repeats, which are not part of the model's arithmetic.
+    """As `operation_flops`, without what is computed again, which is no part of the model's arithmetic: operations that
+    torch.utils.checkpoint repeats, and the scores in the backward pass of fused attention. So it does not depend on the kernel.
 
     Source: Chowdhery et al., PaLM, arXiv:2204.02311 (appendix B).
     """
-    return 0 if computing_again() else operation_flops(func, args, kwargs, out)
+    flops = 0 if computing_again() else operation_flops(func, args, kwargs, out)
+    if func.overloadpacket not in FUSED_ATTENTION_BACKWARD:
+        return flops
+    size, of_values = args[1].shape[-1], args[3].shape[-1]  # of five products, three are with queries or keys, two with values
+    return flops * 2 * (size + of_values) // (3 * size + 2 * of_values)
 
 
 def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
@@ -75,6 +82,7 @@ def _formulas() -> dict[Any, Any]:
     formulas = {
         aten.mv: lambda matrix, vector, **_: 2 * prod(matrix),
         aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
+        GROUPED_MM: _grouped,
         TRILINEAR: _trilinear,
         aten.convolution_backward: _convolution_backward,
         aten.mkldnn_rnn_layer: lambda x, w_ih, w_hh, *_, **__: rnn_flop(x, [w_ih, w_hh]),
@@ -96,6 +104,11 @@ def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
     2·B·T·4H·(in + H) per layer and direction.
     """
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
+
+
+def _grouped(first: Shape, second: Shape, *_, **__) -> int:
+    """Each group has a part of the rows, columns or terms, unless both operands have a matrix for each group."""
+    return 2 * (first[0] if len(first) == len(second) == 3 else 1) * prod(first[-2:]) * second[-1]
 
 
 def _trilinear(first, second, third, *lacking, **_) -> int:

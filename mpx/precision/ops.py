@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
     "aten.mm": ("matmul", (0, 1)),
     "aten.addmm": ("matmul", (1, 2)),
+    "aten._grouped_mm": ("matmul", (0, 1)),  # of a mixture of experts; autocast leaves it alone
     "aten.mv": ("matmul", (0, 1)),
     "aten.addmv": ("matmul", (1, 2)),
     "aten._scaled_mm": ("linear", (0, 1)),  # FP8; only linear layers have it

@@ -21,8 +21,13 @@ aten = torch.ops.aten
 TO_COPY = aten._to_copy
 CUDNN_RNN, CUDNN_RNN_BACKWARD = aten._cudnn_rnn, aten._cudnn_rnn_backward
 TRILINEAR = aten._trilinear  # of torch.nn.functional.bilinear
+GROUPED_MM = aten._grouped_mm  # of torch.nn.functional.grouped_mm, by which transformers computes a mixture of experts
 CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 CPU_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
+FUSED_ATTENTION_BACKWARD = (
+    CPU_ATTENTION_BACKWARD, aten._scaled_dot_product_flash_attention_backward, aten._scaled_dot_product_efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward, aten._flash_attention_backward, aten._efficient_attention_backward,
+)  # fmt: skip
 
 
 def dispatch_mode() -> TorchDispatchMode | None:

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from mpx.measure.flops import FlopCounter, rnn_flop
 
@@ -84,6 +86,34 @@ def test_packed_sequence_counts_real_tokens_only():
     assert rnn_flop((7, INPUTS), [(32, INPUTS), (32, HIDDEN), (32,), (32,)]) == 2 * 7 * 32 * (INPUTS + HIDDEN)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "ends", "products"),
+    [
+        pytest.param((24, 16), (3, 16, 32), [8, 8, 24], [(8, 16, 32), (16, 16, 32)], id="rows of each group"),
+        pytest.param((3, 8, 16), (16, 48), [16, 16, 48], [(8, 16, 16), (8, 16, 32)], id="columns of each group"),
+        pytest.param((8, 48), (48, 16), [16, 16, 48], [(8, 16, 16), (8, 32, 16)], id="terms of each group"),
+        pytest.param((3, 8, 16), (3, 16, 32), None, [(8, 16, 32)] * 3, id="a matrix of each group"),
+    ],
+)
+def test_grouped_products(first, second, ends, products):
+    """As of a mixture of experts. The second of the three groups is empty. products: rows, terms, columns."""
+    a, b = (torch.randn(shape, dtype=torch.bfloat16) for shape in (first, second))
+    with FlopCounter() as counter:
+        nn.functional.grouped_mm(a, b, offs=None if ends is None else torch.tensor(ends, dtype=torch.int32))
+    assert counter.total == sum(2 * rows * terms * columns for rows, terms, columns in products)
+
+
+def test_a_mixture_of_experts_of_transformers():
+    """Each token passes two of the four experts, of three products each."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    config = MixtralConfig(vocab_size=48, num_hidden_layers=1, num_local_experts=4, num_experts_per_tok=2, **sizes)
+    ids, tokens = torch.randint(0, 48, (2, 8)), 16
+    with FlopCounter() as counter, torch.no_grad():
+        MixtralForCausalLM(config)(ids, use_cache=False)
+    attention = 2 * tokens * 4 * 32 * 32 + 2 * 2 * 2 * 2 * 8 * 8 * 16
+    assert counter.total == attention + 2 * tokens * (4 * 32 + 2 * 3 * 32 * 64 + 48 * 32)
+
+
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("mask", [None, "padding"])
 def test_attention_forward(device, mask):
@@ -95,12 +125,14 @@ def test_attention_forward(device, mask):
     assert counter.total == 2 * 2 * batch * heads * time * time * size  # scores, then values
 
 
-def test_attention_backward_is_counted():
-    q = torch.randn(2, 2, 16, 8, requires_grad=True)
-    forward = 2 * 2 * 2 * 2 * 16 * 16 * 8
-    with FlopCounter() as counter:
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("kernel", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_attention_backward_has_the_same_flops_by_each_kernel(device, kernel):
+    """Two products forward, four backward. A fused kernel computes the scores once more, which is no arithmetic of the model."""
+    q = torch.randn(2, 2, 16, 8, device=device, dtype=torch.bfloat16, requires_grad=True)
+    with FlopCounter() as counter, sdpa_kernel(kernel):
         nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
-    assert counter.total == forward * 3.5  # two products forward; backward recomputes the scores: five
+    assert counter.total == 3 * 2 * 2 * 2 * 2 * 16 * 16 * 8
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -31,6 +31,23 @@ def net():
 X = torch.randn(2, 3, 8, 8)
 
 
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 16, 8))
+
+    def forward(self, x):
+        return nn.functional.grouped_mm(x, self.weight, offs=torch.tensor([3, 8], dtype=torch.int32)).square()
+
+
+def test_products_of_experts_are_not_in_the_format_of_autocast():
+    """It leaves them alone, as it does on a GPU. Before, the audit did not see them."""
+    audit = audited("amp_bf16", Experts(), torch.randn(8, 16), autocast="bf16")
+    assert audit.observed() == {"matmul": {"fp32": 2}}
+    assert sum(row.flops for row in audit.rows()) == 2 * 2 * 8 * 16 * 8
+    assert complaint(audit) is not None
+
+
 @pytest.mark.parametrize(("mode", "emulate", "fmt"), [("fp32", False, "fp32"), ("amp", True, "fp16"), ("amp_bf16", False, "bf16"),
                                                       ("tf32", True, "tf32")])  # fmt: skip
 def test_calls_by_format(mode, emulate, fmt):

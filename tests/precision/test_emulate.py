@@ -7,7 +7,7 @@ import pytest
 import torch
 from processes import Fork
 from torch import nn
-from torch.nn.functional import avg_pool3d, conv2d, linear, scaled_dot_product_attention
+from torch.nn.functional import avg_pool3d, conv2d, grouped_mm, linear, scaled_dot_product_attention
 
 from mpx.errors import UserError
 from mpx.precision import modes
@@ -59,6 +59,14 @@ def test_a_convolutions_bias_is_added_after_rounding():
     with Emulate("bf16"):
         out = conv2d(x, w, b)
     assert torch.equal(out, (to_bf16(conv2d(to_bf16(x), to_bf16(w))) + to_bf16(b)[:, None, None]).bfloat16())
+
+
+def test_products_of_experts_are_rounded_to_tf32():
+    x, weight = torch.randn(8, 16), torch.randn(2, 16, 8)
+    with Emulate("tf32"):
+        out = grouped_mm(x, weight, offs=torch.tensor([3, 8], dtype=torch.int32))
+    x, weight = to_tf32(x), to_tf32(weight)
+    torch.testing.assert_close(out, torch.cat([x[:3] @ weight[0], x[3:] @ weight[1]]), rtol=1e-5, atol=1e-5)
 
 
 def test_tf32_rounds_operands_and_keeps_results_in_fp32():
