@@ -231,7 +231,7 @@ def test_ctrl_c_waits_until_tensorboards_thread_has_the_event(recorder, monkeypa
 
     def interrupted(queue, item):
         put(queue, item)
-        if b"val/loss" in item:
+        if isinstance(item, bytes) and b"val/loss" in item:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Queue, "_put", interrupted)
