@@ -87,7 +87,9 @@ def _mps_clients(device: torch.device) -> list[int]:
     """The processes that reach the device through NVIDIA MPS. NVML lists them apart from the others."""
     import pynvml
 
-    return [process.pid for process in pynvml.nvmlDeviceGetMPSComputeRunningProcesses(_handle(device))]
+    with suppress(pynvml.NVMLError):  # a driver without MPS has no such list
+        return [process.pid for process in pynvml.nvmlDeviceGetMPSComputeRunningProcesses(_handle(device))]
+    return []
 
 
 def _handle(device: torch.device) -> Any:
