@@ -69,12 +69,8 @@ from the second to the twentieth, and a stop at the first decision. The standard
 **Trade-off.** A setting whose loss is near the margin stays undecided, and a plan stops early for it. A plan that takes all looks decides
 more often and trains more. Spending as O'Brien and Fleming do costs more seeds where the answer is clear, so plans spend as Pocock does.
 
-**Not run yet.** "No loss" for 2:4 on CIFAR-10 came after seeds had been added to a study that had not decided
-([sparsity_grid](../sparsity_grid)). By a plan, on a GPU:
-
-`python -m mpx.train -m experiment=sparsity_grid task=resnet18_cifar10 study=looks until=decided until.control=amp-dense data.root=DIR`
-
-`python -m mpx.compare study=looks control=amp-dense`
+**By a plan.** "No loss" for 2:4 on CIFAR-10 came after seeds had been added to a study that had not decided
+([sparsity_grid](../sparsity_grid)). The same question with looks planned in advance is [decided](../decided).
 """
 LEARNT = """Without rare failures, `until=decided` says a false "no loss" in at most {worst} of the studies, and in at most {all_looks}
 where all looks are taken; peeking errs in {peeking}. Where one seed in ten fails and the others hide the loss, it errs in {failing}, a
