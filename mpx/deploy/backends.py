@@ -43,9 +43,19 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
+def gpu_is_lost() -> bool:
+    """Whether a kernel's fault, such as an access to memory that is not its own, has ended CUDA for this process."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
 def reason_of(error: BaseException) -> str:
-    """An error of REFUSED in one line. Raises it again if memory ran out, since that says nothing about the backend."""
-    if out_of_memory(error):
+    """An error of REFUSED in one line. Raises it again if memory ran out or the GPU is lost, since that says nothing about the backend."""
+    if out_of_memory(error) or gpu_is_lost():
         raise error
     return one_line(error)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.attention import layer_by_layer, split
-from mpx.deploy.backends import Callers, backends, out_of_memory
+from mpx.deploy.backends import Callers, backends, gpu_is_lost, out_of_memory
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
@@ -26,7 +26,7 @@ from mpx.deploy.fold import folded
 from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.recurrent import apart, projections
-from mpx.errors import UserError
+from mpx.errors import UserError, one_line
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import GIB, peak_memory, reset_peak
@@ -77,6 +77,11 @@ def serve(
                 if "safetensors" in kinds:
                     files["safetensors"] = _weights(as_trained, prepared, choice, format, mode, record)
     except RuntimeError as error:
+        if gpu_is_lost():
+            raise UserError(
+                f"the GPU: a library's kernel failed ({one_line(error)}), and this process cannot use the GPU any more. Start the command "
+                f"again; weights=dense leaves out the kernels of cuSPARSELt."
+            ) from error
         if not out_of_memory(error):
             raise
         raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Use less.") from error

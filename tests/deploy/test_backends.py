@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mpx.data import load
-from mpx.deploy.backends import Served, out_of_memory, reason_of
+from mpx.deploy.backends import Served, gpu_is_lost, out_of_memory, reason_of
 from mpx.deploy.build import Trained, cast, in_format
 from mpx.deploy.measure import latency, relative_error
 from mpx.models import build
@@ -96,3 +96,19 @@ def test_memory_that_a_cpu_does_not_have_is_no_backends_fault():
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         reason_of(error.value)
     assert not out_of_memory(RuntimeError("mat1 and mat2 must have the same dtype"))
+
+
+def test_a_lost_gpu_is_no_backends_fault(monkeypatch):
+    """As PyTorch behaves after a kernel's fault; with a real one: tests/gpu/test_gpu_deploy.py."""
+    error = RuntimeError("CUDA error: internal error when calling `cusparseLtMatmul`")
+
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    assert not gpu_is_lost()
+    assert reason_of(error) == str(error)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    assert gpu_is_lost()
+    with pytest.raises(RuntimeError, match="internal error"):
+        reason_of(error)

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -242,6 +244,30 @@ def test_a_dense_run_has_no_2of4(folder, tmp_path):
     done = start(main, tmp_path, f'run="{folder("resnet20")}"', "format=fp16", "weights=2of4", BATCHES)
     assert done.code == 2
     assert "weights=2of4: no layer of this model can be served so (conv1: 1 input, of which 2of4 keeps all)" in done.err
+
+
+FAULT = """
+import sys, torch
+from mpx.deploy import __main__ as deploy, serve
+
+class Faulty(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros(2, device="cuda")[torch.full((4,), 9, device="cuda")]
+
+serve.with_kernels = lambda *args: Faulty()
+sys.argv[0] = deploy.__file__
+deploy.main()
+"""
+
+
+def test_a_kernels_fault_is_one_line_of_each_job(folder, tmp_path):
+    words = [f'run="{folder("mlp")}"', "format=[bf16,fp16]", "weights=dense", "backend=eager", "batch=[8]"]
+    done = subprocess.run([sys.executable, "-c", FAULT, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert ["format=bf16" in said[0], "format=fp16" in said[1]] == [True, True]
+    assert all("the GPU: a library's kernel failed (CUDA error: " in line and "Start the command again" in line for line in said)
 
 
 LAYERS = {
