@@ -1,5 +1,6 @@
 """The looks of a sweep in rounds: what mpx.compare finds decided in the study's records, the next jobs, and what it all cost."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Looks:
         self.plan = Plan(**OmegaConf.to_container(config.until))
         self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
+        self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
         runs, _ = collect(self.study)
         if runs and (plan := plan_of(runs)) != self.plan:
             before = f"was planned with {plan.text}" if plan else "has runs that were made before looks were planned"
@@ -49,6 +51,8 @@ class Looks:
                 if report["status"] == IN_USE:
                     in_use.add(tuple(report["overrides"]))
             self._say_missing(names, runs, in_use)
+            there = Counter(_name(run.folder) for run in runs)
+            self.made = {setting: there[name] for setting, name in names.items()}
             wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
         before = self.asked
         self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
@@ -78,9 +82,9 @@ class Looks:
         return {name: seeds for group in found.groups for name, seeds in _of(group).items()}
 
     def cost(self) -> str:
-        """What the sweep cost, and what it saved against a single test of the same power."""
+        """What the study's runs cost, and what it saved against a single test of the same power."""
         new = [report["seconds"] for report in each_report(self.sweep) if not report["skipped"]]
-        spent, runs = sum(new), sum(self.asked.values())
+        spent, runs = sum(new), sum(max(seeds, self.made.get(setting, 0)) for setting, seeds in self.asked.items())
         single = self.plan.fixed_seeds()
         saved = single * len(self.asked) - runs
         about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""

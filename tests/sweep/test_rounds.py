@@ -1,6 +1,7 @@
 """until=decided: which jobs each round has, when it ends, what it says it cost; and one real sweep that stops by itself."""
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +94,20 @@ def test_started_again_it_goes_on_where_it_was(sweep):
     again = Looks(config)
     assert set(map(len, numbers(again.further_jobs(SETTINGS)).values())) == {4}, "these runs are found finished"
     assert numbers(again.further_jobs(SETTINGS)) == {"fp32": [*range(4, 12)], "tf32": [*range(4, 12)]}
+
+
+def test_started_again_the_cost_is_that_of_all_runs(sweep, tmp_path):
+    config, train = sweep
+    looks = Looks(config)
+    while jobs := looks.further_jobs(SETTINGS):
+        train(jobs)
+    shutil.rmtree(tmp_path / "_sweep")  # as a sweep that ended leaves it
+    again = Looks(config)
+    train(again.further_jobs(SETTINGS))
+    assert again.further_jobs(SETTINGS) == []
+    single = 3 * PLAN.fixed_seeds()
+    assert again.cost().startswith("until=decided: 28 runs, 12 of them now, in 2 min of jobs. ")
+    assert f" {single} runs: {single - 28} saved" in again.cost()
 
 
 def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
