@@ -50,7 +50,7 @@ ratio. **{rest} are not explained**: {where}.
 - **cuDNN's LSTMs are known to the bit.** In FP16 and BF16 with 64 to 512 units, forward pass and all seven gradients: with the hardware's
   sums and functions no element differs, except in one kernel (below). Single steps with identity weights keep gates and their gradients
   separate. They showed the order of all products and sums, which of them are fused, and which functions are `tanhf` or the instruction
-  `tanh.approx.f32` (`mpx/precision/lstm.py`). Without a GPU the two functions are tables, accurate to 1.3·10⁻⁷ and to the last place
+  `tanh.approx.f32` (`mpx/precision/lstm.py`). Without a GPU, a table gives `tanh.approx.f32` within 1.2·10⁻⁶, and a formula the sigmoid
   (`mpx/precision/squash.py`).
 - **cuDNN has three LSTM algorithms.** (1) The standard algorithm. (2) A persistent algorithm for up to 128 units in FP16 and TF32. It has
   an FP32 recurrence and uses `tanh.approx` (error up to 8·10⁻⁶, also in FP32, where an LSTM of 64 units is less accurate than one of 512).
