@@ -110,6 +110,8 @@ def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict
 
 def measured(here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv") -> list[dict[str, str]]:
     """The rows of here/`file`, measured anew first unless the command line says --card. The folder is $OUT, where that is set."""
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(sys.modules["__main__"].__doc__)
     folder = Path(os.environ.get("OUT") or here)
     if "--card" not in sys.argv:
         write(folder / file, columns, measure())
