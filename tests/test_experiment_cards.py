@@ -1,7 +1,9 @@
 """The committed card of each experiment says what its committed table says."""
 
 import csv
+import re
 
+import documents
 import pytest
 from documents import text
 from experiment import EXPERIMENTS, script
@@ -34,3 +36,16 @@ def test_a_committed_card_is_what_its_table_says(path, function, table):
 
 def test_the_card_of_the_ceilings():
     assert script("ceilings/card.py").card() == text(EXPERIMENTS / "ceilings" / "README.md")
+
+
+def trainings():
+    for card in documents.CARDS:
+        for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):
+            yield pytest.param(found.split(), id=f"{card.parent.name}: {found}")
+
+
+@pytest.mark.parametrize("words", list(trainings()))
+def test_the_command_of_a_card_composes(train, words):
+    """As one job with the first value of each list: Hydra shows no configuration of a sweep."""
+    ran = train("--cfg", "job", *(re.sub(r",.*", "", word) for word in words if word not in ("-m", "CHANGE")))
+    assert ran.code == 0, ran.err
