@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -61,8 +62,13 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[dict], None]
 
 
 def write(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> None:
+    """Exits before the file is opened if there is no row: what was measured earlier is not lost to a call that measures nothing."""
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        sys.exit(f"error: nothing was measured; {path} stays as it is.")
     with table(path, columns) as add:
-        for row in rows:
+        for row in chain([first], rows):
             add(row)
 
 
@@ -104,6 +110,8 @@ def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict
 
 def measured(here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv") -> list[dict[str, str]]:
     """The rows of here/`file`, measured anew first unless the command line says --card. The folder is $OUT, where that is set."""
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(sys.modules["__main__"].__doc__)
     folder = Path(os.environ.get("OUT") or here)
     if "--card" not in sys.argv:
         write(folder / file, columns, measure())
@@ -121,9 +129,10 @@ def line(cells: Sequence[object]) -> str:
 
 
 def put_between(mark: str, end: str, text: str, card: Path) -> None:
-    """Replace what stands between two marks of a card."""
-    before, _, rest = card.read_text().partition(mark)
-    card.write_text(f"{before}{mark}\n\n{text.strip()}\n\n{end}{rest.partition(end)[2]}")
+    """Replace what stands between two marks of a card, which may not exist yet."""
+    before, _, rest = (card.read_text() if card.exists() else "").partition(mark)
+    after = rest.partition(end)[2] or "\n"
+    card.write_text(f"{before}{mark}\n\n{text.strip()}\n\n{end}{after}")
 
 
 def percent(rows: Sequence[dict[str, str]]) -> list[float]:

@@ -42,7 +42,9 @@ def measured() -> str:
         ),
         "throughput of the first, in units of mpx's FP32": lambda task: f"{fastest(formats[task]).speedup.ratio:.2f}",
         "its time to train, FP32's ÷ its own": lambda task: f"{sooner(formats[task]):.2f}",
-        "points that 2:4 changes, FP16": lambda task: points(next(row for row in sparsity[task].rows if row.runs[0].sparsity == "2of4")),
+        "points that 2:4 and its second rise of the learning rate change, FP16": lambda task: points(
+            next(row for row in sparsity[task].rows if row.runs[0].sparsity == "2of4")
+        ),
     }
     table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
     return table + "\n\n" + "\n".join(sentences()) + "\n"
@@ -87,10 +89,20 @@ def sentences() -> Iterator[str]:
     on = f"{speed[0]['device']} in {' and '.join(formats)}, {len({row['model'] for row in speed})} models, {rounds} rounds"
     for contender, words in {"lightning": "Lightning's defaults", "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
         ratios = sorted(against(speed, contender))
-        yield f"- One {on}: mpx trains {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as {words} ([speed](experiments/speed))."
-    ratios, on = sorted(two_gpus(scaling)), scaling[0]["device"]
-    words = "in BF16, each with the batch of one, train"
-    yield f"- Two {on} {words} {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as one ([scaling](experiments/scaling))."
+        yield f"- One {on}: mpx trains {span(ratios)} times as fast as {words} ([speed](experiments/speed))."
+    earlier = read(HERE / "scaling" / "earlier.csv")
+    calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
+    before = span(sorted(ratio for rows in calls for ratio in two_gpus(rows)))
+    mine, theirs = (rates_on("2", scaling, who) for who in ("mpx", "hand"))
+    beside = span(sorted(mine[model] / theirs[model] for model in mine))
+    words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(two_gpus(scaling)))} times as fast as one"
+    yield f"- Two {words} ({before} in earlier rounds), and {beside} times as fast as such a loop on two ([scaling](experiments/scaling))."
+
+
+def span(ratios: list[float]) -> str:
+    """From the lowest to the highest. A lowest just below 1 is not rounded to it."""
+    low = f"{ratios[0]:.2f}"
+    return f"{ratios[0]:.3f} to {ratios[-1]:.2f}" if low == "1.00" and ratios[0] < 1 else f"{low} to {ratios[-1]:.2f}"
 
 
 def against(rows: list[dict[str, str]], contender: str) -> Iterator[float]:
@@ -104,10 +116,14 @@ def rates(rows: list[dict[str, str]], pair: tuple[str, str], contender: str) -> 
 
 
 def two_gpus(rows: list[dict[str, str]]) -> Iterator[float]:
-    rows = [row for row in rows if row["contender"] == "mpx" and row["samples_per_s"]]
-    for model in {row["model"] for row in rows if row["gpus"] == "2"}:
-        one, two = (fmean(float(row["samples_per_s"]) for row in rows if (row["model"], row["gpus"]) == (model, gpus)) for gpus in "12")
-        yield two / one
+    one, two = (rates_on(gpus, rows, "mpx") for gpus in "12")
+    yield from (two[model] / one[model] for model in two.keys() & one.keys())
+
+
+def rates_on(gpus: str, rows: list[dict[str, str]], contender: str) -> dict[str, float]:
+    """Samples/s of each model on so many GPUs, the mean of the rounds."""
+    rows = [row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"]]
+    return {name: fmean(float(row["samples_per_s"]) for row in rows if row["model"] == name) for name in {row["model"] for row in rows}}
 
 
 if __name__ == "__main__":

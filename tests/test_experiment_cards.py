@@ -1,14 +1,17 @@
 """The committed card of each experiment says what its committed table says."""
 
 import csv
+import re
 
+import documents
 import pytest
 from documents import text
 from experiment import EXPERIMENTS, script
 
 CARDS = [  # (script, its function from rows to text, table); the other cards are tests/render/test_card.py's, and test_worked_lstm.py's
     *((f"{name}/run.py", "card", "results.csv") for name in (
-        "emulation_cost", "fp8", "intervals", "long_runs", "looks", "mask_speed", "masked_step", "numerics_cost", "scaling", "speed_cpu",
+        "auto", "emulation_cost", "fp8", "intervals", "long_runs", "looks", "mask_speed", "masked_step", "numerics_cost", "scaling",
+        "speed_cpu", "study_time",
     )),
     *((f"{name}/collect.py", "card", "results.csv") for name in ("digits_2of4", "every_setting", "loss_scaling_pilot", "sparsity_pilot")),
     ("audit/run.py", "card", "operations.csv"),
@@ -33,3 +36,16 @@ def test_a_committed_card_is_what_its_table_says(path, function, table):
 
 def test_the_card_of_the_ceilings():
     assert script("ceilings/card.py").card() == text(EXPERIMENTS / "ceilings" / "README.md")
+
+
+def trainings():
+    for card in documents.CARDS:
+        for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):
+            yield pytest.param(found.split(), id=f"{card.parent.name}: {found}")
+
+
+@pytest.mark.parametrize("words", list(trainings()))
+def test_the_command_of_a_card_composes(train, words):
+    """As one job with the first value of each list: Hydra shows no configuration of a sweep."""
+    ran = train("--cfg", "job", *(re.sub(r",.*", "", word) for word in words if word not in ("-m", "CHANGE")))
+    assert ran.code == 0, ran.err

@@ -2,7 +2,11 @@
 
 import csv
 import json
+import os
 import runpy
+import subprocess
+import sys
+from base64 import b64decode
 from datetime import datetime
 
 import pytest
@@ -20,7 +24,9 @@ BEFORE = {  # measured before the scripts recorded it, which nobody can add; a t
 }  # fmt: skip
 ANYWHERE = {"intervals/results.csv", "looks/results.csv", "worked_lstm/results.csv"}  # computed: the same numbers on any machine
 BEFORE_OF_SPEED = {"sparse", "numerics", "whole"}  # sections of speed/results.csv, likewise
-TABLES = sorted(str(path.relative_to(EXPERIMENTS)) for path in EXPERIMENTS.glob("*/*.csv"))
+PREDICTIONS = sorted(EXPERIMENTS.glob("*/predictions.csv"))  # of the runs whose rows are beside them
+RUN = ("model", "data", "precision", "sparsity", "changes", "seed")
+TABLES = sorted(str(path.relative_to(EXPERIMENTS)) for path in EXPERIMENTS.glob("*/*.csv") if path not in PREDICTIONS)
 
 
 def rows_of(table):
@@ -47,6 +53,16 @@ def test_each_row_says_where_it_comes_from(table):
     assert [row for row in rows_of(table) if not says(row)] == []
 
 
+@pytest.mark.parametrize("path", PREDICTIONS, ids=lambda path: path.parent.name)
+def test_predictions_are_those_of_the_runs_beside_them(path):
+    def runs(table, value):
+        with open(table, newline="") as file:
+            return {tuple(row[key] for key in RUN): value(row) for row in csv.DictReader(file)}
+
+    share = runs(path, lambda row: int.from_bytes(b64decode(row["right"])).bit_count() / int(row["samples"]))
+    assert share == pytest.approx(runs(path.with_name("results.csv"), lambda row: float(row["test/accuracy"])))
+
+
 def test_the_list_of_older_tables_holds_no_other():
     assert set(TABLES) >= BEFORE
     assert [table for table in BEFORE if all(map(says, rows_of(table)))] == []
@@ -65,3 +81,27 @@ def test_a_script_writes_what_its_rows_come_from(tmp_path):
     assert len(first["commit"].split()[0]) == 40
     assert str(ROOT) not in path.read_text()
     assert (second["commit"], second["device"], second["rate"]) == ("abc", "X", "")
+
+
+def test_help_measures_nothing(tmp_path):
+    for experiment in ("looks", "fp8", "numerics_cost"):
+        asked = [sys.executable, EXPERIMENTS / experiment / "run.py", "--help"]
+        ran = subprocess.run(asked, env=os.environ | {"OUT": str(tmp_path)}, capture_output=True, text=True, timeout=120)
+        assert f"$ python experiments/{experiment}/run.py" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_that_measures_nothing_leaves_the_table_as_it_is(tmp_path):
+    collecting = runpy.run_path(str(EXPERIMENTS / "collecting.py"))
+    path = tmp_path / "results.csv"
+    path.write_text("earlier")
+
+    def fails():
+        raise RuntimeError("no GPU")
+        yield
+
+    with pytest.raises(SystemExit, match="nothing was measured"):
+        collecting["write"](path, ("rate",), [])
+    with pytest.raises(RuntimeError):
+        collecting["write"](path, ("rate",), fails())
+    assert path.read_text() == "earlier"

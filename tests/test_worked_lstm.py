@@ -70,6 +70,13 @@ def test_one_call_and_stepwise_calls_agree(rows, fmt):
         assert got[f"forward out[{t}]"] == pytest.approx(torch.tensor(got[f"forward state[{t}]"]).tanh().item() * o, rel=2 * step)
 
 
+@pytest.mark.parametrize("fmt", run.STORED)
+def test_gates_are_not_rounded(rows, fmt):
+    """The kernel keeps them in FP32, and only their products' operands and results have 16 bits."""
+    gates = torch.tensor([row[fmt] for row in rows if row["quantity"].startswith(run.GROUPS["gates a, i, f, o"])])
+    assert not torch.equal(run.stored(gates, fmt), gates)
+
+
 def test_both_biases_get_the_same_gradient():
     cell = run.example.lstm(torch.float32)
     cell.bias_hh_l0.requires_grad_(True)

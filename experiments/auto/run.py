@@ -1,8 +1,8 @@
 """Does speed=auto compile when that ends a run sooner? Whole runs of `python -m mpx.train` with it, compiled and not compiled by hand.
 
-$ python experiments/auto/run.py                    # writes results.csv and README.md beside this file; 8 minutes on one GPU, less on two
+$ python experiments/auto/run.py                    # writes results.csv and the tables of README.md here; 8 minutes on one GPU, less on two
 $ python experiments/auto/run.py --models resnet50 --out DIR
-$ python experiments/auto/run.py --card             # README.md from results.csv
+$ python experiments/auto/run.py --card             # the tables from results.csv
 $ python experiments/auto/run.py --tiny --out DIR   # a trial on any machine, means nothing
 """
 
@@ -22,7 +22,7 @@ from queue import Queue
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
-from collecting import each_gpu, read, table  # noqa: E402
+from collecting import each_gpu, put_between, read, table  # noqa: E402
 from front_door import choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -33,8 +33,8 @@ LONGEST = 200.0  # seconds
 WITHIN, OR_S = 1.05, 3.0  # bounds: times the best setting by hand, or seconds more
 COLUMNS = ("model", "setting", "cache", "steps", "wall_s", "steps_run", "ran_s", "samples_per_s", "compiled", "from_step", "why", "note")
 COLUMNS += ("batch", "cores")
-CARD = """# Does speed=auto compile when that ends a run sooner?
-
+MARK, END = "<!-- measured -->", "<!-- end of measured -->"
+CARD = """\
 **Question.** Compiling costs time first and saves some in each step. Is a whole run with `speed=auto` as short as with the better of
 `trainer.compile=default` and `off`? The bound is {within} × the better one, or {or_s:g} s more.
 
@@ -71,7 +71,7 @@ def main() -> None:
                 add(row)
                 print({key: row.get(key) for key in COLUMNS[:12]}, flush=True)
     text = card(read(path))
-    (args.out / "README.md").write_text(text)
+    put_between(MARK, END, text, args.out / "README.md")
     print(text)
 
 

@@ -39,9 +39,9 @@ ratio. **{rest} are not explained**: {where}.
   the weight gradients of convolutions with few channels, which round ties away from zero.
 - **TF32 is a permission.** cuBLAS computes some products with short sums in FP32 although TF32 is allowed: of 17 shapes in four layouts,
   seven products, all with sums of 32 or 48 (`tf32_products.csv`). In the TF32 LSTM of 128 units, cuDNN does so for the first step's share
-  of the recurrent weights' gradient: with that one product in FP32, its ratio falls from 0.64 to 0.02. The emulation always rounds.
+  of the recurrent weights' gradient: with that one product in FP32, its ratio falls from 0.63 to 0.02. The emulation always rounds.
 - **FP16 results depend on the order of sums.** A Tensor Core truncates the bits that it shifts out, so a long sum sometimes falls on the
-  other side of an FP16 rounding boundary: 0.1 to 6 % of the elements differ. More of FP8's BF16 results differ, since its fast sums keep
+  other side of an FP16 rounding boundary: 0.1 to 8 % of the elements differ. More of FP8's BF16 results differ, since its fast sums keep
   fewer bits. Convolutions with long sums (FP16 weight gradients) therefore exceed {limit}.
 - **How a Tensor Core adds.** An H200 takes 16 FP16 products (8 of TF32) and the current sum, truncates each two bits below the last FP32
   bit of the largest, adds them, and truncates the sum to FP32 (`in_steps` in `hardware.py`; earlier GPUs take fewer products and keep
@@ -50,7 +50,7 @@ ratio. **{rest} are not explained**: {where}.
 - **cuDNN's LSTMs are known to the bit.** In FP16 and BF16 with 64 to 512 units, forward pass and all seven gradients: with the hardware's
   sums and functions no element differs, except in one kernel (below). Single steps with identity weights keep gates and their gradients
   separate. They showed the order of all products and sums, which of them are fused, and which functions are `tanhf` or the instruction
-  `tanh.approx.f32` (`mpx/precision/lstm.py`). Without a GPU the two functions are tables, accurate to 1.3·10⁻⁷ and to the last place
+  `tanh.approx.f32` (`mpx/precision/lstm.py`). Without a GPU, a table gives `tanh.approx.f32` within 1.2·10⁻⁶, and a formula the sigmoid
   (`mpx/precision/squash.py`).
 - **cuDNN has three LSTM algorithms.** (1) The standard algorithm. (2) A persistent algorithm for up to 128 units in FP16 and TF32. It has
   an FP32 recurrence and uses `tanh.approx` (error up to 8·10⁻⁶, also in FP32, where an LSTM of 64 units is less accurate than one of 512).
@@ -59,7 +59,7 @@ ratio. **{rest} are not explained**: {where}.
   128). It rounds neither the recurrent products nor the cell state. For the third (64×128×512) the roundings are known, but not the order
   of its sums.
 - **A recurrence amplifies differences.** In FP16 one value in a thousand falls on the other side of a rounding boundary, because of its sum
-  or the last bit of a function. Over six steps, and with gradients that add hundreds of such values, up to 40 % of the elements differ.
+  or the last bit of a function. Over six steps, and with gradients that add hundreds of such values, up to 41 % of the elements differ.
 - **Infinities** are in the same places, with two exceptions. One element in a million, whose exact value lies within 0.02 % of the limit,
   depends on the order of the sum. And **one kernel is faulty**: `sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16…` (forward, 16
   channels, cuDNN 9.19) returns 0 for results below −65,520. All 478 elements that should have been −∞ were 0, and all 462 above the limit

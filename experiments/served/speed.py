@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import table
+from collecting import write
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate
@@ -48,11 +48,14 @@ MODELS = {
 
 
 def main(names: list[str]) -> None:
-    with table(HERE / "speed.csv", COLUMNS) as add:
-        for name in names:
-            for row in measured(*name.split(":")):
-                print(*(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True)
-                add(row)
+    write(HERE / "speed.csv", COLUMNS, rows(names))
+
+
+def rows(names: list[str]) -> Iterator[dict]:
+    for name in names:
+        for row in measured(*name.split(":")):
+            print(*(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True)
+            yield row
 
 
 def measured(name: str, formats: str) -> Iterator[dict]:

@@ -64,10 +64,8 @@ def write_card(folder: Path, parts: list[Path]) -> str:
         write(path, list(rows[0]), rows)
     if not path.exists():
         sys.exit("error: there is no results.csv here yet. Measure first, or name the files that hold parts of it: --card a.csv b.csv")
-    part, card = results(read(path)), folder / "README.md"
-    if not card.exists():
-        card.write_text(f"{MARK}\n{END}\n")
-    put_between(MARK, END, part, card)
+    part = results(read(path))
+    put_between(MARK, END, part, folder / "README.md")
     return part
 
 

@@ -1,6 +1,6 @@
 """How long does a study take one job after another, and with several jobs on the GPU? And is the verdict the same?
 
-$ python experiments/study_time/run.py                          # results.csv and README.md beside this file; under ten minutes on an H100
+$ python experiments/study_time/run.py                          # results.csv and the tables of README.md; under ten minutes on an H100
 $ python experiments/study_time/run.py --share 4 --seeds 3      # less; also --tasks, --precisions, --epochs
 $ python experiments/study_time/run.py --root DIR --tasks lstm_sst2 --mps   # on data with files; jobs share the GPU by NVIDIA MPS, too
 $ python experiments/study_time/run.py --card A/results.csv B/results.csv   # one card of several calls
@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import read, table, write
+from collecting import put_between, read, table, write
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
@@ -30,8 +30,8 @@ COLUMNS = (
     "study", "share", "mps", "wall_s", "jobs", "task", "outcome", "fastest", "speedup", "speedup_low", "speedup_high",
     "accuracy_difference", "verdict", "device", "cores", "torch",
 )  # fmt: skip
-CARD = """# How long does a study take?
-
+MARK, END = "<!-- measured -->", "<!-- end of measured -->"
+CARD = """\
 **Question.** `gpu_share=K` runs K jobs of a study beside one another on a GPU, and measures each setting's speed alone at the end. Does the
 study take at most half of the time, with the same verdict?
 
@@ -146,7 +146,7 @@ def main() -> None:
     else:
         measure(given)
     text = card(read(given.out / "results.csv"))
-    (given.out / "README.md").write_text(text)
+    put_between(MARK, END, text, given.out / "README.md")
     print(text)
 
 

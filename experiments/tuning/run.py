@@ -59,7 +59,8 @@ difference has the interval of `mpx.compare`: 95 %, paired over the seeds.
 `python -m mpx.compare results=experiments/tuning/results.csv metric=val/accuracy` shows every combination.
 
 **Not run yet**, because it needs a GPU; the minutes are those of one H200, one run at a time, estimated from the times to train in
-[precision_grid](../precision_grid). `hydra/launcher=joblib hydra.launcher.n_jobs=4` lets runs share the GPU, since only accuracy counts.
+[precision_grid](../precision_grid) and about 8 s for the start of each. `hydra/launcher=joblib hydra.launcher.n_jobs=4` lets runs share the
+GPU, since only accuracy counts.
 
 | command | runs | minutes |
 |---|---|---|

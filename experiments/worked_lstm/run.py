@@ -56,7 +56,7 @@ that had been cut off to five). Largest deviation from the same example in float
 
 - The order of the formats is that of their mantissas: 23, 10, 10 and 7 bits. TF32 is ahead of FP16 because its results stay in FP32.
 - Gates, states and outputs are off by less than one step of the format. Then cancellation multiplies the error. The first output is 0.536
-  and its target 0.5, so out − target is off by 5 to 15 times more, and the δ behind it by up to 30 times, in every format.
+  and its target 0.5, so out − target is off by 5 to 15 times more, and the δ behind it by 13 to 36 times, by format.
 - The updated weights hardly change if they are kept in FP32. If they were stored in the format, of their 16 updates {lost} would be
   lost, because they are smaller than the distance to the next number. This is why FP32 master weights exist.
 - In the softmax, FP16's smallest probability, 2.9e-5, is below its smallest normal number and has fewer bits than the others. Autocast runs

@@ -63,7 +63,7 @@ def stepwise(cell: nn.LSTM) -> dict[str, float]:
         found |= {f"backward D_out[{t}]": own, f"backward dh_out[{t}]": later, f"backward d_out[{t}]": own + later}
         # through the next state by autograd; through this step's output, which happens inside the LSTM, by its formula
         carried = states[t].grad.item() if states[t].grad is not None else 0.0
-        inside = (own + later) * gates[t]["o"] * (1 - torch.tanh(states[t]).item() ** 2)
+        inside = (own + later) * gates[t]["o"] * (1 - torch.tanh(states[t].to(step.weight_ih_l0.dtype)).item() ** 2)
         found[f"backward d_state[{t}]"] = carried + inside
         found |= {f"backward d_{gate}[{t}]": delta for gate, delta in zip(GATES, step.bias_ih_l0.grad.tolist(), strict=True)}
         found |= {f"backward d_x{j + 1}[{t}]": delta for j, delta in enumerate(xs[t].grad.tolist())}
@@ -72,8 +72,9 @@ def stepwise(cell: nn.LSTM) -> dict[str, float]:
 
 @torch.no_grad()
 def gate_values(cell: nn.LSTM, x: Tensor, h: Tensor) -> dict[str, float]:
-    """What nn.LSTM keeps to itself, by its formula: products in the format of the context, tanh and σ in the weights' own."""
-    before = nn.functional.linear(x[None], cell.weight_ih_l0, cell.bias_ih_l0) + nn.functional.linear(h[0], cell.weight_hh_l0)  # [1, 4]
+    """What nn.LSTM keeps to itself, by its formula: products in the format of the context; their sum, tanh and σ in the weights' own."""
+    own, linear = cell.weight_ih_l0.dtype, nn.functional.linear
+    before = linear(x[None], cell.weight_ih_l0, cell.bias_ih_l0).to(own) + linear(h[0], cell.weight_hh_l0).to(own)  # [1, 4]
     return {gate: (value.tanh() if gate == "a" else value.sigmoid()).item() for gate, value in zip(GATES, before[0], strict=True)}
 
 

@@ -1,7 +1,7 @@
 """Does compiling pay? That depends on what it costs, what it saves in each batch, and how many batches are left.
 
-Cost and saving are typical ones (of experiments/speed) until a run has measured them on this machine. Its figures are kept beside the
-compiled code, in the compiler's cache: while they are there, the code is there too, and compiling is loading.
+Cost and saving are typical ones (of experiments/speed and auto) until a run has measured them on this machine. Its figures are kept beside
+the compiled code, in the compiler's cache: while they are there, the code is there too, and compiling is loading.
 """
 
 import getpass
