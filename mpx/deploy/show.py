@@ -156,7 +156,7 @@ def _refused(speed: list[Row]) -> list[str]:
 
 
 def _batches(entries: Iterable[Row]) -> str:
-    """Of entries of `speed`."""
+    """The batch sizes of entries of `speed`."""
     return ", ".join(f"{at['batch']:,}" for at in entries)
 
 

@@ -83,7 +83,7 @@ def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
     """Have Lightning call, in a training step, only the hooks that a callback defines.
 
     Lightning calls empty hooks too, each in a context of its profiler. Fifteen callbacks make about 70 such
-    calls a step, which take 0.2 ms. It takes a hook that is not callable for none.
+    calls a step, which take 0.2 ms. It skips a hook that is not callable.
     """
     for callback in callbacks:
         for hook in STEP_HOOKS:
