@@ -167,6 +167,37 @@ def test_lightnings_closure():
     assert closure.consume_result().loss == 2
 
 
+def test_lightnings_hooks_before_a_step_come_before_its_clipping():
+    from pytorch_lightning import Trainer
+    from pytorch_lightning.demos.boring_classes import BoringModel
+    from pytorch_lightning.plugins.precision import Precision
+
+    class Own(Precision):
+        def optimizer_step(self, optimizer, model, closure, **kwargs):
+            closure()
+            lightning.before_step(self, model, optimizer)
+            assert nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() == pytest.approx(1e-3, rel=1e-2)
+
+    model, seen = BoringModel(), []
+    model.on_before_optimizer_step = lambda optimizer: seen.append(model.layer.weight.grad.norm().item())
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
+    Trainer(fast_dev_run=1, plugins=Own(), gradient_clip_val=1e-3, accelerator="cpu", **quiet).fit(model)
+    assert len(seen) == 1
+    assert seen[0] > 0.01
+
+
+def test_the_step_of_lightnings_newest_checkpoint(tmp_path):
+    from pytorch_lightning import Trainer
+    from pytorch_lightning.callbacks import ModelCheckpoint
+    from pytorch_lightning.demos.boring_classes import BoringModel
+
+    best = ModelCheckpoint(tmp_path, every_n_epochs=1, save_on_train_epoch_end=True)
+    assert lightning.saved_at(best) == 0
+    quiet = {"logger": False, "enable_model_summary": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    Trainer(max_epochs=2, limit_train_batches=3, limit_val_batches=0, callbacks=best, **quiet).fit(BoringModel())
+    assert lightning.saved_at(best) == 6
+
+
 def test_description_of_a_progress_bar(capsys):
     from pytorch_lightning import Trainer
     from pytorch_lightning.demos.boring_classes import BoringModel
@@ -332,18 +363,27 @@ def test_every_file_says_with_which_versions_it_works():
 
 def test_private_names_stand_in_one_place():
     mpx = PRIVATE.parent
-    files = [path for path in mpx.rglob("*.py") if path.parent != PRIVATE]
-    found = {str(path.relative_to(mpx)): list(private_names(ast.parse(path.read_text()))) for path in files}
+    trees = {str(path.relative_to(mpx)): ast.parse(path.read_text()) for path in mpx.rglob("*.py") if path.parent != PRIVATE}
+    own = {name for tree in trees.values() for name in made_names(tree)}
+    found = {path: list(private_names(tree, own)) for path, tree in trees.items()}
     assert {path: names for path, names in found.items() if names} == {}
 
 
-def private_names(tree: ast.AST):
-    """Attributes and imported names with a leading underscore, except those of the class itself, and mpx's own."""
+def made_names(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def private_names(tree: ast.AST, own: set[str]):
+    """Attributes and imported names with a leading underscore, except mpx's own. A class may have inherited those of itself."""
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Attribute):
             of_itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            names = [] if of_itself else [node.attr]
+            names = [] if of_itself and node.attr in own else [node.attr]
         elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("mpx"):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("attr"):  # getattr and the like

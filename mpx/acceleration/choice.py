@@ -91,7 +91,7 @@ def choose(speed: str, compiling: str, graphs: Requested, benchmark: Requested, 
     return Choice(use, compiling, graphs is True, search, layout, why, undecided, facts.cuda, against=against)
 
 
-def _as_requested(key: str, requested: Requested, speed: str = "auto") -> tuple[bool, str] | None:
+def _as_requested(key: str, requested: Requested, speed: str) -> tuple[bool, str] | None:
     """What the user asks for, with the reason. None: the facts decide."""
     if requested != "auto":
         return requested, f"trainer.{key}={str(requested).lower()}"

@@ -38,15 +38,12 @@ def job(cfg: DictConfig) -> None:
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     """Measure, show, write, draw. Heavy imports start here, once the settings are checked."""
     require_gpu("accelerator", accelerator, there=not no_gpu())
-    import torch
-
+    from mpx.measure.devices import chosen
     from mpx.measure.environment import environment
     from mpx.measure.exclusive import cpu_busy, exclusive
     from mpx.render.plots.picture import save
 
-    there = torch.cuda.is_available()
-    require_gpu("accelerator", accelerator, there=there)
-    device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
+    device = chosen(accelerator)
     folder = Path(output_dir) / "bench"
     with below_output_dir(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -304,6 +304,10 @@ class Group:
     served_at: tuple[str, int, str | None] | None = None  # device, batch size and host at which `Row.serve` was measured
     time_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
 
+    @property
+    def runs(self) -> list[Run]:
+        return [run for row in self.rows for run in row.runs]
+
 
 @dataclass(frozen=True)
 class Comparison:

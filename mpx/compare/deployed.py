@@ -39,7 +39,7 @@ def read_served(folder: Path, trained: Mapping[str, float], judged: Metric) -> t
 
 
 def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
-    """With these metrics, without `accurate`. Raises one of DAMAGED."""
+    """The row with these metrics; the caller sets `accurate`. Raises one of DAMAGED."""
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):

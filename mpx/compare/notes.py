@@ -42,10 +42,10 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     single = [row for row in group.rows if row.throughput and row.throughput.n == 1]
     alone = [row for row in single if any(run.measured_alone for run in row.runs)]
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
-    found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
-    several = speed.commits(speed.place_in(group), [run for row in group.rows for run in row.runs])
+    found += [note] if (note := defaults.changed(group.runs)) else []
+    several = speed.commits(speed.place_in(group), group.runs)
     found += [f"speeds are compared over several commits of mpx: {', '.join(several)}"] if len(several) > 1 else []
-    versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
+    versions = sorted({str(run.environment["torch"]) for run in group.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")
     return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
-from mpx.compare.verdict import CLEARLY_FASTER, Outcome, fastest_to_train, surely
+from mpx.compare.verdict import Outcome, fastest_to_train, shown_larger, surely
 from mpx.compare.words import digits, spread
 
 SHORTEST = 1e-3  # seconds; a shorter training was not timed
@@ -52,8 +52,7 @@ def time_verdict(group: Group, confidence: float) -> str:
 def _first(rows: Sequence[Row], winner: Row, confidence: float) -> Row:
     """The row with the shortest time; `winner`, if that is not shown to take longer."""
     first = min(rows, key=lambda row: row.timed.mean)
-    ahead = ratio(winner.timed, first.timed, confidence)
-    return winner if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1) else first
+    return first if shown_larger(ratio(winner.timed, first.timed, confidence)) else winner
 
 
 def _took(row: Row, control: Row, confidence: float) -> str:

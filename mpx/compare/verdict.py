@@ -55,9 +55,14 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
 
 
 def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
-    """Settings than which the best is not significantly faster; without an interval, not by CLEARLY_FASTER."""
+    """Settings than which the best is not shown to be faster."""
     pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
-    return tuple(row for row, ahead in pairs if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1))
+    return tuple(row for row, ahead in pairs if not shown_larger(ahead))
+
+
+def shown_larger(found: Speedup) -> bool:
+    """Whether the ratio is significantly above 1; without an interval, by CLEARLY_FASTER."""
+    return found.ratio >= CLEARLY_FASTER if found.low is None else found.low > 1
 
 
 def fastest_to_serve(group: Group) -> Answer | None:

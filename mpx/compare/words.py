@@ -119,15 +119,14 @@ def margin(group: Group, comparison: Comparison) -> str:
 
 def places(group: Group) -> str:
     """`Batch size 128; NVIDIA H200.` for all runs of the group; empty if both are unknown."""
-    runs = [run for row in group.rows for run in row.runs]
-    sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in runs if run.batch_size is not None}))
-    devices = ", ".join(sorted({run.device for run in runs if run.device}))
+    sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in group.runs if run.batch_size is not None}))
+    devices = ", ".join(sorted({run.device for run in group.runs if run.device}))
     found = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
     return f"{found}." if found else ""
 
 
 def all_runs(comparison: Comparison) -> list[Run]:
-    return [run for group in comparison.groups for row in group.rows for run in row.runs]
+    return [run for group in comparison.groups for run in group.runs]
 
 
 def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ def read(path: Path) -> Made:
 
 
 def checksum(tensors: dict[str, Tensor], text: str) -> str:
-    """Of a file's content, since safetensors has none."""
+    """The CRC-32 of a file's content, since safetensors has none."""
     found = zlib.crc32(text.encode())
     for name in sorted(tensors):
         found = zlib.crc32(tensors[name].contiguous().numpy(), zlib.crc32(name.encode(), found))

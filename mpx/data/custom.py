@@ -37,7 +37,7 @@ class Tensors(InMemory):
 
     @property
     def shapes(self) -> tuple[list[int], list[int]]:
-        """Of one x and one y."""
+        """The shapes of one x and one y."""
         return list(self.x.shape[1:]), list(self.y.shape[1:])
 
     @property
@@ -78,7 +78,7 @@ class Samples:
 
     @property
     def checksum(self) -> int:
-        """Of at most HASHED samples, spread evenly. Every draw is seeded, so that random samples are the same each time."""
+        """The checksum of at most HASHED samples, spread evenly. Every draw is seeded, so that random samples are the same each time."""
         found = zlib.crc32(str(len(self)).encode())
         for place in range(0, len(self), -(-len(self) // HASHED)):
             for part in self.one(place, place):

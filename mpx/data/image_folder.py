@@ -49,7 +49,7 @@ class Files:
 
     @property
     def checksum(self) -> int:
-        """Of the names and sizes of the files: reading a large set takes hours, and a copy has other times."""
+        """The checksum of the files' names and sizes. Reading a large set would take hours, and a copy has other times."""
         found = zlib.crc32(self.labels.numpy())
         for path in map(Path, self.paths):
             found = zlib.crc32(f"{path.parent.name}/{path.name} {path.stat().st_size}".encode(), found)

@@ -61,7 +61,7 @@ def train_batches(count: int, batch_size: int, seed: int, epoch: int, rank: int 
     return list(order[rank::world][: batches * batch_size].split(batch_size)) if batches else []
 
 
-def eval_batches(count: int, batch_size: int, rank: int = 0, world: int = 1) -> list[Tensor]:
+def eval_batches(count: int, batch_size: int, rank: int, world: int) -> list[Tensor]:
     """This rank's batches of sample indices, in order, int64 [<= B] each. Every sample comes exactly once over all ranks.
 
     A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm buffers in every forward

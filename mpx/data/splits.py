@@ -150,5 +150,5 @@ class Data:
 
     @property
     def checksums(self) -> list[int]:
-        """Of the three splits. A checkpoint keeps them, so that a run does not continue with other data unnoticed."""
+        """The checksum of each split. A checkpoint keeps them, so that a run does not continue with other data unnoticed."""
         return [split.checksum for split in (self.train, self.val, self.test)]

@@ -175,7 +175,7 @@ def _right(found, expected) -> bool:
 
 
 def _milliseconds(call) -> float:
-    """Of one call in a CUDA graph, since outside a graph the library's host code takes longer than the kernel."""
+    """The time of one call in a CUDA graph. Outside a graph, the library's host code takes longer than the kernel."""
     aside = torch.cuda.Stream()
     with torch.cuda.stream(aside):
         call()

@@ -74,7 +74,7 @@ def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
 
 
 def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
-    """By each backend's name, why this machine lacks it for this format; None if it has it."""
+    """Why this machine lacks each backend for this format; None for one that it has."""
     on_cpu = device.type == "cpu"
     no_compiler = None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here"
     missing = {

@@ -46,15 +46,12 @@ def serve_all(
 
 def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | None, **options) -> Row:
     with heavy():
-        import torch
-
         from mpx.deploy.card import write_card
         from mpx.deploy.serve import serve
         from mpx.deploy.show import show
+        from mpx.measure.devices import chosen
 
-    there = torch.cuda.is_available()
-    require_gpu("accelerator", accelerator, there=there)
-    device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
+    device = chosen(accelerator)
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}

@@ -21,9 +21,10 @@ Row = dict[str, Any]
 def show(row: Row, record: dict[str, Any]) -> None:
     """row: of deploy.json. record: of the served run."""
     print_table(_speed(row))
-    if found := _layers(row).rows:
-        print_table(replace(_layers(row), rows=found[:MAX_LAYERS]))
-    for line in _notes(row, record):
+    layers = _layers(row)
+    if layers.rows:
+        print_table(replace(layers, rows=layers.rows[:MAX_LAYERS]))
+    for line in _notes(row, record, len(layers.rows)):
         console().print(line)
 
 
@@ -101,7 +102,8 @@ def _layer(layer: Row) -> list[str]:
     return ["×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
 
 
-def _notes(row: Row, record: dict[str, Any]) -> list[str]:
+def _notes(row: Row, record: dict[str, Any], measured: int) -> list[str]:
+    """measured: lines of the table of layers."""
     metrics, trained = row["metrics"], record.get("metrics", {})
     name = row["metric"]["name"]
     after = f", {_value(trained, name)} after training" if name in trained else ""
@@ -124,7 +126,7 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         lines.append(f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}.")
     if row["quantised_layers"]:
         lines.append(f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}")
-    if (measured := len(_layers(row).rows)) > MAX_LAYERS:
+    if measured > MAX_LAYERS:
         lines.append(f"The table shows {MAX_LAYERS} of {measured} lines; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
         lines.append(_tuning(tuned, name.replace("test/", "val/")))
@@ -154,7 +156,7 @@ def _refused(speed: list[Row]) -> list[str]:
 
 
 def _batches(entries: Iterable[Row]) -> str:
-    """Of entries of `speed`."""
+    """The batch sizes of entries of `speed`."""
     return ", ".join(f"{at['batch']:,}" for at in entries)
 
 

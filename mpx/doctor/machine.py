@@ -80,6 +80,6 @@ def _cusparselt() -> str:
 
 
 def _disk() -> str:
-    """Of the folder in which runs are written, or will be."""
+    """The room for the folder in which runs are written, or will be."""
     there = next(folder for folder in (OUTPUTS.absolute(), *OUTPUTS.absolute().parents) if folder.exists())
     return f"{shutil.disk_usage(there).free / GIB:.1f} GiB for {OUTPUTS}/"

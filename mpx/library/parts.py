@@ -76,7 +76,7 @@ class Newest(dict[str, float]):
 
     @property
     def names(self) -> set[str]:
-        """Of everything that the module has logged, also before `forget`."""
+        """The names of everything that the module has logged, also before `forget`."""
         return {*self, *map(metric_name, self._old)}
 
     def forget(self, trainer: pl.Trainer) -> None:

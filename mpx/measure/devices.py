@@ -4,7 +4,16 @@ from typing import Any
 
 import torch
 
+from mpx.settings.reachable import require_gpu
+
 NO_DEVICE = "no CUDA device is visible"
+
+
+def chosen(accelerator: str) -> torch.device:
+    """The device of a command that uses one. Raises UserError for a GPU that is not there."""
+    there = torch.cuda.is_available()
+    require_gpu("accelerator", accelerator, there=there)
+    return torch.device("cuda" if accelerator != "cpu" and there else "cpu")
 
 
 def devices() -> dict[str, Any]:

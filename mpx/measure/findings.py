@@ -28,7 +28,7 @@ class Seen(Undisturbed):
 
     @property
     def busy_ms(self) -> float:
-        """Of one step. A compiled step on a CPU shows no operations; then the whole step counts, except the waiting for the batch."""
+        """The busy time of one step. A compiled step on a CPU shows no operations, so all of it but the wait for the batch counts."""
         if self.traced is not None:
             return self.traced.busy_ms / self.steps
         return max(0.0, self.step_ms - self.waited_ms) if self.compiled else sum(row.ms for row in self.operations)

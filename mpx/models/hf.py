@@ -74,10 +74,9 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 @torch.no_grad()
 def _fit_to_padding(model: nn.Module, spec: Spec, who: str) -> None:
-    """Let the network compute of a text with padding what it computes of the text alone, with padding on the left if need be by counting
-    positions.
+    """Check that padding does not change what the network computes of a text, and let it count positions if it needs that.
 
-    Raises UserError for one that cannot, as most that classify by the first token, or the last, where that would be padding.
+    Raises UserError for a network whose results change. Most that classify by the first or the last token do, where that is padding.
     """
     ids, fill = sample(spec), max(1, spec.shape[0] // 4)
     text, padding = ids[:, fill:], torch.full_like(ids[:, :fill], spec.pad_id)

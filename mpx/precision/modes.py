@@ -120,7 +120,7 @@ def _native(fmt: str, device: torch.device) -> bool:
 def cpu_has_bf16() -> bool:
     """Whether this CPU has instructions for BF16, and oneDNN uses them.
 
-    Without them, BF16 is slower than its emulation: BERT-small trains at 7 samples/s with AVX-512 alone, emulated at 29 (Intel Xeon).
+    Without them, BF16 is several times slower than its emulation.
     """
     if not torch.backends.mkldnn.is_available() or not cpu_multiplies_bf16():
         return False

@@ -21,6 +21,7 @@ from mpx.precision.rnn import BFloat16RNN, has_rnn
 from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
+from mpx.private.lightning import before_step
 from mpx.private.torch_dispatch import tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
@@ -147,7 +148,7 @@ class ModePrecision(Precision):
         if not model.automatic_optimization:
             return self._one_of_several(optimizer, model, **kwargs)
         self._unscale(optimizer)
-        self._after_closure(model, optimizer)
+        before_step(self, model, optimizer)
         output = self.loss_scale.step(optimizer, **kwargs)
         self.loss_scale.update()
         return output
@@ -159,7 +160,7 @@ class ModePrecision(Precision):
         """A step of a manual optimization: skipped if this optimizer's own gradients overflowed, as torch.amp.GradScaler does."""
         self._unscale_once(optimizer)
         self.loss_scale.found_inf.copy_(self._unscaled.pop(id(optimizer)))
-        self._after_closure(model, optimizer)
+        before_step(self, model, optimizer)
         output = self.loss_scale.step(optimizer, **kwargs)
         self.loss_scale.stepped()
         self._several = True

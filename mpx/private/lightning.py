@@ -7,7 +7,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, RichProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
 from torch import nn
@@ -31,6 +32,16 @@ def closure_result(closure: Any) -> Any:
 def set_closure_result(closure: Any, result: Any) -> None:
     """Give Lightning's optimizer closure the result of a step that ran without calling it. It has no setter."""
     closure._result = result
+
+
+def before_step(precision: Precision, model: pl.LightningModule, optimizer: Any) -> None:
+    """Call the hooks on_before_optimizer_step, then clip the gradients, as Lightning does between a closure and its step."""
+    precision._after_closure(model, optimizer)
+
+
+def saved_at(checkpoint: ModelCheckpoint) -> int:
+    """The optimizer step of the newest file that it wrote; 0 if there is none."""
+    return checkpoint._last_global_step_saved
 
 
 def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
@@ -72,7 +83,7 @@ def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
     """Have Lightning call, in a training step, only the hooks that a callback defines.
 
     Lightning calls empty hooks too, each in a context of its profiler. Fifteen callbacks make about 70 such
-    calls a step, which take 0.2 ms. It takes a hook that is not callable for none.
+    calls a step, which take 0.2 ms. It skips a hook that is not callable.
     """
     for callback in callbacks:
         for hook in STEP_HOOKS:

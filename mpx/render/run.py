@@ -98,7 +98,7 @@ def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
         print(f"and {len(found) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
 
 
-def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]] = ()) -> None:
+def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]]) -> None:
     """One row per operation of the audited step, those with the most FLOPs first. layers: the linear layers of a run in FP8."""
     total = sum(row["flops"] for row in audit["operations"]) or 1
     rows = [

@@ -131,7 +131,7 @@ def _room(column: Column, texts: Sequence[str]) -> tuple[int, int]:
     return min(whole, MIN_WORDS_WIDTH, max(word, -(-whole // 2))) + GAP, whole + GAP
 
 
-def on_terminal(table: Table, *, framed: bool = True, head: bool = True, wrap: bool = True) -> "RichTable":
+def on_terminal(table: Table, *, framed: bool, head: bool, wrap: bool) -> "RichTable":
     """framed: draw lines around every column. wrap: numbers too, as words always do."""
     from rich import box
     from rich.table import Table as RichTable

@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.private.lightning import saved_at
 from mpx.runs import signals
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.end_signal import EndSignal
@@ -53,11 +54,6 @@ class Best(ModelCheckpoint):
             self.check(trainer)
             super().on_train_epoch_end(trainer, pl_module)
         self._validated = False
-
-    @property
-    def saved_at(self) -> int:
-        """The optimizer step of the newest best.ckpt; 0 if there is none."""
-        return self._last_global_step_saved
 
     def forget(self, trainer: pl.Trainer) -> None:
         """Start the search again. After pruning, a dense checkpoint no longer counts."""
@@ -103,7 +99,7 @@ class Last(Checkpoint):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
         within = self._saved_at == trainer.global_step == trainer.max_steps
-        if self.best.saved_at != trainer.global_step and not within:
+        if saved_at(self.best) != trainer.global_step and not within:
             self._save(trainer)
         elif trainer.is_global_zero and not within:
             self._keep_previous()

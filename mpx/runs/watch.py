@@ -87,7 +87,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def _after(parent: int, end: Callable[[], None]) -> None:
-    """Call `end`, in a thread, when this process has no longer this parent."""
+    """Call `end`, in a thread, once `parent` is no longer the parent of this process."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -64,7 +64,7 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
 
 
 def _quoted(value: str) -> str:
-    """Of a list, each item. A comma between brackets, as in a folder named widths=[8,8], parts no items."""
+    """The value, or each item of a list, in quotes. A comma within inner brackets, as in the folder widths=[8,8], separates no items."""
     if listed := re.fullmatch(r"(\[?)([^\[\]]*)(\]?)", value):
         return listed[1] + ",".join(f'"{item.strip()}"' for item in listed[2].split(",")) + listed[3]
     return f'"{value}"'

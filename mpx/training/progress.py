@@ -25,7 +25,7 @@ class EpochLines(Callback):
     The loss is that of the first process. In a job of Slurm, the others may have no such callback, so a mean over all would never end.
     """
 
-    def __init__(self, throughput: Any, metric: str | None = None):
+    def __init__(self, throughput: Any, metric: str | None):
         self.throughput, self.metric = throughput, metric
         self._loss: Tensor | None = None
         self._validated = False  # in this epoch

@@ -49,7 +49,8 @@ def rows(ran):
 def test_both_tables_show_every_format_at_120_columns(ran):
     for title in ("What each format can hold", "Square matrix products on"):
         table = ran.out.split(title)[1].split("└")[0]
-        assert [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")] == FORMATS
+        first = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
+        assert list(filter(None, first)) == FORMATS  # a long reason goes on in a second line
     assert max(len(line) for line in ran.out.splitlines()) <= 120
     assert "… " not in ran.out
     for fact in ("65504", "1.192e-07", "57344", "448", "CPUs have no TF32", "CPUs have no FP8 arithmetic", "int8: an integer format"):

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from int8_products import EXACT_INT8
 from torch import nn
 
 from mpx.deploy import calibrate, choose, kernel_times, products, recurrent, serve
@@ -18,6 +19,12 @@ from mpx.sparsity.kernels import unsupported_layer
 from mpx.sparsity.patterns import mask_2of4
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def exact_int8_products(monkeypatch):
+    if not EXACT_INT8:
+        monkeypatch.setattr(products, "int_mm", lambda a, b: a.int() @ b.int())
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_exponents():
 
 
 def test_a_run_records_and_logs_what_vanishes_and_a_loss_scale_saves_it(train):
-    few = ["model=resnet20", "precision=amp", *FEW_STEPS, "trainer.limit_train_batches=5", "numerics.every=2", "data.batch_size=16"]
+    few = ["model=resnet20", "precision=amp", *FEW_STEPS, "trainer.limit_train_batches=5", "numerics.every=2"]
     ran = train(*few, "precision.loss_scale.initial=1.0", "numerics.histogram=true")
     assert ran.code == 0, ran.err
     precision, folder = ran.record["precision"], ran.folder

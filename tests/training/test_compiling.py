@@ -11,7 +11,6 @@ from mpx.training import compiling
 from mpx.training.compiling import CompileIfItPays
 
 RESNET50, RESNET18, BERT = (True, 53.8, 37.3, 28.0), (True, 8.04, 5.94, 28.0), (False, 14.2, 10.3, 8.0)  # experiments/speed, H200, BF16
-EPOCH = 200  # batches
 
 
 class Clock:

@@ -43,7 +43,7 @@ def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
     timed at the most common place.
     """
     place = speed.place_in(group)
-    shared = place or speed.usual_place([run for row in group.rows for run in row.runs])
+    shared = place or speed.usual_place(group.runs)
     there: tuple[list[Row], list[Row]] = [], []
     for row in group.rows:
         if row.metric is not None and row.throughput is not None:

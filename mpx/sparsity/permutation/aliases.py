@@ -36,7 +36,7 @@ class Aliases:
         olds, news = self.walk.sides(values[written]), self.walk.sides(values[by])
         if len(olds) != len(news):
             for value in (values[written], values[by]):
-                self.walk.hold(value, f"{self.walk.operation} is not known to keep channels apart")
+                self.walk.hold(value, self.walk.unknown)
             return
         for old, new in zip(olds, news, strict=True):
             self.walk.tie(old, new)

@@ -96,7 +96,7 @@ def layer_norm(walk: Walk, shapes: list[torch.Size], input: Value, normalized_sh
                 if set(moving_dims(side)) <= set(moving_dims(labels)):
                     walk.tie(labels, side)
                 else:
-                    walk.hold(side, f"{walk.operation} is not known to keep channels apart")
+                    walk.hold(side, walk.unknown)
     walk.join(labels, tuple(range(-len(normalized_shape), 0)))
     return labels
 

@@ -51,7 +51,6 @@ def _passes(walk: Walk, sides: list[list[tuple[tuple[int, ...], Tensor]]], opera
 
 def _seen(walk: Walk, moving: dict[int, Tensor], operands: list[Value]) -> list[Tensor] | None:
     """The operands while only these labels move. None if another operand varies along the same dimensions; the labels are then held."""
-    reason = f"{walk.operation} is not known to keep channels apart"
     dims = moving_dims(next(iter(moving.values())))
     seen = []
     for number, one in enumerate(operands):
@@ -60,10 +59,10 @@ def _seen(walk: Walk, moving: dict[int, Tensor], operands: list[Value]) -> list[
         elif isinstance(one, Tensor) and bool((one == UNIFORM).all()):
             seen.append(one)
         elif all(len(one.shape) < -dim or one.shape[dim] == 1 for dim in dims):
-            seen.append(walk.fixed(one.shape, reason))
+            seen.append(walk.fixed(one.shape, walk.unknown))
         else:
             for side in moving.values():
-                walk.hold(side, reason)
+                walk.hold(side, walk.unknown)
             return None
     return seen
 
@@ -72,4 +71,4 @@ def _joined(walk: Walk, results: list[Tensor], shape: torch.Size) -> Tensor | Si
     moving = [one for one in results if bool((one > 0).any())]
     if len(moving) > 1:
         return Sides(tuple(moving))
-    return moving[0] if moving else results[0] if results else walk.fixed(shape, f"{walk.operation} is not known to keep channels apart")
+    return moving[0] if moving else results[0] if results else walk.fixed(shape, walk.unknown)

@@ -39,11 +39,16 @@ class Walk:
     channels: Channels = field(default_factory=Channels)
     operation: str = ""  # the current one, for the reasons
 
+    @property
+    def unknown(self) -> str:
+        """Why channels stay that reach the current operation in a way that no rule knows."""
+        return f"{self.operation} is not known to keep channels apart"
+
     def labels(self, value: Value) -> Tensor:
         """The labels of an activation. Of a parameter, the last dimension of more than one value counts as the channels."""
         *others, last = self.sides(value)
         for side in others:
-            self.channels.pin(side, f"{self.operation} is not known to keep channels apart")
+            self.channels.pin(side, self.unknown)
         return last
 
     def sides(self, value: Value) -> tuple[Tensor, ...]:
@@ -135,9 +140,8 @@ class Walk:
 
     def give_up(self, value: Value, shape: tuple[int, ...]) -> Tensor:
         """Pin all channels that reach this operation. Returns the labels of its result, of this shape."""
-        reason = f"{self.operation} is not known to keep channels apart"
-        self.hold(value, reason)
-        return self.fixed(shape, reason)
+        self.hold(value, self.unknown)
+        return self.fixed(shape, self.unknown)
 
 
 def _broadcast_where_it_varies(still: Tensor, moving: Tensor) -> bool:
