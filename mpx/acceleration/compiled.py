@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import config
 
 from mpx.errors import UserError, one_line
 from mpx.private.torch_modules import compiler_errors
@@ -20,8 +21,14 @@ NOISE = (  # warnings of the compiler that a user cannot act on
 )
 
 
-def quiet() -> None:
-    """Silence what the compiler says and a user can do nothing about."""
+def prepare_compiler() -> None:
+    """Keep its cache apart for CPUs with other instructions, and silence what it says and a user can do nothing about.
+
+    The cache's key lacks the instructions. Code for a CPU with AVX-512 is then reused on one with AVX2, where it leaves out half of the
+    values without an error (torch 2.14).
+    """
+    if (instructions := torch.backends.cpu.get_cpu_capability()) not in config.cache_key_tag:
+        config.cache_key_tag += instructions
     for message in NOISE:
         warnings.filterwarnings("ignore", message)
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # reports a CUDA toolkit without a device
@@ -56,7 +63,7 @@ class Compiled:
 
     def start(self, step: int) -> None:
         """Compile the calls from now on. step: optimizer steps before."""
-        quiet()
+        prepare_compiler()
         torch.compiler.reset()  # without a word it gives up on code that it has compiled 8 times, and runs of one process share this code
         self.compiled, self.from_step = torch.compile(self.function, mode=self.mode, dynamic=False), step
 

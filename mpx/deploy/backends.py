@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from mpx.acceleration.compiled import quiet
+from mpx.acceleration.compiled import prepare_compiler
 from mpx.acceleration.graph import CudaRecorder
 from mpx.deploy import onnx
 from mpx.deploy.onnx import OnnxModel
@@ -144,7 +144,7 @@ class Served:
         self.recordings: dict[tuple[int, ...], Recording] = {}
         self.call: Callable[[Tensor], Tensor] = model
         if backend in COMPILED:
-            quiet()
+            prepare_compiler()
             if backend == "tensorrt":
                 _import_tensorrt()
             self.call = torch.compile(model, dynamic=False, **COMPILED[backend])

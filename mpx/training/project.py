@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
+from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
 from mpx.library.parts import Newest, refuse_missing
 from mpx.library.sparsity import Sparsity, arguments
@@ -47,6 +48,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg.precision, devices.root, own=True)
+    prepare_compiler()  # the module may compile itself
     module = build_module(cfg.module)
     datamodule = build_datamodule(cfg.datamodule, module)
     _check_manual(cfg.trainer, module)
