@@ -4,7 +4,6 @@ Each returns the mask and the pruned weight. Compression for cuSPARSELt is a sep
 layout of its metadata.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpx.acceleration.compiled import prepare_compiler
 from mpx.bench.kernels import sparse_gemm
 from mpx.bench.kernels.work import RESULT, Work, ladder, refused, timed
 from mpx.machine import builds_kernels
@@ -42,7 +42,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
     """name -> function, or the reason why there is none."""
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it reports a CUDA toolkit without a device
+    prepare_compiler()
     lacking = None if builds_kernels() else "no C compiler with Python's header files here"
     found = {"PyTorch": _by_operations, "torch.compile": lacking or torch.compile(_by_operations, dynamic=True)}
     if device.type != "cuda":
