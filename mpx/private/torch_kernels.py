@@ -2,9 +2,11 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils._triton import has_triton
 
 __all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
+BEHIND, ROW_BEHIND = 1 << 16, 16  # bytes behind a packed 2:4 weight: at least, and for each row
 
 
 def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool, bias: Tensor | None = None) -> Tensor:
@@ -21,8 +23,14 @@ def int_mm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def compress_2of4(weight: Tensor) -> Tensor:
-    """A 2:4 weight packed for cuSPARSELt. Publicly, only whole sparse tensors hold one."""
-    return torch._cslt_compress(weight)
+    """A 2:4 weight [out, in] packed for cuSPARSELt, with memory behind it. Publicly, only whole sparse tensors hold one.
+
+    cuSPARSELt 0.8 reads whole tiles of metadata, of 128 columns in INT8 and up to 64 in 16 bits. If `in` is no multiple of that, it reads
+    up to 8 bytes a row, at least 2 KiB, past the size that it asks for: an illegal access where that is the end of the allocator's memory.
+    """
+    packed = torch._cslt_compress(weight)
+    behind = max(BEHIND, ROW_BEHIND * len(weight))
+    return pad(packed.flatten(), (0, behind // weight.element_size()))[: packed.numel()].view_as(packed)
 
 
 def mm_2of4(
