@@ -6,7 +6,6 @@ $ python experiments/long_runs/run.py --minutes=45   # what is done by then
 $ python experiments/long_runs/run.py --card         # README.md from the committed results.csv
 """
 
-import argparse
 import math
 import os
 import platform
@@ -21,7 +20,7 @@ from pathlib import Path
 from statistics import linear_regression
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import ORIGIN, markdown, read, said, write
+from collecting import ORIGIN, Arguments, markdown, read, said, write
 
 HERE = Path(__file__).parent
 STEPS, JOBS, SKIPPED, SAMPLES = 100_000, 100, 1_000, 100
@@ -183,7 +182,7 @@ def card(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--card", action="store_true")

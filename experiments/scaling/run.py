@@ -22,7 +22,7 @@ from queue import Queue
 HERE = Path(__file__).parent
 SPEED = HERE.parent / "speed"
 sys.path[:0] = [str(SPEED), str(HERE.parent)]
-from collecting import each_gpu, read, table  # noqa: E402
+from collecting import Arguments, each_gpu, read, table  # noqa: E402
 from front_door import WARMUP, choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(ORDER), help=",".join(ORDER))
     parser.add_argument("--contenders", type=lambda text: text.split(","), default=["mpx", "hand"])
     parser.add_argument("--gpus", type=lambda text: [int(number) for number in text.split(",")], default=[1, 2])

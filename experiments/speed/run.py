@@ -25,7 +25,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # behind this folder, whose card.py is another
-from collecting import table  # noqa: E402
+from collecting import Arguments, table  # noqa: E402
 from front_door import WAYS, Mpx  # noqa: E402
 from setups import MODELS, Setup, device, setup  # noqa: E402
 
@@ -196,7 +196,7 @@ def measure_all(args: argparse.Namespace, path: Path) -> None:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     names = {"sections": SECTIONS, "models": MODELS, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
     for name, default in names.items():
         parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default), help=",".join(default))

@@ -14,7 +14,7 @@ from pathlib import Path
 import hydra
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import markdown
+from collecting import Arguments, markdown
 
 ROUNDS = 9
 COMMANDS = {
@@ -56,6 +56,7 @@ def runs() -> str:
 
 
 def main() -> None:
+    Arguments().parse_args()
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         for round_ in range(ROUNDS + 1):
