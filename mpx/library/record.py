@@ -166,7 +166,8 @@ class Record(Callback):
         record = self._run.record
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         record["config"]["data"]["batch_size"] = self._batch_size
-        record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
+        devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
+        record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
         unpruned = _unpruned(trainer) if exception is None else None
         status, line = ("failed", unpruned) if unpruned is not None else self._ending(trainer, exception)
         self._run.write(status, line)
