@@ -28,6 +28,18 @@ class Arguments(argparse.ArgumentParser):
         self.exit(2, f"error: {message.rstrip('.')}. --help lists what is allowed.\n")
 
 
+def some_of(allowed: Iterable[Any]) -> Callable[[str], list[Any]]:
+    """The type of an option that takes several of `allowed`, as a,b."""
+    words = {str(value): value for value in allowed}
+
+    def taken(text: str) -> list[Any]:
+        if unknown := set(text.split(",")) - set(words):
+            raise argparse.ArgumentTypeError(f"{min(unknown)} is not one of {', '.join(words)}")
+        return [words[word] for word in text.split(",")]
+
+    return taken
+
+
 def file_to_write() -> Path:
     """The one argument of a script that writes one file."""
     parser = Arguments()

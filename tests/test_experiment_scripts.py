@@ -26,6 +26,27 @@ def test_help_and_a_wrong_argument(path, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "line"),
+    [
+        ("auto/run.py", ["--models", "lstm,bert"], "argument --models: bert is not one of resnet50, bert_small, resnet18, lstm."),
+        ("scaling/run.py", ["--contenders", "theirs"], "argument --contenders: theirs is not one of mpx, hand."),
+        ("scaling/run.py", ["--gpus", "4"], "argument --gpus: 4 is not one of 1, 2."),
+        ("speed/run.py", ["--sections", "rival"], "argument --sections: rival is not one of rivals, plain, sparse, numerics, whole, ways."),
+        ("long_runs/run.py", ["steps", "skip"], "skip is not one of steps, jobs, skipped."),
+        ("tuning/run.py", ["resnet"], "resnet has no grid here. Use mlp_digits, lstm_digits, resnet20_digits, "),
+        ("intervals/run.py", ["fine"], "fine is no case. There are: "),
+        ("served/speed.py", ["bert:bf16"], "bert:bf16 must be a model and formats, as bert_base:bf16,int8. The models are "),
+    ],
+)
+def test_a_wrong_value_is_refused_before_a_table_is_opened(script, words, line, tmp_path):
+    run = Fork(*words, folder=tmp_path, env={"OUT": str(tmp_path)}, script=EXPERIMENTS / script)
+    assert run.wait(60) == 2, run.err
+    assert run.err.startswith(f"error: {line}")
+    assert run.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("path", SHELL_SCRIPTS, ids=name)
 def test_help_and_a_wrong_argument_of_a_shell_script(path, tmp_path):
     def run(word):

@@ -187,6 +187,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--card", action="store_true")
     asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"{min(unknown)} is not one of {', '.join(PARTS)}")
     if not asked.card:
         parts = asked.parts or list(PARTS)
         kept = [dict.fromkeys(ORIGIN, "") | row for row in read(HERE / "results.csv") if part_of(row["process"]) not in parts]
