@@ -18,9 +18,9 @@ def name(path):
 @pytest.mark.parametrize("path", SCRIPTS, ids=name)
 def test_help_and_a_wrong_argument(path, tmp_path):
     helped, refused = (Fork(word, folder=tmp_path, env={"OUT": str(tmp_path)}, script=path) for word in ("--help", WRONG))
-    assert helped.wait(60) == 0, helped.err
+    assert helped.wait(120) == 0, helped.err
     assert path.read_text(encoding="utf-8").partition('"""')[2].partition("\n")[0] in helped.out
-    assert refused.wait(60) == 2, refused.err
+    assert refused.wait(120) == 2, refused.err
     assert refused.err.startswith("error: ")
     assert refused.err.count("\n") == 1, refused.err
     assert list(tmp_path.iterdir()) == []
@@ -41,7 +41,7 @@ def test_help_and_a_wrong_argument(path, tmp_path):
 )
 def test_a_wrong_value_is_refused_before_a_table_is_opened(script, words, line, tmp_path):
     run = Fork(*words, folder=tmp_path, env={"OUT": str(tmp_path)}, script=EXPERIMENTS / script)
-    assert run.wait(60) == 2, run.err
+    assert run.wait(120) == 2, run.err
     assert run.err.startswith(f"error: {line}")
     assert run.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
