@@ -9,15 +9,16 @@ A study becomes results.csv by `python -m mpx.compare study=NAME`, which writes 
 import sys
 from pathlib import Path
 
+from collecting import Arguments
+
 from mpx.errors import UserError
 from mpx.render.card import update_card
 
 
-def main(questions: list[str]) -> int:
-    if not questions:
-        print(__doc__.strip())
-        return 2
-    for question in questions:
+def main() -> int:
+    parser = Arguments()
+    parser.add_argument("questions", nargs="+")
+    for question in parser.parse_args().questions:
         try:
             written = update_card(Path(__file__).parent / question)
         except UserError as error:
@@ -28,4 +29,4 @@ def main(questions: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

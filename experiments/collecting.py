@@ -1,5 +1,6 @@
 """What the experiments' scripts share: measurements or runs into results.csv with what they come from, and rows into parts of a card."""
 
+import argparse
 import csv
 import json
 import os
@@ -10,10 +11,40 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NoReturn
 
 COMMON = ("model", "data", "precision", "sparsity", "seed", "status", "test_accuracy", "max_epochs", "batch_size")
 ORIGIN = ("commit", "time", "host", "device", "driver", "torch")  # the last columns of every table: what was measured, when and where
+
+
+class Arguments(argparse.ArgumentParser):
+    """The command line of the script that was started: --help prints its docstring, and a mistake is one line."""
+
+    def __init__(self) -> None:
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=sys.modules["__main__"].__doc__, formatter_class=raw, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message.rstrip('.')}. --help lists what is allowed.\n")
+
+
+def some_of(allowed: Iterable[Any]) -> Callable[[str], list[Any]]:
+    """The type of an option that takes several of `allowed`, as a,b."""
+    words = {str(value): value for value in allowed}
+
+    def taken(text: str) -> list[Any]:
+        if unknown := set(text.split(",")) - set(words):
+            raise argparse.ArgumentTypeError(f"{min(unknown)} is not one of {', '.join(words)}")
+        return [words[word] for word in text.split(",")]
+
+    return taken
+
+
+def file_to_write() -> Path:
+    """The one argument of a script that writes one file."""
+    parser = Arguments()
+    parser.add_argument("file", type=Path)
+    return parser.parse_args().file
 
 
 def origin_of(environment: dict[str, Any]) -> dict[str, str]:
@@ -100,20 +131,23 @@ def finished(study: Path, count: int) -> list:
 
 def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict]]) -> list[dict[str, str]]:
     """The rows of here/results.csv, written anew first from `runs` of a folder of outputs, if the command line names one."""
-    if len(sys.argv) > 1:
-        rows = runs(Path(sys.argv[1]))
+    parser = Arguments()
+    parser.add_argument("outputs", type=Path, nargs="?")
+    if outputs := parser.parse_args().outputs:
+        rows = runs(outputs)
         if not rows:
-            sys.exit(f"error: {sys.argv[1]} holds no runs of this experiment. Give the folder that run.sh wrote to, usually outputs.")
+            sys.exit(f"error: {outputs} holds no runs of this experiment. Give the folder that run.sh wrote to, usually outputs.")
         write(here / "results.csv", columns, rows)
     return read(here / "results.csv")
 
 
 def measured(here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv") -> list[dict[str, str]]:
     """The rows of here/`file`, measured anew first unless the command line says --card. The folder is $OUT, where that is set."""
-    if {"-h", "--help"} & set(sys.argv):
-        sys.exit(sys.modules["__main__"].__doc__)
+    parser = Arguments()
+    parser.add_argument("--card", action="store_true", help="measure nothing")
+    given = parser.parse_args()
     folder = Path(os.environ.get("OUT") or here)
-    if "--card" not in sys.argv:
+    if not given.card:
         write(folder / file, columns, measure())
     return read(folder / file)
 

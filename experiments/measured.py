@@ -16,7 +16,7 @@ from mpx.render.card import compare_file, options
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
-from collecting import markdown, read  # noqa: E402
+from collecting import Arguments, markdown, read  # noqa: E402
 
 README = HERE.parent / "README.md"
 MARKS = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
@@ -28,6 +28,7 @@ FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
 
 def main() -> None:
+    Arguments().parse_args()
     text = README.read_text(encoding="utf-8")
     README.write_text(MARKS.sub(lambda found: found[1] + measured() + found[2], text), encoding="utf-8")
 

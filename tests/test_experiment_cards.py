@@ -2,6 +2,8 @@
 
 import csv
 import re
+from collections import Counter
+from statistics import median
 
 import documents
 import pytest
@@ -11,7 +13,7 @@ from experiment import EXPERIMENTS, script
 CARDS = [  # (script, its function from rows to text, table); the other cards are tests/render/test_card.py's, and test_worked_lstm.py's
     *((f"{name}/run.py", "card", "results.csv") for name in (
         "auto", "emulation_cost", "fp8", "intervals", "long_runs", "looks", "mask_speed", "masked_step", "numerics_cost", "scaling",
-        "speed_cpu", "study_time",
+        "speed_cpu", "startup", "study_time",
     )),
     *((f"{name}/collect.py", "card", "results.csv") for name in ("digits_2of4", "every_setting", "loss_scaling_pilot", "sparsity_pilot")),
     ("audit/run.py", "card", "operations.csv"),
@@ -36,6 +38,31 @@ def test_a_committed_card_is_what_its_table_says(path, function, table):
 
 def test_the_card_of_the_ceilings():
     assert script("ceilings/card.py").card() == text(EXPERIMENTS / "ceilings" / "README.md")
+
+
+def test_the_tables_of_permutation():
+    words = text(EXPERIMENTS / "permutation" / "README.md")
+    with open(EXPERIMENTS / "permutation" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for steps in (200, 1000, 6000):
+        rounds = [row for row in rows if row["setting"] == f"{steps} steps"]
+        kept, efficacy, seconds = (median(float(row[name]) for row in rounds) for name in ("kept_after", "efficacy", "seconds"))
+        cells = f"| {kept:.1f} | {100 * efficacy:.1f} % | {seconds:.2f} |"
+        assert re.search(rf"^\| mpx, {steps} steps.* {re.escape(cells)}$", words, re.MULTILINE)
+    models = [row for row in rows if not row["seed"]]
+    for row in models:
+        kept = f"| {float(row['kept_before']):.4f} | {float(row['kept_after']):.4f} |"
+        if row["part"] == "all":
+            change = f"{float(row['output_change']):.0e}" if row["output_change"] else "–"
+            assert f"| {row['subject']} | {row['setting']} {kept} {float(row['cpu_seconds']):.0f} | {change} |\n" in words
+        elif row["subject"] == "ResNet-50":
+            assert f" {kept} | |\n" in words
+    left = Counter()
+    for row in models:
+        for done, count in re.findall(r"(\d+) of (\d+) layers", row["part"]):
+            left[row["subject"].partition("-")[0]] += int(count) - int(done)
+    assert f"but {left['ResNeXt']} of ResNeXt's and {left['DPN']} of DPN's" in words
+    assert left.total() == left["ResNeXt"] + left["DPN"]
 
 
 def trainings():

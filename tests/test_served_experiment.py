@@ -56,11 +56,26 @@ def test_what_the_card_says_of_speed_is_what_the_rows_say():
         assert f"| {label} | {dense:,.0f} | {sparse:,.0f} ({sparse / dense:.2f}) |" in words
         for plan in ("int8 dense kernels", "int8 fastest kernels", "fp8 dense kernels"):
             assert plan not in found or f"| {found[plan]:,.0f} ({found[plan] / dense:.2f}) |" in words
+    ahead = rates["resnet50"]["bf16 own kernels"] / rates["resnet50"]["torchvision"]
+    assert f"`weights=auto` chooses that: {ahead:.2f} times torchvision's compiled one" in words
     with open(EXPERIMENTS / "served" / "cpu.csv", newline="") as file:
         times = [(found["format"], found["backend"], float(found["latency_ms_p50"])) for found in csv.DictReader(file)]
     eager = min(ms for fmt, backend, ms in times if backend == "eager")
     (int8,) = (ms for fmt, _, ms in times if fmt == "int8")
     assert f"INT8 {int8:.0f}. So INT8 is at least {eager / int8:.1f} times as fast as eager FP32" in words
+
+
+def test_what_the_card_says_of_the_speed_of_small_models_is_what_the_rows_say():
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
+        rates = {(r["task"], r["recipe"], r["format"]): float(r["samples_per_s"]) for r in csv.DictReader(file) if r["samples_per_s"]}
+
+    def slower(task, fmt):
+        return rates[task, "dense", "fp16"] / rates[task, "asp", fmt]
+
+    assert f"only BERT-small in INT8 is faster than dense FP16 ({1 / slower('bert_small_sst2', 'int8'):.2f} times" in words
+    assert "ResNet-18 is six times slower (five in INT8)" in words
+    assert [round(slower("resnet18_cifar10 (first call)", fmt)) for fmt in ("fp16", "int8")] == [6, 5]
 
 
 def test_what_the_pages_say_of_the_recipes_is_what_the_rows_say():

@@ -3,8 +3,10 @@
 import csv
 import os
 import re
+from statistics import median
 
 import pytest
+from documents import text
 from experiment import EXPERIMENTS, script
 from processes import Fork
 
@@ -161,6 +163,28 @@ def test_the_committed_tables_are_of_one_call_each():
         rows = [row for row in csv.DictReader(file) if not row["rejected"]]
     for section in {row["section"] for row in rows}:
         assert len({tuple(row[name] for name in ORIGIN if name != "time") for row in rows if row["section"] == section}) == 1, section
+
+
+def table(path):
+    with open(EXPERIMENTS / path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_what_the_card_says_beside_its_tables_is_what_rows_say():
+    words = " ".join(text(FOLDER / "README.md").split())
+    rates = {(row["model"], row["contender"]): float(row["samples_per_s"]) for row in table("scaling/results.csv") if row["gpus"] == "1"}
+    mine = {model: rates[model, "mpx"] / rates[model, "hand"] for model in ("resnet50", "resnet18", "bert_small", "lstm")}
+    beside = "ResNet-50 {resnet50:.2f}, ResNet-18 {resnet18:.2f}, BERT-small {bert_small:.2f}, LSTM {lstm:.2f}".format_map(mine)
+    assert f"against the loop tuned by hand on one GPU: {beside}." in words
+    whole = [row["note"] for row in table("speed/results.csv") if row["contender"] == "whole run" and not row["rejected"]]
+    spent = [dict(re.findall(r"(\w+) (\d+\.\d+)", note)) for note in whole]
+    lost = {part: f"{median(float(run[part]) for run in spent):.1f}" for part in ("warmup", "validation", "other", "end")}
+    assert f"records the graph ({lost['warmup']} s), in validation ({lost['validation']})" in words
+    assert f"between epochs ({lost['other']}), and in the last checkpoint ({lost['end']})" in words
+    runs = [row for row in table("auto/results.csv") if (row["steps"], row["cache"]) == ("30000", "empty")]
+    rates = {(row["model"], row["setting"]): float(row["samples_per_s"]) for row in runs}
+    left = [f"{rates[model, 'off'] / rates[model, 'default']:.2f}" for model in ("resnet18", "resnet50", "bert_small")]
+    assert "a compiled step takes {}, {} and {} times as long".format(*left) in words
 
 
 def test_made_up_images_have_the_sizes_of_fashion_mnist(tmp_path):

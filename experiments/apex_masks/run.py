@@ -4,7 +4,6 @@ $ python experiments/apex_masks/run.py --apex DIR --commit ID    # DIR: a checko
 $ python experiments/apex_masks/run.py --apex DIR --cpu          # a quick look without a GPU: apex's .cuda() does nothing
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from contextlib import nullcontext, redirect_stdout
@@ -17,7 +16,7 @@ from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import line, write
+from collecting import Arguments, line, write
 
 from mpx.compat import ASP
 from mpx.errors import UserError
@@ -148,7 +147,7 @@ Other requests to that version of apex, on two small layers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("--apex", type=Path, required=True)
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)

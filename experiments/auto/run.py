@@ -22,7 +22,7 @@ from queue import Queue
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
-from collecting import each_gpu, put_between, read, table  # noqa: E402
+from collecting import Arguments, each_gpu, put_between, read, some_of, table  # noqa: E402
 from front_door import choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -76,8 +76,8 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(ORDER), help=",".join(ORDER))
+    parser = Arguments()
+    parser.add_argument("--models", type=some_of(ORDER), default=list(ORDER), help=",".join(ORDER))
     parser.add_argument("--seconds", type=float, default=440, help="start no run after so many seconds")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--card", action="store_true", help="measure nothing")

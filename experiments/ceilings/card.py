@@ -14,7 +14,7 @@ from statistics import median
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 import collecting  # noqa: E402
-from collecting import ORIGIN, markdown, origin_of, write  # noqa: E402
+from collecting import ORIGIN, Arguments, markdown, origin_of, write  # noqa: E402
 
 TABLES = ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton", "formats")
 NARROW = ("fp16", "bf16", "fp8_e4m3", "int8")
@@ -261,6 +261,8 @@ def card() -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        take(Path(name))
+    parser = Arguments()
+    parser.add_argument("tables", type=Path, nargs="*")
+    for file in parser.parse_args().tables:
+        take(file)
     (HERE / "README.md").write_text(card())

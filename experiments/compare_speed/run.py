@@ -4,7 +4,6 @@ $ python experiments/compare_speed/run.py                           # writes res
 $ python experiments/compare_speed/run.py --runs 40 --groups 3    # a quick look; writes nothing
 """
 
-import argparse
 import json
 import os
 import platform
@@ -19,7 +18,7 @@ import matplotlib
 import scipy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import Arguments, write
 
 from mpx.measure.environment import environment
 from mpx.training.curves import CURVES, HEADER, TAGS
@@ -36,7 +35,7 @@ SETTINGS = [(precision, sparsity) for sparsity in ("dense", "2of4") for precisio
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--groups", type=int, nargs="+", default=GROUPS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -6,13 +6,18 @@ $ python experiments/emulation/golden.py FILE    # on a CUDA device
 import json
 import sys
 import warnings
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import file_to_write
 
 SIZES = {"bf16": (4, 3, 8, 16), "fp16": (3, 8, 16, 200), "tf32": (4, 3, 8, 16)}  # steps, batch, inputs, hidden
 
 
 def main() -> None:
+    file = file_to_write()
     from mpx.precision.modes import MODES
     from mpx.precision.switches import float32_matmuls
 
@@ -33,8 +38,7 @@ def main() -> None:
         values = {"out": out, "x": leaves[0].grad, "h": leaves[1].grad, "c": leaves[2].grad}
         values |= {name: parameter.grad for name, parameter in lstm.named_parameters()}
         found[fmt] = {"sizes": sizes} | {name: _few(value) for name, value in values.items()}
-    with open(sys.argv[1], "w") as file:
-        json.dump(found, file)
+    file.write_text(json.dumps(found))
 
 
 def _few(value: torch.Tensor) -> list[float]:

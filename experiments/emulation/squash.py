@@ -5,14 +5,19 @@ $ python experiments/emulation/squash.py FILE.csv
 
 import csv
 import sys
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import file_to_write
 
 PIECES = {-5: 2, -4: 2, -3: 4, -2: 4, -1: 4, 0: 8, 1: 16, 2: 8}  # per octave; one below, found by looking where a quadratic stops to fit
 POINTS = 1 << 19  # per octave: all that it tells apart
 
 
 def main() -> None:
+    path = file_to_write()
     code = 'template <typename T> T f(T x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }'
     tanh = torch.cuda.jiterator._create_jit_fn(code)
     rows = [(0.0, 0.0, 1.0, 0.0)]  # up to 2⁻⁸ the operand itself
@@ -26,7 +31,7 @@ def main() -> None:
             rows.append((xs[0].item(), c0, c1 / t[-1].item(), c2 / t[-1].item() ** 2))
     assert (tanh(torch.linspace(8, 100, 1000, device="cuda")) == 1).all()
     rows.append((8.0, 1.0, 0.0, 0.0))
-    with open(sys.argv[1], "w", newline="") as file:
+    with open(path, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("from", "c0", "c1", "c2"))
         writer.writerows([repr(value) for value in row] for row in rows)

@@ -5,8 +5,12 @@ $ python experiments/emulation/tf32_products.py FILE.csv    # on a CUDA device, 
 
 import csv
 import sys
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import file_to_write
 
 from mpx.precision.rounding import to_tf32
 from mpx.precision.switches import tf32_products
@@ -19,7 +23,7 @@ SHAPES = (  # m, n, k of [m, k] × [k, n]
 
 
 def main() -> None:
-    with open(sys.argv[1], "w", newline="") as file:
+    with open(file_to_write(), "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("m", "n", "k", "layout", "computed_in", "from_unrounded", "from_rounded"))
         for m, n, k in SHAPES:

@@ -7,7 +7,6 @@ $ python experiments/intervals/run.py --card        # README.md from results.csv
 --studies=N simulates fewer, --out=DIR writes elsewhere.
 """
 
-import argparse
 import csv
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import markdown, read
+from collecting import Arguments, markdown, read
 
 from mpx.compare.comparison import METRICS, TEST_SET
 from mpx.compare.population import Scatter, scatter
@@ -217,7 +216,7 @@ def _range(found: list[dict[str, str]], name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     parser.add_argument("cases", nargs="*", metavar="case", help=", ".join(CASES))
     parser.add_argument("--studies", type=int, default=10_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for results.csv and README.md")

@@ -6,7 +6,6 @@ $ python experiments/long_runs/run.py --minutes=45   # what is done by then
 $ python experiments/long_runs/run.py --card         # README.md from the committed results.csv
 """
 
-import argparse
 import math
 import os
 import platform
@@ -21,7 +20,7 @@ from pathlib import Path
 from statistics import linear_regression
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import ORIGIN, markdown, read, said, write
+from collecting import ORIGIN, Arguments, markdown, read, said, write
 
 HERE = Path(__file__).parent
 STEPS, JOBS, SKIPPED, SAMPLES = 100_000, 100, 1_000, 100
@@ -183,11 +182,13 @@ def card(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--card", action="store_true")
     asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"{min(unknown)} is not one of {', '.join(PARTS)}")
     if not asked.card:
         parts = asked.parts or list(PARTS)
         kept = [dict.fromkeys(ORIGIN, "") | row for row in read(HERE / "results.csv") if part_of(row["process"]) not in parts]

@@ -2,6 +2,7 @@
 # What is loss scaling for? ResNet-18 on Fashion-MNIST, three seeds in five settings, several at once on one GPU (accuracy only).
 # Usage, from the repository: experiments/loss_scaling_pilot/run.sh DATA_DIR    (about 8 minutes on one H200)
 set -euo pipefail
+. "$(dirname "$0")/../usage.sh"
 export MPX_DATA=$1
 export OMP_NUM_THREADS=2
 common="study=loss_scaling_pilot task=resnet18_fashion_mnist trainer.max_epochs=${EPOCHS:-10} seed=0,1,2 trainer.progress=off if_exists=auto"

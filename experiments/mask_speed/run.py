@@ -7,7 +7,6 @@ $ python experiments/mask_speed/run.py --out DIR        # writes into DIR, for a
 $ python experiments/mask_speed/run.py --card           # README.md from the committed results.csv
 """
 
-import argparse
 import importlib.util
 import random
 import statistics
@@ -24,7 +23,7 @@ from mpx.sparsity.tiles import Tiles
 from mpx.sparsity.unstructured import Unstructured
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import markdown, measured
+from collecting import Arguments, markdown, read, write
 
 HERE = Path(__file__).parent
 ROUNDS, BUDGET_S = 5, 0.3
@@ -163,7 +162,7 @@ def measure_all(layers: int, apex: Path | None) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("--apex", type=Path)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--out", type=Path, default=HERE, help="where results.csv and README.md are written")
@@ -173,7 +172,9 @@ def main() -> None:
         print(card(measure_all(options.layers, options.apex)))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    text = card(measured(options.out, COLUMNS, lambda: measure_all(12, options.apex)))
+    if not options.card:
+        write(options.out / "results.csv", COLUMNS, measure_all(12, options.apex))
+    text = card(read(options.out / "results.csv"))
     print(text)
     (options.out / "README.md").write_text(text)
 

@@ -4,7 +4,6 @@ $ python experiments/masked_step/run.py           # writes results.csv and READM
 $ python experiments/masked_step/run.py --tiny    # a quick look at a tiny batch; writes nothing
 """
 
-import argparse
 import random
 import statistics
 import sys
@@ -16,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from torch.nn.functional import cross_entropy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import markdown, write
+from collecting import Arguments, markdown, write
 
 from mpx.measure.environment import environment
 from mpx.measure.timing import elapsed
@@ -121,7 +120,7 @@ def card(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("--tiny", action="store_true")
     tiny = parser.parse_args().tiny
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

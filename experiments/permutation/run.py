@@ -18,7 +18,7 @@ from torchvision.models import get_model
 from transformers import BertConfig, BertForSequenceClassification
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import markdown, write
+from collecting import Arguments, markdown, write
 
 from mpx.models.resnet import CifarResNet
 from mpx.sparsity.permutation import efficacy, permute_model, search
@@ -125,6 +125,7 @@ def medians(rows: list[dict]) -> list[dict]:
 
 
 def main() -> None:
+    Arguments().parse_args()
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     matrix = matrix_rows()

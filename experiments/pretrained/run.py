@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import finished
+from collecting import Arguments, finished
 
 from mpx.render.card import update_card
 
@@ -34,7 +34,7 @@ WHOLE += ["trainer.max_epochs=3"]
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("more", nargs="*", metavar="KEY=VALUE", help="further words of mpx.train")

@@ -28,7 +28,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from collecting import each_gpu, markdown, read, table  # noqa: E402
+from collecting import Arguments, each_gpu, markdown, read, table  # noqa: E402
 
 PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
     "unet": ("UNet", "images", 64, 150, ["width=4"]),
@@ -85,7 +85,7 @@ def measure(way: str, *call: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--project", nargs="+", choices=PROJECTS, default=list(PROJECTS))
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import line, put_between, read, spread
+from collecting import Arguments, line, put_between, read, spread
 
 FOLDER = Path(__file__).parent
 MARK, END = "<!-- measured -->", "<!-- end of measured -->"
@@ -30,6 +30,7 @@ def tables(rows: list[dict[str, str]]) -> str:
 
 
 def main() -> None:
+    Arguments().parse_args()
     put_between(MARK, END, tables(read(FOLDER / "results.csv")), FOLDER / "README.md")
 
 

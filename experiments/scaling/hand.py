@@ -4,7 +4,6 @@ Prints one line of JSON: samples/s of all GPUs together, and the milliseconds th
 Recipe: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
 """
 
-import argparse
 import json
 import os
 import sys
@@ -17,7 +16,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+from collecting import Arguments
 from hand import COMPILED, batches, build, optimizer_of
 from setups import MODELS, setup
 
@@ -25,7 +26,7 @@ WARMUP = 12  # DDP times itself in its first ten steps
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Arguments()
     parser.add_argument("--model", choices=MODELS)
     here = setup(parser.parse_args().model, "amp_bf16", tiny=False)
     rank = int(os.environ["LOCAL_RANK"])

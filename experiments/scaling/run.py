@@ -22,7 +22,7 @@ from queue import Queue
 HERE = Path(__file__).parent
 SPEED = HERE.parent / "speed"
 sys.path[:0] = [str(SPEED), str(HERE.parent)]
-from collecting import each_gpu, read, table  # noqa: E402
+from collecting import Arguments, each_gpu, read, some_of, table  # noqa: E402
 from front_door import WARMUP, choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -88,10 +88,10 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(ORDER), help=",".join(ORDER))
-    parser.add_argument("--contenders", type=lambda text: text.split(","), default=["mpx", "hand"])
-    parser.add_argument("--gpus", type=lambda text: [int(number) for number in text.split(",")], default=[1, 2])
+    parser = Arguments()
+    parser.add_argument("--models", type=some_of(ORDER), default=list(ORDER), help=",".join(ORDER))
+    parser.add_argument("--contenders", type=some_of(CONTENDERS), default=["mpx", "hand"])
+    parser.add_argument("--gpus", type=some_of((1, 2)), default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--card", action="store_true", help="measure nothing")

@@ -27,7 +27,7 @@ from threading import Lock
 from accuracy_card import update_card
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import ORIGIN, origin_of, read
+from collecting import ORIGIN, Arguments, origin_of, read
 
 from mpx.csv_file import to_text
 from mpx.settings.reachable import no_gpu
@@ -232,7 +232,7 @@ def trained(record: dict) -> dict:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     parser.add_argument("--tasks", nargs="+", choices=EPOCHS, default=list(EPOCHS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--jobs", type=int, default=4, help="commands side by side")

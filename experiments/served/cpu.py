@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import Arguments, write
 
 from mpx.deploy.backends import Callers
 from mpx.deploy.measure import latency, relative_error
@@ -28,6 +28,7 @@ SPEC = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)
 
 @torch.no_grad()
 def main() -> None:
+    Arguments().parse_args()
     torch.manual_seed(0)
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "model" / "bert_small.yaml")) | {"pool": "mean"}
     model = build(settings, SPEC).eval().requires_grad_(False)

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import Arguments, write
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate
@@ -47,8 +47,14 @@ MODELS = {
 }
 
 
-def main(names: list[str]) -> None:
-    write(HERE / "speed.csv", COLUMNS, rows(names))
+def main() -> None:
+    parser = Arguments()
+    parser.add_argument("models", nargs="+", metavar="MODEL:FORMATS", help=f"models: {', '.join(MODELS)}")
+    models = parser.parse_args().models
+    for word in models:
+        if word.partition(":")[0] not in MODELS or not word.partition(":")[2]:
+            parser.error(f"{word} must be a model and formats, as bert_base:bf16,int8. The models are {', '.join(MODELS)}")
+    write(HERE / "speed.csv", COLUMNS, rows(models))
 
 
 def rows(names: list[str]) -> Iterator[dict]:
@@ -151,4 +157,4 @@ def pruned(model: nn.Module) -> nn.Module:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

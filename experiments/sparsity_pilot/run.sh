@@ -3,6 +3,7 @@
 # Usage, from the repository: experiments/sparsity_pilot/run.sh DATA_DIR
 # EPOCHS (30): of every run, dense phase included. JOBS (3): at once in each sweep. A second start continues what was cut off.
 set -euo pipefail
+. "$(dirname "$0")/../usage.sh"
 export MPX_DATA=$1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export TORCHINDUCTOR_COMPILE_THREADS=1 # sr_ste compiles one kernel in every run

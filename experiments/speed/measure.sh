@@ -3,6 +3,7 @@
 # $ OUT=/tmp/speed experiments/speed/measure.sh       # or with 300 behind it: to start no measurement after so many seconds
 # $ python experiments/speed/run.py --card /tmp/speed/speed*.csv && python experiments/ceilings/card.py /tmp/speed/lstm.json
 set -u
+. "$(dirname "$0")/../usage.sh"
 cd "$(dirname "$0")/../.."
 export PYTHONPATH=$PWD:${PYTHONPATH:-} PYTHONUNBUFFERED=1
 OUT=${OUT:-$(mktemp -d)} LIMIT=${1:-440} BEGUN=$SECONDS

@@ -25,7 +25,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # behind this folder, whose card.py is another
-from collecting import table  # noqa: E402
+from collecting import Arguments, some_of, table  # noqa: E402
 from front_door import WAYS, Mpx  # noqa: E402
 from setups import MODELS, Setup, device, setup  # noqa: E402
 
@@ -196,10 +196,11 @@ def measure_all(args: argparse.Namespace, path: Path) -> None:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = {"sections": SECTIONS, "models": MODELS, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
-    for name, default in names.items():
-        parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default), help=",".join(default))
+    parser = Arguments()
+    names = {"models": MODELS, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
+    parser.add_argument("--sections", type=some_of(MAKERS), default=list(SECTIONS), help=",".join(MAKERS))
+    for name, allowed in names.items():
+        parser.add_argument(f"--{name}", type=some_of(allowed), default=list(allowed), help=",".join(allowed))
     parser.add_argument("--contenders", type=lambda text: text.split(","), help="only these, as mpx,hand; else all of a section")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")

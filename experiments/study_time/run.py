@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import put_between, read, table, write
+from collecting import Arguments, put_between, read, table, write
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
@@ -52,7 +52,7 @@ STUDY = """## {study}
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Arguments()
     parser.add_argument("--tasks", default="lstm_digits,resnet20_digits")
     parser.add_argument("--precisions", default="fp32,tf32,amp,amp_bf16")
     parser.add_argument("--seeds", type=int, default=5)

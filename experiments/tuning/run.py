@@ -19,7 +19,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import finished
+from collecting import Arguments, finished
 
 from mpx.compare.aggregate import compare
 from mpx.compare.comparison import Row, Run
@@ -90,11 +90,14 @@ is, because every committed result was measured with it.
 
 
 def main() -> None:
-    tasks = [word for word in sys.argv[1:] if "=" not in word]
+    parser = Arguments()
+    parser.add_argument("words", nargs="*", metavar="TASK or KEY=VALUE")
+    words = parser.parse_args().words
+    tasks, more = ([word for word in words if ("=" in word) == setting] for setting in (False, True))
     if unknown := set(tasks) - set(GRIDS):
-        sys.exit(f"error: {min(unknown)} has no grid here. Use {', '.join(GRIDS)}.")
+        parser.error(f"{min(unknown)} has no grid here. Use {', '.join(GRIDS)}")
     for task in tasks:
-        keep(task, runs_of(task, [word for word in sys.argv[1:] if "=" in word]), HERE / "results.csv")
+        keep(task, runs_of(task, more), HERE / "results.csv")
     (HERE / "README.md").write_text(card(read_results(HERE / "results.csv")))
 
 

@@ -12,7 +12,7 @@ import torch
 import worked_example as example
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import markdown
+from collecting import Arguments, markdown
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.rounding import ROUND
@@ -119,6 +119,7 @@ def card(rows: list[dict]) -> str:
 
 
 def main() -> None:
+    Arguments().parse_args()
     rows = results()
     with open(HERE / "results.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -25,7 +25,7 @@ def prepare_compiler() -> None:
     """Keep its cache apart for CPUs with other instructions, and silence what it says and a user can do nothing about.
 
     The cache's key lacks the instructions. Code for a CPU with AVX-512 is then reused on one with AVX2, where it leaves out half of the
-    values without an error (torch 2.14).
+    values without an error (torch 2.11 and 2.14).
     """
     if (instructions := torch.backends.cpu.get_cpu_capability()) not in config.cache_key_tag:
         config.cache_key_tag += instructions

@@ -114,20 +114,28 @@ class Callers:
 
     def __init__(self, fmt: str, device: torch.device, kind: str, batches: Callable[[], Iterable[Tensor]]):
         self.fmt, self.device, self.kind, self.batches = fmt, device, kind, batches
-        self._onnx: OnnxModel | None = None
+        self._onnx: OnnxModel | RuntimeError | None = None
 
     def __call__(self, model: nn.Module, backend: str) -> Callable[[Tensor], Tensor]:
         return self.onnx_model(model) if backend == "onnx" else Served(model, backend, self.device)
 
     def onnx_model(self, model: nn.Module) -> OnnxModel:
-        """One file for all batch sizes. model: the same at each call."""
+        """One file for all batch sizes; a model that has none is tried once for all of them, too. model: the same at each call."""
         if self._onnx is None:
-            x = next(iter(self.batches()))
-            content = onnx.exported(model, x.repeat_interleave(2, dim=0)[:2])  # a single sample would fix the batch size to 1
-            if self.fmt == "int8":
-                content = onnx.quantised(content, self.batches, static=self.kind == "image")
-            self._onnx = OnnxModel(content)
+            try:
+                self._onnx = self._made(model)
+            except RuntimeError as error:
+                self._onnx = error
+        if isinstance(self._onnx, RuntimeError):
+            raise self._onnx
         return self._onnx
+
+    def _made(self, model: nn.Module) -> OnnxModel:
+        x = next(iter(self.batches()))
+        content = onnx.exported(model, x.repeat_interleave(2, dim=0)[:2])  # a single sample would fix the batch size to 1
+        if self.fmt == "int8":
+            content = onnx.quantised(content, self.batches, static=self.kind == "image")
+        return OnnxModel(content)
 
 
 class Served:

@@ -78,10 +78,7 @@ def serve(
                     files["safetensors"] = _weights(as_trained, prepared, choice, format, mode, record)
     except RuntimeError as error:
         if gpu_is_lost():
-            raise UserError(
-                f"the GPU: a library's kernel failed ({one_line(error)}), and this process cannot use the GPU any more. Start the command "
-                f"again; weights=dense leaves out the kernels of cuSPARSELt."
-            ) from error
+            raise gpu_lost(error, weights) from error
         if not out_of_memory(error):
             raise
         raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Use less.") from error
@@ -91,6 +88,12 @@ def serve(
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
     return asked | measured | {"finetune": prepared.tuned, "exports": exports} | where
+
+
+def gpu_lost(error: RuntimeError, weights: str) -> UserError:
+    less = "; weights=dense leaves out the kernels of cuSPARSELt" if weights != "dense" and algorithms.used() else ""
+    said = f"a library's kernel failed ({one_line(error)}), and this process cannot use the GPU any more"
+    return UserError(f"the GPU: {said}. Start the command again{less}.")
 
 
 @dataclass(frozen=True)

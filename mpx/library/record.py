@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from mpx.errors import Diverged, UserError
 from mpx.library.parts import Newest, find, look, metrics_of, parts_of, refuse_missing
 from mpx.measure.batches import samples_in
-from mpx.measure.environment import environment
+from mpx.measure.environment import environment, host_id, host_of_all
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
@@ -99,10 +99,11 @@ class Record(Callback):
         reset_peak(device)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        host = host_of_all(host_id())
         if trainer.is_global_zero:
             self.folder = self._run.claim(None if self._continued is None else Path(self._continued))
             self._continued = None  # another Trainer's run is another one
-            self._run.begin(environment())
+            self._run.begin(environment() | {"host": host})
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._batch_size is None:
@@ -165,7 +166,8 @@ class Record(Callback):
         record = self._run.record
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         record["config"]["data"]["batch_size"] = self._batch_size
-        record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
+        devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
+        record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
         unpruned = _unpruned(trainer) if exception is None else None
         status, line = ("failed", unpruned) if unpruned is not None else self._ending(trainer, exception)
         self._run.write(status, line)

@@ -19,6 +19,7 @@ from mpx.machine import memory_bytes, usable_cores
 from mpx.measure.devices import devices
 from mpx.measure.memory import GIB
 from mpx.printing import in_notebook
+from mpx.processes import from_all
 from mpx.version import git
 
 STARTED = datetime.now(UTC)
@@ -50,6 +51,19 @@ def command() -> str | None:
     return shlex.join(["python", *program, *sys.argv[1:]])
 
 
+def host_id() -> str | None:
+    """Tells hosts of one kind apart without naming them: a hash of what Linux draws at random when it starts."""
+    try:
+        return hashlib.sha256(BOOT.read_bytes()).hexdigest()[:6]
+    except OSError:
+        return None
+
+
+def host_of_all(mine: str | None) -> str | None:
+    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of this process, if known."""
+    return "-".join(sorted(set(filter(None, from_all(mine))))) or None
+
+
 def _known(name: str, value: Any, reason: str) -> dict[str, Any]:
     return {name: value} if value is not None else {name: None, f"{name}_reason": reason}
 
@@ -68,18 +82,10 @@ def _cudnn() -> int | None:
 def _host() -> dict[str, Any]:
     host = {"os": f"{platform.system()} {platform.release()}"}
     host |= _known("cpu", _cpu_model(), "the operating system does not tell")
-    host |= _known("host", _host_id(), "the operating system does not tell")
+    host |= _known("host", host_id(), "the operating system does not tell")
     host |= {"cores": usable_cores(), "threads": torch.get_num_threads()}
     ram = memory_bytes()
     return host | _known("ram_gib", None if ram is None else ram / GIB, "the operating system does not tell")
-
-
-def _host_id() -> str | None:
-    """Tells hosts of one kind apart without naming them: a hash of what Linux draws at random when it starts."""
-    try:
-        return hashlib.sha256(BOOT.read_bytes()).hexdigest()[:6]
-    except OSError:
-        return None
 
 
 def _cpu_model() -> str | None:

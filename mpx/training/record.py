@@ -9,12 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.channels import measures_beside_others
 from mpx.errors import UserError
 from mpx.library.parts import precision_part, sparsity_part, speed_part
+from mpx.measure.environment import host_of_all
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
-from mpx.processes import from_all
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
@@ -62,11 +62,6 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         record["sparsity"] = DENSE | {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
     else:
         record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
-
-
-def host_of_all(mine: str | None) -> str | None:
-    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of this process, if known."""
-    return "-".join(sorted(set(filter(None, from_all(mine))))) or None
 
 
 def test_set(run: Run) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from mpx.deploy import backends, onnx
+from mpx.deploy.choose import choose
 from mpx.errors import UserError
 
 CPU = torch.device("cpu")
@@ -115,15 +116,25 @@ def test_int8_of_an_lstm(static):
         assert np.array_equal(np.sort(recurrent, axis=None), np.sort(trained.numpy(), axis=None))
 
 
-def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
-    class Branches(nn.Module):
-        def forward(self, x):
-            return x + 1 if x.sum() > 0 else x - 1
+class Branches(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1
 
+
+def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
     with pytest.raises(RuntimeError):
         onnx.exported(Branches(), torch.randn(2, 3))
     with pytest.raises(RuntimeError):
         onnx.OnnxModel(b"no graph")
+
+
+def test_a_graph_that_cannot_be_exported_is_tried_once_for_all_batch_sizes():
+    exports = []
+    callers = backends.Callers("fp32", CPU, "image", lambda: iter([exports.append("begun") or torch.randn(2, 3)]))
+    for size in (8, 1):
+        chosen = choose(Branches(), torch.randn(size, 3), "fp32", "dense", ["eager", "onnx"], callers, {}, lambda part: None)
+        assert (chosen.backend, list(chosen.refused)) == ("eager", ["onnx"])
+    assert exports == ["begun"]
 
 
 def test_a_graph_of_one_batch_size_is_a_runtime_error_at_others():

@@ -82,7 +82,8 @@ def test_the_mark_says_how_to_compare(question):
 def test_the_script(question):
     there = question.parent / "experiments"
     shutil.copytree(question, there / "question")
-    shutil.copy(ROOT / "experiments" / "card.py", there)
+    for file in ("card.py", "collecting.py"):
+        shutil.copy(ROOT / "experiments" / file, there)
     done = subprocess.run([sys.executable, there / "card.py", "question", "other"], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 2
     assert done.stdout == f"{there}/question/README.md: results of 6 plots\n"

@@ -5,8 +5,8 @@ import json
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import get_class
 from refused import assert_refused
 from started import start
 
@@ -20,9 +20,9 @@ TINY = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=
 
 def jobs(experiment, *given):
     """The overrides of each job, as Hydra's sweeper expands grid and command line."""
-    params = compose("train", [f"experiment={experiment}"], return_hydra_config=True).hydra.sweeper.params
-    overrides = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()] + list(given))
-    (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+    sweeper = compose("train", [f"experiment={experiment}"], return_hydra_config=True).hydra.sweeper
+    overrides = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in sweeper.params.items()] + list(given))
+    (batch,) = get_class(sweeper._target_).split_arguments(overrides, max_batch_size=None)
     return batch
 
 

@@ -13,7 +13,7 @@ from refused import assert_refused
 
 from mpx.errors import UserError
 from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch, refuse_sweep
-from mpx.training import record as recording
+from mpx.measure import environment
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
 STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "sparsity.permute=true", "optimizer=sgd"]
@@ -70,10 +70,10 @@ def result(folder, study="default"):
 
 def test_a_run_on_several_hosts_is_known_by_all_of_them(monkeypatch):
     """Whichever of them is the first."""
-    monkeypatch.setattr(recording, "from_all", lambda mine: [mine, "aaaaaa", "bbbbbb", None])
-    assert {recording.host_of_all(mine) for mine in ("aaaaaa", "bbbbbb")} == {"aaaaaa-bbbbbb"}
-    monkeypatch.setattr(recording, "from_all", lambda mine: [mine, mine])
-    assert [recording.host_of_all(mine) for mine in ("aaaaaa", None)] == ["aaaaaa", None]
+    monkeypatch.setattr(environment, "from_all", lambda mine: [mine, "aaaaaa", "bbbbbb", None])
+    assert {environment.host_of_all(mine) for mine in ("aaaaaa", "bbbbbb")} == {"aaaaaa-bbbbbb"}
+    monkeypatch.setattr(environment, "from_all", lambda mine: [mine, mine])
+    assert [environment.host_of_all(mine) for mine in ("aaaaaa", None)] == ["aaaaaa", None]
 
 
 @pytest.mark.slow
