@@ -32,5 +32,14 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
+def causes(error: BaseException | None) -> list[BaseException]:
+    """The error, the one that led to it, and so on."""
+    found = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
 class Diverged(RuntimeError):
     """Training produced an infinite or NaN loss. Its text says when, and what to try."""

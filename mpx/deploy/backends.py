@@ -12,7 +12,7 @@ from mpx.deploy import onnx
 from mpx.deploy.onnx import OnnxModel
 from mpx.errors import UserError, one_line
 from mpx.machine import builds_kernels
-from mpx.measure.memory import reset_peak
+from mpx.measure.memory import out_of_memory, reset_peak
 from mpx.private.torch_modules import compiler_errors
 from mpx.settings.extras import install
 
@@ -36,11 +36,6 @@ SLOW = ("autotune", "tensorrt")  # they take minutes
 ONNX_FORMATS = ("fp32", "int8")
 TENSORRT_FORMATS = ("tf32", "fp16", "bf16")  # it multiplies FP32 in TF32
 WARMUP = 3  # calls before a recording, to load, compile and choose kernels
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """A CPU's allocator has no error class of its own."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def gpu_is_lost() -> bool:

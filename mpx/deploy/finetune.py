@@ -23,13 +23,13 @@ from torch.nn.utils import parametrize
 from torch.optim.lr_scheduler import LinearLR
 
 from mpx.data.loaders import TrainLoader
-from mpx.deploy.backends import out_of_memory
 from mpx.deploy.build import Trained, in_format
 from mpx.deploy.kernels import Kernel, dense_kernels
 from mpx.deploy.measure import Samples, finite
 from mpx.deploy.products import Fp8, Quantised
 from mpx.deploy.recurrent import apart
 from mpx.errors import UserError
+from mpx.measure.memory import out_of_memory
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls

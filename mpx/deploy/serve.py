@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.attention import layer_by_layer, split
-from mpx.deploy.backends import Callers, backends, gpu_is_lost, out_of_memory
+from mpx.deploy.backends import Callers, backends, gpu_is_lost
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
@@ -29,7 +29,7 @@ from mpx.deploy.recurrent import apart, projections
 from mpx.errors import UserError, one_line
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
-from mpx.measure.memory import GIB, peak_memory, reset_peak
+from mpx.measure.memory import GIB, out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls

@@ -1,4 +1,5 @@
-"""The peak memory of this process: on the device, as PyTorch's allocator counts it, and on the host. 1 GiB = 2^30 bytes."""
+"""The peak memory of this process, on the device, as PyTorch's allocator counts it, and on the host; and memory that ran out. 1 GiB = 2^30
+bytes."""
 
 import resource
 import sys
@@ -6,7 +7,10 @@ from pathlib import Path
 
 import torch
 
+from mpx.errors import causes
+
 GIB = 2**30
+NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in texts of errors that have no class of their own
 
 
 def reset_peak(device: torch.device) -> None:
@@ -29,6 +33,16 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
         "peak_allocated_gib": torch.cuda.max_memory_allocated(device) / GIB,
         "peak_reserved_gib": torch.cuda.max_memory_reserved(device) / GIB,
     } | host
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a device or the host. A compiler's error has the text of the one that it wraps."""
+
+    def says_so(error: BaseException) -> bool:
+        known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY))
+
+    return any(map(says_so, causes(error)))
 
 
 def held_by_others() -> tuple[float, float]:

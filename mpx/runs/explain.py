@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
-from mpx.errors import DISK_FULL, Diverged, UserError
-from mpx.measure.memory import held_by_others
+from mpx.errors import DISK_FULL, Diverged, UserError, causes
+from mpx.measure.memory import held_by_others, out_of_memory
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
 
@@ -17,7 +17,7 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     """Returns the line to show for `error`, or None for a bug, whose traceback the user should see."""
     if isinstance(error, (UserError, Diverged)):
         return str(error)
-    if _out_of_memory(error):
+    if out_of_memory(error):
         batch = f"data.batch_size={cfg.data.batch_size}" if "data" in cfg else "this batch size"  # a project's data have their own key
         return (
             f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective batch), use precision=amp or "
@@ -50,21 +50,5 @@ def _crowded() -> str:
     return f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer at once."
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    found = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    words = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return any(
-        isinstance(e, (torch.OutOfMemoryError, MemoryError)) or (isinstance(e, RuntimeError) and any(word in str(e) for word in words))
-        for e in _chain(error)
-    )
-
-
 def _disk_full(error: BaseException) -> bool:
-    return any(isinstance(e, OSError) and e.errno in DISK_FULL for e in _chain(error))
+    return any(isinstance(e, OSError) and e.errno in DISK_FULL for e in causes(error))

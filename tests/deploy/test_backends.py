@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch._inductor.exc import InductorError
 
 from mpx.data import load
-from mpx.deploy.backends import Served, gpu_is_lost, out_of_memory, reason_of
+from mpx.deploy.backends import Served, gpu_is_lost, reason_of
 from mpx.deploy.build import Trained, cast, in_format
 from mpx.deploy.measure import latency, relative_error
 from mpx.models import build
@@ -92,10 +93,11 @@ def test_an_error_that_is_not_finite_is_unknown(values):
 def test_memory_that_a_cpu_does_not_have_is_no_backends_fault():
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**48)
-    assert out_of_memory(error.value)
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         reason_of(error.value)
-    assert not out_of_memory(RuntimeError("mat1 and mat2 must have the same dtype"))
+    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+        reason_of(InductorError(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), None))
+    assert reason_of(RuntimeError("mat1 and mat2 must have the same dtype")) == "mat1 and mat2 must have the same dtype"
 
 
 def test_a_lost_gpu_is_no_backends_fault(monkeypatch):
