@@ -33,12 +33,19 @@ class Lstm(nn.Module):
         self.train(plain.training)
 
     def leave_cudnns_memory(self) -> None:
-        """Copy the parameters and the biases of products, which cuDNN keeps in one piece of memory with the replaced weights."""
+        """Copy what cuDNN keeps in one piece of memory with the replaced weights: the parameters, and the biases of products."""
+        pieces = {parameter.untyped_storage().data_ptr() for parameter in self.parameters(recurse=False)}
+
+        def within(tensor: Tensor) -> bool:
+            return tensor.untyped_storage().data_ptr() in pieces
+
         for layer in self.modules():
             for name, parameter in list(layer.named_parameters(recurse=False)):
-                setattr(layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+                if within(parameter):
+                    setattr(layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
             for name, buffer in list(layer.named_buffers(recurse=False)):
-                setattr(layer, name, buffer.clone())
+                if within(buffer):
+                    setattr(layer, name, buffer.clone())
 
     def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """x: [B, T, in] or, without batch_first, [T, B, in]. hx, and the last states: [layers · directions, B, hidden] each."""

@@ -1,6 +1,5 @@
 """Serve one run in one format: build the model, choose how to serve it, measure its speed, evaluate it on the test set."""
 
-import io
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -209,9 +208,9 @@ def _size_and_quantised(model: nn.Module, choice: Choice, callers: Callers) -> d
     if choice.backend == "onnx":
         content = callers.onnx_model(model).content
         return {"weights_gib": len(content) / GIB, "quantised_layers": onnx.quantised_nodes(content)}
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    return {"weights_gib": file.tell() / GIB, "quantised_layers": [name for name, kernel in choice.kernels.items() if kernel.quantised]}
+    apart = {tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}  # tied weights count once
+    quantised = [name for name, kernel in choice.kernels.items() if kernel.quantised]
+    return {"weights_gib": sum(apart.values()) / GIB, "quantised_layers": quantised}
 
 
 def _weights(as_trained: Trained, prepared: Prepared, choice: Choice, fmt: str, mode: Mode, record: dict[str, Any]) -> File:

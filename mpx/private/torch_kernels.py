@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 from torch.utils._triton import has_triton
 
 __all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
-BEHIND, ROW_BEHIND = 1 << 16, 16  # bytes behind a packed 2:4 weight: at least, and for each row
+BEHIND, ROW_BEHIND = 4096, 16  # bytes behind a packed 2:4 weight: at least, and for each row; twice what was seen to be read
 
 
 def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool, bias: Tensor | None = None) -> Tensor:

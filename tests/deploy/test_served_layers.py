@@ -12,7 +12,7 @@ from mpx.deploy import calibrate, choose, kernel_times, products, recurrent, ser
 from mpx.deploy.backends import Callers
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
-from mpx.deploy.layers import Rows
+from mpx.deploy.layers import LinearRows, Rows
 from mpx.deploy.products import EPILOGUES
 from mpx.errors import UserError
 from mpx.sparsity.kernels import unsupported_layer
@@ -309,7 +309,7 @@ def test_projections_of_an_lstm_are_layers(times, fmt):
 
 
 def test_the_size_of_an_lstm_is_that_of_what_serves_it(times):
-    """cuDNN's parameters lie in one piece of memory, which a file of one of them holds whole."""
+    """cuDNN's parameters lie in one piece of memory."""
     model = Recurrent().eval()
     plain = list(model.lstm.parameters())
     for parameter, part in zip(plain, torch.cat([one.flatten() for one in plain]).split([one.numel() for one in plain]), strict=True):
@@ -317,8 +317,25 @@ def test_the_size_of_an_lstm_is_that_of_what_serves_it(times):
     made = kernel_times.with_kernels(model, dict.fromkeys(PROJECTIONS, Kernel("int8")), {})
     values = sum(parameter.nbytes for parameter in made.state_dict().values())
     size = serve._size_and_quantised(made, choose.Choice("eager", {}, [], {}, {}), None)["weights_gib"] * 2**30
-    assert values < size < values + 16384
+    assert size == values
     assert model.lstm.weight_hh_l0 is plain[1]
+
+
+def test_an_lstm_leaves_cudnns_memory_and_keeps_what_lies_elsewhere():
+    """A copy of a packed weight would lose the memory behind it."""
+    plain = nn.LSTM(8, 4, 1)
+    memory = torch.cat([one.detach().flatten() for one in plain.parameters()])
+    for parameter, part in zip(plain.parameters(), memory.split([one.numel() for one in plain.parameters()]), strict=True):
+        parameter.data = part.view_as(parameter)
+    layer = recurrent.Lstm(plain)
+    packed = torch.zeros(1000)[:128].view(16, 8)
+    layer.weight_ih_l0 = LinearRows(products.Product(packed, plain.bias_ih_l0.detach()))
+    layer.leave_cudnns_memory()
+    assert layer.weight_ih_l0.product.weight is packed
+    bias = layer.weight_ih_l0.product.bias
+    assert torch.equal(bias, plain.bias_ih_l0)
+    for tensor in (bias, layer.weight_hh_l0, layer.bias_hh_l0):
+        assert tensor.untyped_storage().data_ptr() != memory.untyped_storage().data_ptr()
 
 
 def test_which_layers_are_said_to_be_sparse_and_quantised():
