@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mpx.runs.folder import read_result
-from mpx.training.curves import CURVES, EVENTS, ROW, TAGS, rows
+from mpx.training.curves import CURVES, ROW, TAGS, rows
 
 SCALE = "numerics/loss_scale"
 POINTS = 200  # points per curve: more than a plot's width can show
@@ -29,14 +29,9 @@ class Band:
 
 
 def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
-    """At most `points` values of each tag in TAGS, as the run in `folder` logged them.
-
-    Runs of older versions of mpx have no curves.csv. TensorBoard's loader then reads their events, which takes far longer.
-    """
-    path = folder / CURVES
-    logged = _of_file(path) if path.is_file() else _of_events(folder)
+    """At most `points` values of each tag in TAGS, as the run in `folder` logged them."""
     curves = {}
-    for tag, found in logged.items():
+    for tag, found in _logged(folder / CURVES).items():
         kept = _last_written(found)
         steps, values = zip(*(kept[i] for i in spaced(len(kept), points)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
@@ -62,23 +57,13 @@ def _scale_at_ends(folder: Path) -> tuple[Point, Point] | None:
     return (0, found[2]), (int(found[0] + found[1]), found[3])
 
 
-def _of_file(path: Path) -> dict[str, list[Point]]:
-    """Tag -> its (step, value) pairs, the values still as text, since thinning drops most of a long curve."""
+def _logged(path: Path) -> dict[str, list[Point]]:
+    """Tag -> its (step, value) pairs, the values still as text, since thinning drops most of a long curve. Empty if there is no file."""
     found: dict[str, list[Point]] = defaultdict(list)
-    for row in rows(path):
+    for row in rows(path) if path.is_file() else ():
         if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
             found[point[1]].append((int(point[2]), point[3]))
     return found
-
-
-def _of_events(folder: Path) -> dict[str, list[Point]]:
-    """Tag -> its (step, value) pairs."""
-    if not any(folder.glob(EVENTS)):
-        return {}
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1}, purge_orphaned_data=False).Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in TAGS if tag in events.Tags()["scalars"]}
 
 
 def _last_written(points: Iterable[Point]) -> list[Point]:
