@@ -68,7 +68,7 @@ class Served:
 @dataclass(frozen=True)
 class Run:
     """One run's figures as in a row of results.csv, whose columns have the order of these fields. None is unknown, shares are fractions,
-    units are in the names. A field with a default is a column only where a run has a value, since older files lack it.
+    units are in the names. A field with a default is a column only where a run has a value.
     """
 
     model: str

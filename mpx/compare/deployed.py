@@ -63,8 +63,8 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
 
 
 def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
-    """at: the entry of the smallest batch. An older one does not say what served it, since one choice served all sizes."""
-    backend, layers = at.get("backend", way.backend), at.get("sparse_layers", [0] * way.sparse)
+    """at: the entry of the smallest batch."""
+    backend, layers = at["backend"], at["sparse_layers"]
     if not isinstance(layers, list) or not DEPLOY["backend"].fits(backend):
         raise ValueError(f"batch {at['batch']} is served by {backend!r}")
     kind = "" if bool(layers) == way.sparse else "2:4 " if layers else "dense "
@@ -91,8 +91,9 @@ def wrong(served: Served) -> tuple[str, Any] | None:
 
 def format_of(row: Mapping[str, Any]) -> str:
     """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster in 8 bits."""
-    none_has_8_bits = row["format"] in QUANTISED and row.get("quantised_layers") == []  # older rows may not say it
-    return ("fp32" if row["device"] == "cpu" else "bf16") if none_has_8_bits else row["format"]
+    if row["format"] in QUANTISED and not row["quantised_layers"]:
+        return "fp32" if row["device"] == "cpu" else "bf16"
+    return row["format"]
 
 
 def device_of(row: Mapping[str, Any]) -> str | None:
