@@ -28,12 +28,12 @@ class Band:
     seeds: int
 
 
-def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
-    """At most `points` values of each tag in TAGS, as the run in `folder` logged them."""
+def read_curves(folder: Path) -> dict[str, Curve]:
+    """At most POINTS values of each tag in TAGS, as the run in `folder` logged them."""
     curves = {}
     for tag, found in _logged(folder / CURVES).items():
         kept = _last_written(found)
-        steps, values = zip(*(kept[i] for i in spaced(len(kept), points)), strict=True)
+        steps, values = zip(*(kept[i] for i in spaced(len(kept), POINTS)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
     if curves and (ends := _scale_at_ends(folder)):
         logged = dict(zip(*curves.get(SCALE, ((), ())), strict=True))

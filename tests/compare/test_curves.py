@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_comparison import write_curves
 
-from mpx.compare.curves import band, bands, read_curves
+from mpx.compare.curves import POINTS, band, bands, read_curves
 
 LOSSES = {"train/loss": [(step, 1 / (step + 1)) for step in range(150)], "val/loss": [(7, float("nan")), (2**40, 1e-300)]}
 
@@ -23,11 +23,11 @@ def test_figures_are_read_back_in_full(tmp_path):
 
 def test_thins_evenly(tmp_path):
     write_curves(tmp_path, {"train/loss": [(i, i) for i in range(5000)]})
-    steps, values = read_curves(tmp_path, points=100)["train/loss"]
-    assert len(steps) == 100
+    steps, values = read_curves(tmp_path)["train/loss"]
+    assert len(steps) == POINTS
     assert (steps[0], steps[-1]) == (0, 4999)
     assert steps.tolist() == values.tolist()
-    assert set(np.diff(steps)) <= {50, 51}
+    assert set(np.diff(steps)) <= {25, 26}
 
 
 def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
