@@ -102,7 +102,7 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
     if path is None:
         return
     theirs, ours = history.pruned_by, pruning.by
-    if history.pruned and theirs is not None and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
+    if history.pruned and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
         raise UserError(
             f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command has {ours[0]} with {ours[1]}. "
             "Use the settings of sparsity that it was trained with."
