@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import RESUMED, Run, Served
+from mpx.compare.comparison import RESUMED, Run, Served, judged_by
 from mpx.compare.defaults import settings
-from mpx.compare.deployed import cpu, judged_by, read_served
+from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions

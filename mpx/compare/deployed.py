@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, Way, metric_of, usual_metric
+from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
@@ -110,13 +110,6 @@ def cpu(environment: Mapping[str, Any]) -> str | None:
     """The CPU with its number of threads, since its speed depends on it."""
     name, threads = environment.get("cpu"), environment.get("threads")
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name
-
-
-def judged_by(trained: Mapping[str, float], name: str | None, goal: str | None) -> Metric:
-    """The metric of this name by which a run is judged; of a record that declares none, the perplexity or else the accuracy."""
-    if name is not None and goal is not None:
-        return metric_of(name, goal)
-    return METRICS[usual_metric(trained)]
 
 
 def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float], judged: Metric) -> bool:

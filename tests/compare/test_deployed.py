@@ -11,8 +11,8 @@ from started import start
 
 from mpx.compare.__main__ import main
 from mpx.compare.collect import collect
-from mpx.compare.comparison import METRICS
-from mpx.compare.deployed import judged_by, read_served
+from mpx.compare.comparison import METRICS, judged_by
+from mpx.compare.deployed import read_served
 
 TRAINED, ACCURACY = {"test/accuracy": 0.9}, METRICS["test/accuracy"]
 
