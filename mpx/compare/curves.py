@@ -1,7 +1,7 @@
 """Training curves of runs: thinned, and averaged over seeds."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from mpx.training.curves import CURVES, ROW, TAGS, rows
 SCALE = "numerics/loss_scale"
 POINTS = 200  # points per curve: more than a plot's width can show
 
-Point = tuple[int, float | str]  # step, value
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
 
 
@@ -32,48 +31,38 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     """At most POINTS values of each tag in TAGS, as the run in `folder` logged them."""
     curves = {}
     for tag, found in _logged(folder / CURVES).items():
-        kept = _last_written(found)
+        kept = sorted(found.items())
         steps, values = zip(*(kept[i] for i in spaced(len(kept), POINTS)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
     if curves and (ends := _scale_at_ends(folder)):
         logged = dict(zip(*curves.get(SCALE, ((), ())), strict=True))
-        whole = sorted((dict(ends) | logged).items())
+        whole = sorted((ends | logged).items())
         curves[SCALE] = np.array([step for step, _ in whole], dtype=np.int64), np.array([value for _, value in whole], dtype=np.float64)
     return curves
 
 
-def _scale_at_ends(folder: Path) -> tuple[Point, Point] | None:
+def _scale_at_ends(folder: Path) -> dict[int, float]:
     """The loss scale before the first step and after the last one, from the record, since a short run may log none or one.
 
-    None if the run had no loss scale, or if the record lacks it.
+    Empty if the run had no loss scale, or if the record lacks it.
     """
     precision = (read_result(folder) or {}).get("precision") or {}
     scale = precision.get("loss_scale")
     if not isinstance(scale, dict):
-        return None
+        return {}
     found = [precision.get("optimizer_steps"), precision.get("skipped_steps"), scale.get("initial"), scale.get("final")]
     if not all(type(value) in (int, float) for value in found) or found[0] + found[1] < 1:
-        return None
-    return (0, found[2]), (int(found[0] + found[1]), found[3])
+        return {}
+    return {0: found[2], int(found[0] + found[1]): found[3]}
 
 
-def _logged(path: Path) -> dict[str, list[Point]]:
-    """Tag -> its (step, value) pairs, the values still as text, since thinning drops most of a long curve. Empty if there is no file."""
-    found: dict[str, list[Point]] = defaultdict(list)
+def _logged(path: Path) -> dict[str, dict[int, str]]:
+    """Tag -> step -> the newest value, still as text, since thinning drops most of a long curve. Empty if there is no file."""
+    found: dict[str, dict[int, str]] = defaultdict(dict)
     for row in rows(path) if path.is_file() else ():
         if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
-            found[point[1]].append((int(point[2]), point[3]))
+            found[point[1]][int(point[2])] = point[3]
     return found
-
-
-def _last_written(points: Iterable[Point]) -> list[Point]:
-    """The points by ascending step. If a resumed run repeats steps, the repeated values count."""
-    kept: list[Point] = []
-    for step, value in points:
-        while kept and kept[-1][0] >= step:
-            kept.pop()
-        kept.append((step, value))
-    return kept
 
 
 def spaced(count: int, points: int) -> np.ndarray:
