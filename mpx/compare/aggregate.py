@@ -26,10 +26,9 @@ def compare(
     margin_for: str = TEST_SET,
 ) -> Comparison:  # fmt: skip
     """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence, note: as in Comparison.
+    metric_goal: max, min or auto; margin_is: absolute, relative or auto; margin_for: test_set or population, as in conf/compare.yaml.
 
     Raises UserError for runs that were made under different plans of looks.
-
-    metric_goal: max, min or auto; margin_is: absolute, relative or auto; margin_for: test_set or population, as in conf/compare.yaml.
     """
     choose = partial(choose_metric, wanted=metric, goal=metric_goal, margin_is=margin_is)
     found, plan = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}, plan_of(runs)

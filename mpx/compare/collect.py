@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import RESUMED, Run, Served
+from mpx.compare.comparison import RESUMED, Run, Served, judged_by
 from mpx.compare.defaults import settings
-from mpx.compare.deployed import cpu, judged_by, read_served
+from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions
@@ -24,13 +24,10 @@ from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
 from mpx.runs.record import SCHEMA_VERSION, one_number
+from mpx.settings.fields import NAMED
 from mpx.settings.project import is_project
 
-LEFT_OUT = {
-    "failed": "failed",
-    "interrupted": "interrupted; the same command with if_exists=resume continues it",
-}
-CHOICES = ("model", "data", "precision", "sparsity")
+LEFT_OUT = {"failed": "failed", "interrupted": "interrupted; the same command with if_exists=resume continues it"}
 ENVIRONMENT = (
     "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at",
     RESUMED,
@@ -143,8 +140,8 @@ def _figures(record: dict[str, Any], name: str) -> Run:
     if bad := next((layer for layer in sparsity["layers"] if not is_layer(layer)), None):
         raise ValueError(f"a layer is {bad!r}")
     return Run(
-        **{key: setting[key] for key in CHOICES},
-        changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - {*CHOICES, "seed"})},
+        **{key: setting[key] for key in NAMED},
+        changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - {*NAMED, "seed"})},
         seed=setting["seed"],
         status=record["status"],
         metrics={key: value for key, value in record["metrics"].items() if value is not None},

@@ -68,7 +68,7 @@ class Served:
 @dataclass(frozen=True)
 class Run:
     """One run's figures as in a row of results.csv, whose columns have the order of these fields. None is unknown, shares are fractions,
-    units are in the names. A field with a default is a column only where a run has a value, since older files lack it.
+    units are in the names. A field with a default is a column only where a run has a value.
     """
 
     model: str
@@ -158,11 +158,6 @@ GOALS = {"max": 1, "min": -1}
 TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
 
 
-def usual_metric(names: Container[str]) -> str:
-    """The one of METRICS by which a run with metrics of these names is judged, if its record declares none. A language model has both."""
-    return "test/perplexity" if "test/perplexity" in names else "test/accuracy"
-
-
 def metric_of(name: str, goal: str) -> Metric:
     """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
 
@@ -171,6 +166,14 @@ def metric_of(name: str, goal: str) -> Metric:
     """
     falls = goal == "min"
     return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec="#.4g" if falls else ".4f")
+
+
+def judged_by(metrics: Container[str], name: str | None = None, goal: str | None = None) -> Metric:
+    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record declares one; else the perplexity or
+    the accuracy. A language model has both."""
+    if name is not None and goal is not None:
+        return metric_of(name, goal)
+    return METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
 """Training curves of runs: thinned, and averaged over seeds."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from mpx.runs.folder import read_result
-from mpx.training.curves import CURVES, EVENTS, ROW, TAGS, rows
+from mpx.training.curves import CURVES, ROW, TAGS, rows
 
 SCALE = "numerics/loss_scale"
 POINTS = 200  # points per curve: more than a plot's width can show
 
-Point = tuple[int, float | str]  # step, value
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
 
 
@@ -28,67 +27,42 @@ class Band:
     seeds: int
 
 
-def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
-    """At most `points` values of each tag in TAGS, as the run in `folder` logged them.
-
-    Runs of older versions of mpx have no curves.csv. TensorBoard's loader then reads their events, which takes far longer.
-    """
-    path = folder / CURVES
-    logged = _of_file(path) if path.is_file() else _of_events(folder)
+def read_curves(folder: Path) -> dict[str, Curve]:
+    """At most POINTS values of each tag in TAGS, as the run in `folder` logged them."""
     curves = {}
-    for tag, found in logged.items():
-        kept = _last_written(found)
-        steps, values = zip(*(kept[i] for i in spaced(len(kept), points)), strict=True)
+    for tag, found in _logged(folder / CURVES).items():
+        kept = sorted(found.items())
+        steps, values = zip(*(kept[i] for i in spaced(len(kept), POINTS)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
     if curves and (ends := _scale_at_ends(folder)):
         logged = dict(zip(*curves.get(SCALE, ((), ())), strict=True))
-        whole = sorted((dict(ends) | logged).items())
+        whole = sorted((ends | logged).items())
         curves[SCALE] = np.array([step for step, _ in whole], dtype=np.int64), np.array([value for _, value in whole], dtype=np.float64)
     return curves
 
 
-def _scale_at_ends(folder: Path) -> tuple[Point, Point] | None:
+def _scale_at_ends(folder: Path) -> dict[int, float]:
     """The loss scale before the first step and after the last one, from the record, since a short run may log none or one.
 
-    None if the run had no loss scale, or if the record lacks it.
+    Empty if the run had no loss scale, or if the record lacks it.
     """
     precision = (read_result(folder) or {}).get("precision") or {}
     scale = precision.get("loss_scale")
     if not isinstance(scale, dict):
-        return None
+        return {}
     found = [precision.get("optimizer_steps"), precision.get("skipped_steps"), scale.get("initial"), scale.get("final")]
     if not all(type(value) in (int, float) for value in found) or found[0] + found[1] < 1:
-        return None
-    return (0, found[2]), (int(found[0] + found[1]), found[3])
-
-
-def _of_file(path: Path) -> dict[str, list[Point]]:
-    """Tag -> its (step, value) pairs, the values still as text, since thinning drops most of a long curve."""
-    found: dict[str, list[Point]] = defaultdict(list)
-    for row in rows(path):
-        if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
-            found[point[1]].append((int(point[2]), point[3]))
-    return found
-
-
-def _of_events(folder: Path) -> dict[str, list[Point]]:
-    """Tag -> its (step, value) pairs."""
-    if not any(folder.glob(EVENTS)):
         return {}
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1}, purge_orphaned_data=False).Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in TAGS if tag in events.Tags()["scalars"]}
+    return {0: found[2], int(found[0] + found[1]): found[3]}
 
 
-def _last_written(points: Iterable[Point]) -> list[Point]:
-    """The points by ascending step. If a resumed run repeats steps, the repeated values count."""
-    kept: list[Point] = []
-    for step, value in points:
-        while kept and kept[-1][0] >= step:
-            kept.pop()
-        kept.append((step, value))
-    return kept
+def _logged(path: Path) -> dict[str, dict[int, str]]:
+    """Tag -> step -> the newest value, still as text, since thinning drops most of a long curve. Empty if there is no file."""
+    found: dict[str, dict[int, str]] = defaultdict(dict)
+    for row in rows(path) if path.is_file() else ():
+        if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
+            found[point[1]][int(point[2])] = point[3]
+    return found
 
 
 def spaced(count: int, points: int) -> np.ndarray:

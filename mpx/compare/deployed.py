@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, Way, metric_of, usual_metric
+from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
@@ -63,8 +63,8 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
 
 
 def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
-    """at: the entry of the smallest batch. An older one does not say what served it, since one choice served all sizes."""
-    backend, layers = at.get("backend", way.backend), at.get("sparse_layers", [0] * way.sparse)
+    """at: the entry of the smallest batch."""
+    backend, layers = at["backend"], at["sparse_layers"]
     if not isinstance(layers, list) or not DEPLOY["backend"].fits(backend):
         raise ValueError(f"batch {at['batch']} is served by {backend!r}")
     kind = "" if bool(layers) == way.sparse else "2:4 " if layers else "dense "
@@ -91,8 +91,9 @@ def wrong(served: Served) -> tuple[str, Any] | None:
 
 def format_of(row: Mapping[str, Any]) -> str:
     """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster in 8 bits."""
-    none_has_8_bits = row["format"] in QUANTISED and row.get("quantised_layers") == []  # older rows may not say it
-    return ("fp32" if row["device"] == "cpu" else "bf16") if none_has_8_bits else row["format"]
+    if row["format"] in QUANTISED and not row["quantised_layers"]:
+        return "fp32" if row["device"] == "cpu" else "bf16"
+    return row["format"]
 
 
 def device_of(row: Mapping[str, Any]) -> str | None:
@@ -109,13 +110,6 @@ def cpu(environment: Mapping[str, Any]) -> str | None:
     """The CPU with its number of threads, since its speed depends on it."""
     name, threads = environment.get("cpu"), environment.get("threads")
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name
-
-
-def judged_by(trained: Mapping[str, float], name: str | None, goal: str | None) -> Metric:
-    """The metric of this name by which a run is judged; of a record that declares none, the perplexity or else the accuracy."""
-    if name is not None and goal is not None:
-        return metric_of(name, goal)
-    return METRICS[usual_metric(trained)]
 
 
 def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float], judged: Metric) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import COMPOUND, METRICS, SIMPLE, Run, changes_of, text_of
-from mpx.compare.rules import metric_fits, wrong
+from mpx.compare.comparison import COMPOUND, SIMPLE, Run, changes_of, text_of
+from mpx.compare.rules import wrong
 from mpx.csv_file import BadRow, columns_of, rows_of, to_text
 from mpx.errors import UserError
 
@@ -94,8 +94,6 @@ def _read(row: dict[str, str]) -> Run:
     values = {name: _value(name, _reader(kind), row.get(name)) for name, kind in SIMPLE.items()}
     values["changes"] = _value("changes", changes_of, row["changes"]) or {}
     values["environment"] = _value("environment", _object, row.get("environment") or "{}")
-    if "own_task" not in row and values["metric"] is not None:  # the file may be older than the column, and the task one of the user's
-        values["own_task"] = any(name in METRICS and not metric_fits(name, value) for name, value in metrics.items()) or None
     run = Run(**values, metrics=metrics)
     if (found := wrong(run)) is not None:
         raise BadColumn(_not_held(found[0], row.get(found[0], str(found[1]))))

@@ -71,8 +71,9 @@ def metric_fits(name: str, value: Any) -> bool:
 
 def _is_metric(name: str, value: float, *, own: bool) -> bool:
     """own: the metric is of the user's own task, whose test/accuracy may be in percent."""
-    named = _is_word(name) and "/" in name  # which tells its column of results.csv from others
-    return named and (metric_fits(name, value) if name in METRICS and not own else is_figure(value, -MAX_NUMBER, MAX_NUMBER))
+    if not (_is_word(name) and "/" in name):  # the slash tells its column of results.csv from others
+        return False
+    return is_figure(value, -MAX_NUMBER, MAX_NUMBER) if own else metric_fits(name, value)
 
 
 def _is_word(text: str) -> bool:

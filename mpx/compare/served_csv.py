@@ -16,7 +16,6 @@ KINDS = {  # fields of ServingPlace, Way and Served
     "device": str, "smallest": int, "largest": int, "host": str, "format": str, "sparse": bool, "backend": str,
     "tuned": bool, "exclusive": bool, "accurate": bool, "latency_by": str,
 }  # fmt: skip
-ADDED = ("host", "latency_by")  # older files lack these columns
 HEADS = {"smallest": "latency_batch", "largest": "throughput_batch"}  # where the column has another name than the field
 COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)  # then those of other metrics, which have a slash
 
@@ -42,7 +41,7 @@ def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
 
 def _served(row: dict[str, str]) -> Served:
     def read(name: str, kind: type) -> Any:
-        text = row.get(name, "") if name in ADDED else row[HEADS.get(name, name)]
+        text = row[HEADS.get(name, name)]
         return READERS[kind](text) if text else None
 
     values = {name: read(name, kind) for name, kind in KINDS.items()} | {name: read(name, float) for name in FIGURES}

@@ -70,17 +70,13 @@ class SparsityCallback(TrainerCallback):
             self.masks.mask_gradients()
 
     def on_save(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
-        self._refuse_broken(optimizer)
+        if self.masks.active and (broken := self.masks.verify([optimizer])):
+            raise RuntimeError(f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}")
 
-    def on_train_end(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
-        self._refuse_broken(optimizer)
+    on_train_end = on_save
 
     def _at(self, state: Any) -> int:
         return min(round(self.start * state.max_steps), max(state.max_steps - 1, 0))
-
-    def _refuse_broken(self, optimizer: Any) -> None:
-        if self.masks.active and (broken := self.masks.verify([optimizer])):
-            raise RuntimeError(f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}")
 
     def record(self) -> dict[str, Any]:
         """The sparsity part of result.json. Raises UserError before the training has begun."""
@@ -163,13 +159,7 @@ class RecorderCallback(TrainerCallback):
         with self.recorder.pause():  # leave out the saving, which is not part of a step
             pass
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: dict[str, Any], **others: Any) -> None:
-        self._take(metrics)
-
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **others: Any) -> None:
-        self._take(metrics)
-
-    def _take(self, metrics: dict[str, Any]) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **others: Any) -> None:
         found = {}
         for key, value in metrics.items():
             split, _, name = key.partition("_")
@@ -179,6 +169,8 @@ class RecorderCallback(TrainerCallback):
             print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(found)}. Put the evaluation into the block.")
         else:
             self.recorder.metrics(found)
+
+    on_predict = on_evaluate
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._counting.remove()

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import GOALS, Metric, Served
-from mpx.compare.deployed import judged_by, read_served
+from mpx.compare.comparison import GOALS, Metric, Served, judged_by
+from mpx.compare.deployed import read_served
 from mpx.compare.rules import MAX_RATE, is_figure, is_text
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec

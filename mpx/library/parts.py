@@ -95,19 +95,15 @@ def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Container[str
         )
 
 
-def speed_part(
-    throughput: Throughput, seen: Look, exclusivity: ExclusivityChecks, *, emulated: bool, output_dir: str | Path, device: torch.device,
-    count: int,
-) -> dict[str, Any]:  # fmt: skip
+def speed_part(throughput: Throughput, seen: Look, exclusivity: ExclusivityChecks, output_dir: str | Path, count: int) -> dict[str, Any]:
     """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
     exclusive, reason = exclusivity.verdict()
-    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and seen.step.unlike is None else None)
-    speed |= {"exclusive": exclusive, "exclusive_reason": reason}
-    if (unlike := seen.step.unlike) is not None:
-        return speed | {"model_tflops_per_s_reason": unlike, "mfu": None, "mfu_reason": EMULATED if emulated else unlike}
-    if emulated:
-        return speed | {"mfu": None, "mfu_reason": EMULATED}
-    return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), device, output_dir, count=count)
+    unlike, emulated = seen.step.unlike, seen.audit.emulate
+    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and unlike is None else None)
+    speed |= {"exclusive": exclusive, "exclusive_reason": reason} | ({} if unlike is None else {"model_tflops_per_s_reason": unlike})
+    if emulated or unlike is not None:
+        return speed | {"mfu": None, "mfu_reason": EMULATED if emulated else unlike}
+    return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), exclusivity.device, output_dir, count=count)
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:
@@ -136,9 +132,8 @@ def parts_of(trainer: pl.Trainer, seen: Look, exclusivity: ExclusivityChecks, ou
     """The speed, memory, precision and sparsity of a Trainer's run. A part that is not in the Trainer has measured nothing."""
     plugin, device, throughput = trainer.precision_plugin, exclusivity.device, find(trainer, Throughput)
     nothing = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.Throughput in the Trainer"}
-    measured = {"emulated": is_emulated(plugin), "output_dir": output_dir, "device": device, "count": trainer.world_size}
     return {
-        "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, **measured),
+        "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, output_dir, trainer.world_size),
         "memory": peak_memory(device),
         "precision": precision_part(plugin, seen.audit, find(trainer, Numerics), trainer.global_step),
         "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).narrowest, device),

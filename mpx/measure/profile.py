@@ -186,8 +186,7 @@ class Profile(Callback):
         if self._state is State.TIMING:
             self.steady.end()
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.on_validation_start(trainer, pl_module)
+    on_train_epoch_end = on_validation_start
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._leave()

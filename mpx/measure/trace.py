@@ -24,9 +24,8 @@ class Busy:
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The events of a .json or .json.gz trace."""
-    text = path.read_bytes()
-    return json.loads(gzip.decompress(text) if path.suffix == ".gz" else text)["traceEvents"]
+    """The events of a .json.gz trace."""
+    return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
 
 
 def busy(events: list[dict[str, Any]]) -> Busy | None:

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.commands import DEFAULTS, compare_command, typed_text
-from mpx.compare.comparison import metric_of, usual_metric
+from mpx.compare.comparison import judged_by
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import BESIDE
@@ -58,30 +58,21 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     completed = {job["folder"]: job["metrics"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
-    tests = [_judged(run) for run in completed]
+    judged = [judged_by(run["metrics"], **(run.get("metric") or {})) for run in completed]
+    tests = [run["metrics"].get(metric.name) for run, metric in zip(completed, judged, strict=True)]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _rate(rates) + (", emulated" if any(run.get("emulated") for run in completed) else "")
     rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
     hosts = {run["speed"].get("host", run.get("host")) for run in completed if run["speed"].get("train_samples_per_s") is not None}
     rate += f", {len(hosts)} hosts" if len(hosts) > 1 else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
-    return ended, _mean(tests, _spec(completed)), rate, "\n".join(folders) or UNKNOWN
+    return ended, _mean(tests, judged[0].spec if judged else ".4f"), rate, "\n".join(folders) or UNKNOWN
 
 
 def _heading(reports: list[dict[str, Any]]) -> str:
     """The metric's words, if all completed jobs have the same."""
     names = {(report["metrics"].get("metric") or {}).get("name") for report in reports if report["status"] == "completed"}
     return name.replace("/", " ") if len(names) == 1 and (name := names.pop()) is not None else "test"
-
-
-def _judged(run: dict[str, Any]) -> float | None:
-    metrics, judged = run["metrics"], run.get("metric")
-    return metrics.get(judged["name"] if judged else usual_metric(metrics))
-
-
-def _spec(runs: list[dict[str, Any]]) -> str:
-    """How the metric's values are printed."""
-    return next((metric_of(**judged).spec for run in runs if (judged := run.get("metric"))), ".4f")
 
 
 def _mean(values: list[float | None], spec: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
 
+from mpx.settings.fields import NAMED
+
 # The table's columns are constant, since TensorBoard reads them from the first run that it finds. The seed is not a column, since a row
 # averages over seeds.
-FIRST = ("model", "data", "precision", "sparsity")
-HPARAMS = (*FIRST, "optimizer", "lr", "batch_size")
+HPARAMS = (*NAMED, "optimizer", "lr", "batch_size")
 METRICS = {
     "final/test_accuracy": "test accuracy",
     "final/test_loss": "test loss",
@@ -54,7 +55,7 @@ def write_first(
 
     setting: of result.json. more: further hyperparameters.
     """
-    write_hparams(writer, {key: setting[key] for key in FIRST} | more, trial_id)
+    write_hparams(writer, {key: setting[key] for key in NAMED} | more, trial_id)
     writer.add_custom_scalars(LAYOUT)
     write_text(writer, config_yaml, environment)
 
@@ -84,7 +85,7 @@ def _columns():
     plugin = summary.value[0].metadata.plugin_data
     data = HParamsPluginData.FromString(plugin.content)
     for info in data.experiment.hparam_infos:
-        info.differs = info.name in FIRST
+        info.differs = info.name in NAMED
     plugin.content = data.SerializeToString()
     return summary
 

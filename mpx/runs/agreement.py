@@ -22,11 +22,12 @@ class Agreement(Callback):
     Raises UserError on every rank, before anything is written, if the ranks differ.
     """
 
+    @torch.no_grad()
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        _send_buffers(trainer, pl_module)
+        for buffer in pl_module.buffers() if trainer.world_size > 1 else ():
+            dist.broadcast(buffer, src=0)
 
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        _send_buffers(trainer, pl_module)
+    on_test_start = on_validation_start
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.world_size == 1:
@@ -40,12 +41,6 @@ class Agreement(Callback):
                 f"the processes of this run no longer hold the same state: {differing[0]}{others} differ from rank 0's. Leave out what the "
                 "model does on one rank alone, changes outside its optimizer, and parameters that take no part in the loss of a step."
             )
-
-
-@torch.no_grad()
-def _send_buffers(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    for buffer in module.buffers() if trainer.world_size > 1 else ():
-        dist.broadcast(buffer, src=0)
 
 
 def _replicated(module: pl.LightningModule, checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class History(Callback):
 
     setting: the settings that training depends on. trained_as: those of the checkpoint; {} if it does not say.
     data: the checksums of the run's data, which are those of the checkpoint unless `other_data` is allowed.
-    pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint does not say.
+    pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint is of a dense run.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class History(Callback):
                 for step in self.steps:
                     _refuse_other_counts(0, step, "resumed_from_steps")
                 pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
-                self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
+                self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning["by"] if pruning else None
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Raises ValueError for counts that Lightning would take as 0, so that the run would repeat its steps, and for parts of a

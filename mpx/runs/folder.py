@@ -19,8 +19,6 @@ CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
 PART = ".part"  # suffix of a checkpoint that is being written
 DEPLOYED = "deploy.json"  # by mpx.deploy
-# Keys that older runs do not have -> the value that these runs were trained with.
-BEFORE_KEYS = {"trainer.num_nodes": 1, "data.task": "classification"}
 LOCK = ".lock"
 OWN_LOOP = "own"  # `loop` in the configuration of a run that mpx.Recorder recorded
 READ_PARTS = ("setting", "data", "metrics", "speed", "precision")  # of a record, beside its status
@@ -198,7 +196,6 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
     before = stored(path, "comparable")
     if before is None:
         return
-    before = {key: value for key, value in BEFORE_KEYS.items() if key in config} | before
     for key in sorted(before.keys() | config.keys()):
         if before.get(key) != config.get(key):
             raise UserError(

@@ -13,12 +13,11 @@ from mpx.errors import UserError
 from mpx.runs.record import one_number
 from mpx.settings import project
 from mpx.settings.data import OWN_FAMILIES, display_name, family
-from mpx.settings.fields import FREE, FREE_BELOW, changes_result
+from mpx.settings.fields import FREE, FREE_BELOW, NAMED, changes_result
 from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
 
-NAMED = ("model", "data", "precision", "sparsity")
 OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is part of the name only where it is not the default
 ALIASES = {"precision": {"amp_fp16": "amp"}}
 MAX_NAME_LENGTH = 150  # characters; file systems allow 255

@@ -6,6 +6,7 @@ from dataclasses import replace
 from mpx.settings.data import OWN_FAMILIES, TASKS
 from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
 
+NAMED = ("model", "data", "precision", "sparsity")  # groups whose choices every setting has, and begins its name with
 LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # tables, plots and Markdown need not escape these characters
 SHARE = number(0, 1, example=0.5)
 SCALES = (1e-38, 3e38)  # range in which a loss scale and its inverse are FP32 numbers

@@ -7,12 +7,11 @@ from numbers import Integral
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.settings.fields import LABEL
+from mpx.settings.fields import LABEL, NAMED
 from mpx.settings.rules import Rule, choice, flag, folder_name, text, whole
 from mpx.settings.values import check_value
 
 PROGRAM = "mpx.Recorder"
-NAMES = ("model", "data", "precision", "sparsity")  # keys of every setting
 KEY = re.compile(r"[A-Za-z_][\w.]*")
 METRIC = re.compile(r"[A-Za-z_]\w*/[\w.]+")
 RECORDER = {
@@ -27,7 +26,7 @@ RECORDER = {
     "metric_goal": choice("max", "min"),
     "label": LABEL,
     "setting.seed": whole(0, 2**32 - 1, example=0),
-} | {f"setting.{name}": folder_name(example) for name, example in zip(NAMES, ("my_net", "my_data", "amp", "2of4"), strict=True)}
+} | {f"setting.{name}": folder_name(example) for name, example in zip(NAMED, ("my_net", "my_data", "amp", "2of4"), strict=True)}
 SHARES = ("test/accuracy", "val/accuracy")
 LOGGED = Rule(
     "a name that the module logs, such as val/dice, or null", lambda v: v is None or (isinstance(v, str) and v.strip() != ""), "val/dice"
@@ -45,7 +44,7 @@ def check_recorder(given: Mapping[str, Any], setting: Mapping[str, Any]) -> None
         check_value(key, value, RECORDER, PROGRAM)
     if not isinstance(setting, Mapping):
         raise UserError(f'setting={setting!r} must be a mapping. For example setting={{"model": "my_net", …, "seed": 0}}.')
-    for name in (*NAMES, "seed"):
+    for name in (*NAMED, "seed"):
         if name not in setting:
             example = RECORDER[f"setting.{name}"].example
             raise UserError(f"setting has no {name!r}, by which runs are compared. Add it, for example {name}={example}.")

@@ -150,7 +150,7 @@ class Pruning(Callback):
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify()):
             raise ValueError(f"its weights of {broken[0]} break the pattern or the mask")
         self.recipe.load_state_dict(state_dict["recipe"])
-        self._prepared = state_dict.get("prepared", False)
+        self._prepared = state_dict["prepared"]
         self.findings = {name: state_dict[name] for name in self.findings}
 
     @property

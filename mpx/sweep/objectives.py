@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from mpx.compare.comparison import judged_by
 from mpx.errors import UserError
 
 Objectives = tuple[float, float] | float | None
@@ -18,11 +19,11 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
     if report["status"] != "completed":
         return None
     metrics, speed = report["metrics"]["metrics"], report["metrics"]["speed"]
-    judged = report["metrics"].get("metric") or {"name": "test/perplexity" if "val/perplexity" in metrics else "test/accuracy"}
-    accuracy = metrics.get(judged["name"].replace("test/", "val/"))
-    if accuracy is None:  # the job ended before its first validation
+    judged = judged_by(metrics, **(report["metrics"].get("metric") or {}))
+    value = metrics.get(judged.name.replace("test/", "val/"))
+    if value is None:  # the job ended before its first validation
         return None
-    accuracy *= -1 if judged.get("goal") == "min" or judged["name"] == "test/perplexity" else 1
+    accuracy = judged.sign * value
     several = isinstance(direction, Sequence) and not isinstance(direction, str)
     return (accuracy, speed["train_samples_per_s"]) if several else accuracy
 

@@ -22,22 +22,16 @@ class CurveFile:
 
     def __init__(self, folder: Path, first_step: int):
         path = folder / CURVES
-        # An older mpx wrote only events for the first part. A file of curves without their beginning would hide those events.
-        if first_step and not path.is_file() and any(folder.glob(EVENTS)):
-            self._file = None
-            return
         found = map(ROW.fullmatch, rows(path)) if first_step and path.is_file() else ()
         kept = [row[0] for row in found if row is not None and int(row[2]) < first_step]  # a damaged row becomes a gap in the curve
         write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
         self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
 
     def append(self, values: Mapping[str, float], step: int) -> None:
-        if self._file is not None:
-            self._file.writelines(f"{tag},{step},{float(values[tag])!r}\n" for tag in TAGS if tag in values)
+        self._file.writelines(f"{tag},{step},{float(values[tag])!r}\n" for tag in TAGS if tag in values)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 def put_events_first(folder: Path) -> None:

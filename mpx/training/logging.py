@@ -49,7 +49,7 @@ class RunLogger(TensorBoardLogger):
         self._waiting: list[Callable[[], Any]] = []  # what a module of the user's own logs before
 
     def begin(self) -> None:
-        """Open curves.csv before this part of the run has events, which CurveFile would take for those of an older mpx."""
+        """Open curves.csv, and log what has waited."""
         put_events_first(self._folder)
         self._curves = CurveFile(self._folder, self._purge_step)
         waiting, self._waiting = self._waiting, []

@@ -87,11 +87,12 @@ def build_pruning(
 ) -> Pruning:  # fmt: skip
     """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
-    if sparsity.get("permute"):
-        by_apex = isinstance(masks.pattern, Apex)
-        before.append(partial(_permute_by_apex, masks) if by_apex else partial(_permute, masks, ema, seed, progress))
+    if sparsity.get("permute") and isinstance(masks.pattern, Apex):
+        before.append(lambda trainer: {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)})
+    elif sparsity.get("permute"):
+        before.append(partial(_permute, masks, ema, seed, progress))
     if sparsity.sensitivity:
-        before.append(partial(_measure_sensitivity, masks))
+        before.append(lambda trainer: {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer))})
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
     return Pruning(masks, recipe, before=untimed, after=after)
 
@@ -101,7 +102,7 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
     if path is None:
         return
     theirs, ours = history.pruned_by, pruning.by
-    if history.pruned and theirs is not None and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
+    if history.pruned and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
         raise UserError(
             f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command has {ours[0]} with {ours[1]}. "
             "Use the settings of sparsity that it was trained with."
@@ -121,10 +122,6 @@ def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: p
     return action(trainer)
 
 
-def _permute_by_apex(masks: Masks, trainer: pl.Trainer) -> dict[str, Any]:
-    return {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)}
-
-
 def _permute(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
     """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
     x, _ = next(iter(trainer.datamodule.val_dataloader()))
@@ -137,10 +134,6 @@ def _permute(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: p
         report.permutation.apply(ema.averages)
     found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
     return {"permutation": found | {"reason": report.reason, "layers": report.rows()}}
-
-
-def _measure_sensitivity(masks: Masks, trainer: pl.Trainer) -> dict[str, Any]:
-    return {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer))}
 
 
 @torch.no_grad()

@@ -72,10 +72,7 @@ def test_set(run: Run) -> str:
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
-    speed = speed_part(
-        measuring.throughput, measuring.look, measuring.exclusivity, emulated=run.precision.emulate, output_dir=output_dir,
-        device=run.devices.root, count=run.devices.count,
-    )  # fmt: skip
+    speed = speed_part(measuring.throughput, measuring.look, measuring.exclusivity, output_dir, run.devices.count)
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
     return speed | {"chosen": run.chosen()}

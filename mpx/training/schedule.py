@@ -104,12 +104,11 @@ def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = N
     restart_at: the step before which the model is pruned. The schedule runs once up to it and again after it, as ASP repeats the
     schedule of the dense phase for the fine-tuning.
     """
-    bounds = [0, total_steps] if not restart_at else [0, restart_at, total_steps]
 
     def factor(step: int) -> float:
-        phase = 1 if len(bounds) == 3 and step >= restart_at else 0
-        length = max(bounds[phase + 1] - bounds[phase], 1)
-        return _shape(schedule, min(step - bounds[phase], length), length)
+        begin, end = (restart_at, total_steps) if restart_at and step >= restart_at else (0, restart_at or total_steps)
+        length = max(end - begin, 1)
+        return _shape(schedule, min(step - begin, length), length)
 
     return factor
 

@@ -45,23 +45,10 @@ PASSED = (  # settings that the Trainer gets as they are
 
 
 def build_trainer(
-    cfg: DictConfig,
-    folder: Path,
-    devices: Devices,
-    precision: ModePrecision,
-    history: Any,
-    best: Best,
-    measuring: Measuring,
-    pruning: Pruning | None,
-    ema: Ema | None,
-    beginning: Beginning,
-    stopper: Callback | None = None,
-    compiling: Callback | None = None,
-    *,
-    own: Sequence[Callback] | None = None,
-    manual: bool = False,
-    advice: str,
-) -> pl.Trainer:
+    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, history: Any, best: Best, measuring: Measuring,
+    pruning: Pruning | None, ema: Ema | None, beginning: Beginning, stopper: Callback | None = None, compiling: Callback | None = None, *,
+    own: Sequence[Callback] | None = None, manual: bool = False, advice: str,
+) -> pl.Trainer:  # fmt: skip
     """stopper: of a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
     own: what a module of the user's own needs; None: it is mpx's. manual: its steps may leave out parameters, as those of one optimizer
     leave out another's. advice: what to try when the run has diverged."""
@@ -70,11 +57,22 @@ def build_trainer(
         settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch, trouble=precision.trouble, advice=advice
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
-    ending = [best, last] if stopper is None else [stopper]
-    shown = progress(settings.progress, measuring.throughput, cfg.get("metric"))
-    ends = [beginning, *([compiling] if compiling is not None else []), *ending]
-    known = [Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ())]
-    callbacks = in_order(pruning, ema, known, measuring, scalars, shown, ends)
+    # Lightning calls them in this order, since:
+    # - processes get rank 0's buffers after the averages have replaced them: each process has computed its own from its batches;
+    # - the first step is watched before numerics and throughput see its batch;
+    # - the profile pauses the throughput after the throughput has counted the step;
+    # - scalars read what the others have measured;
+    # - compiling begins after the throughput has counted the last uncompiled step, so that it can measure compiled steps alone;
+    # - the run begins after all other callbacks have restored their state;
+    # - `last` links to the checkpoint that `best` has saved.
+    parts = [
+        pruning, ema,
+        Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ()),
+        measuring.look.step, measuring.numerics, measuring.throughput, measuring.profile,
+        scalars, *progress(settings.progress, measuring.throughput, cfg.get("metric")),
+        beginning, compiling, *([best, last] if stopper is None else [stopper]),
+    ]  # fmt: skip
+    callbacks = [part for part in parts if part is not None]
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     if devices.count > 1:
@@ -112,26 +110,3 @@ def _strategy(requested: str, devices: Devices, *, manual: bool) -> str | DDPStr
     if devices.root.type == "cuda":  # a recorded step keeps its gradients in DDP's buckets
         return OneStreamDDP(gradient_as_bucket_view=True, find_unused_parameters=manual)
     return DDPStrategy(find_unused_parameters=manual)
-
-
-def in_order(
-    pruning: Pruning | None, ema: Ema | None, known: list[Callback], measuring: Measuring, scalars: Scalars, shown: list[Callback],
-    ends: list[Callback],
-) -> list[Callback]:  # fmt: skip
-    """All callbacks in the order in which Lightning calls them. known: those of signals, random state and history. shown: progress.
-    ends: what begins, changes, saves or stops the run.
-
-    The order matters:
-
-    - processes get rank 0's buffers after the averages have replaced them: each process has computed its own from its batches;
-    - the first step is watched before numerics and throughput see its batch;
-    - the profile pauses the throughput after the throughput has counted the step;
-    - scalars read what the others have measured;
-    - compiling begins after the throughput has counted the last uncompiled step, so that it can measure compiled steps alone;
-    - the run begins after all other callbacks have restored their state;
-    - `last` links to the checkpoint that `best` has saved.
-    """
-    changing = [part for part in (pruning, ema) if part is not None]
-    looking = [measuring.look.step, measuring.numerics, measuring.throughput]
-    looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, *known, *looking, scalars, *shown, *ends]

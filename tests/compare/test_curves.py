@@ -1,4 +1,4 @@
-"""Curves of runs: from curves.csv, and from the events of older runs; thinned, and averaged over seeds."""
+"""Curves of runs: from curves.csv; thinned, and averaged over seeds."""
 
 import json
 
@@ -7,18 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_comparison import write_curves
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.tensorboard import SummaryWriter
 
-from mpx.compare.curves import band, bands, read_curves
+from mpx.compare.curves import POINTS, band, bands, read_curves
 
 LOSSES = {"train/loss": [(step, 1 / (step + 1)) for step in range(150)], "val/loss": [(7, float("nan")), (2**40, 1e-300)]}
-
-
-def write_events(folder, points, purge_step=None):
-    with SummaryWriter(str(folder), purge_step=purge_step, filename_suffix=str(purge_step)) as writer:
-        for step, value in points:
-            writer.add_scalar("train/loss", value, step)
 
 
 def test_figures_are_read_back_in_full(tmp_path):
@@ -31,11 +23,11 @@ def test_figures_are_read_back_in_full(tmp_path):
 
 def test_thins_evenly(tmp_path):
     write_curves(tmp_path, {"train/loss": [(i, i) for i in range(5000)]})
-    steps, values = read_curves(tmp_path, points=100)["train/loss"]
-    assert len(steps) == 100
+    steps, values = read_curves(tmp_path)["train/loss"]
+    assert len(steps) == POINTS
     assert (steps[0], steps[-1]) == (0, 4999)
     assert steps.tolist() == values.tolist()
-    assert set(np.diff(steps)) <= {50, 51}
+    assert set(np.diff(steps)) <= {25, 26}
 
 
 def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
@@ -49,26 +41,11 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
 
 
 def test_steps_that_are_written_again_count_once(tmp_path):
-    rows = [(0, 1.0), (5, 1.0), (9, 1.0), (3, 2.0), (7, 2.0)]
+    """As a loop of the user's may log them. A run that continues removes them (tests/training/test_curve_file.py)."""
+    rows = [(0, 1.0), (5, 1.0), (5, 2.0), (7, 1.0), (3, 2.0)]
     write_curves(tmp_path, {"train/loss": rows})
     steps, values = read_curves(tmp_path)["train/loss"]
-    assert (steps.tolist(), values.tolist()) == ([0, 3, 7], [1.0, 2.0, 2.0])
-
-
-def test_an_older_run_is_read_by_tensorboards_loader(tmp_path):
-    write_events(tmp_path, LOSSES["train/loss"])
-    expected = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
-    steps, values = read_curves(tmp_path)["train/loss"]
-    assert steps.tolist() == [event.step for event in expected] == list(range(150))
-    assert values.tolist() == [event.value for event in expected]
-
-
-def test_a_resumed_older_run_counts_once(tmp_path):
-    write_events(tmp_path, [(i, 1.0) for i in range(10)])
-    write_events(tmp_path, [(i, 2.0) for i in range(7, 12)], purge_step=7)
-    steps, values = read_curves(tmp_path)["train/loss"]
-    assert steps.tolist() == list(range(12))
-    assert values.tolist() == [1.0] * 7 + [2.0] * 5
+    assert (steps.tolist(), values.tolist()) == ([0, 3, 5, 7], [1.0, 2.0, 2.0, 1.0])
 
 
 def test_no_folder_no_curves(tmp_path):

@@ -11,8 +11,8 @@ from started import start
 
 from mpx.compare.__main__ import main
 from mpx.compare.collect import collect
-from mpx.compare.comparison import METRICS
-from mpx.compare.deployed import judged_by, read_served
+from mpx.compare.comparison import METRICS, judged_by
+from mpx.compare.deployed import read_served
 
 TRAINED, ACCURACY = {"test/accuracy": 0.9}, METRICS["test/accuracy"]
 
@@ -26,7 +26,6 @@ def test_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("small", "by"),
     [
-        (None, None),  # an older file
         ({}, None),
         ({"backend": "compile", "sparse_layers": ["other"]}, None),
         ({"backend": "graph", "sparse_layers": ["fc"]}, "by graph"),
@@ -35,7 +34,7 @@ def test_a_row(tmp_path):
 )
 def test_the_latency_says_what_served_its_batch(tmp_path, small, by):
     row = deployed_row(sparse_layers=["fc"], backend="compile")
-    row["speed"][0] = at()["speed"][0] if small is None else row["speed"][0] | small
+    row["speed"][0] |= small
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
     ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
     assert (found.latency_by, found.way.words, found.way.backend) == (by, "Sparse FP16", "compile")
@@ -43,11 +42,10 @@ def test_the_latency_says_what_served_its_batch(tmp_path, small, by):
 
 @pytest.mark.parametrize(
     ("device", "quantised", "words"),
-    [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32"), ("cuda", None, "Dense INT8")],
+    [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32")],
 )
 def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantised, words):
-    row = deployed_row(format="int8", device=device, environment={"device": [GPU], "cpu": "a CPU"})
-    row |= {} if quantised is None else {"quantised_layers": quantised}
+    row = deployed_row(format="int8", quantised_layers=quantised, device=device, environment={"device": [GPU], "cpu": "a CPU"})
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
     ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
     assert found.way.words == words
@@ -97,7 +95,8 @@ def test_as_accurate_as_after_training(tmp_path, declared, trained, metrics, acc
 
 
 def at(**changed):
-    return {"speed": [{"batch": 1, "latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "serve_samples_per_s": 5.0} | changed]}
+    speed = {"batch": 1, "latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "serve_samples_per_s": 5.0, "backend": "graph", "sparse_layers": []}
+    return {"speed": [speed | changed]}
 
 
 ESCAPE = "\x1b]0;owned\x07"

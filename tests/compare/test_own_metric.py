@@ -97,16 +97,6 @@ def test_an_accuracy_in_percent_is_no_damage_in_a_project():
     assert wrong(replace(run, metric="val/dice", metric_goal="up", metrics={})) == ("metric_goal", "up")
 
 
-def test_a_table_that_is_older_than_its_column_own_task():
-    """Then a run that named its metric could have any scale."""
-    (run,) = seeds("fp32-dense", [95.0])
-    assert from_csv(to_csv([replace(run, metric="test/accuracy", metric_goal="max")]), "results.csv")[0].metrics == run.metrics
-    with pytest.raises(UserError, match=r"line 2: test/accuracy=95.0 is not a valid value of that column"):
-        from_csv(to_csv([run]), "results.csv")
-    (share,) = from_csv(to_csv([replace(run, metric="test/accuracy", metrics={"test/accuracy": 0.95})]), "results.csv")
-    assert share.own_task is None
-
-
 @pytest.mark.parametrize("config", [{"module": {"_target_": "a.B"}, "metric": None}, {"loop": "own"}])
 def test_a_project_in_percent_that_names_no_metric_is_judged(tmp_path, config):
     for precision, seed in product(("fp32", "amp"), range(3)):

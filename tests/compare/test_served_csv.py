@@ -1,6 +1,5 @@
 """served.csv, beside results.csv: written and read without loss, and one line for a file that mpx did not write."""
 
-import csv
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ from made_runs import AMP, CONTROL, compared, only, served
 
 from mpx.compare import results, served_csv
 from mpx.compare.served_csv import with_served
-from mpx.csv_file import to_text
 from mpx.errors import UserError
 
 WAYS = (
@@ -24,14 +22,6 @@ def test_without_loss(tmp_path):
     again = with_served(bare, tmp_path / "results.csv")
     assert [run.served for run in again] == [run.served for run in (*RUNS, *AMP)]
     assert only(compared(again))[0].serve_verdict == only(compared([*RUNS, *AMP]))[0].serve_verdict != ""
-
-
-def test_an_older_file_lacks_columns(tmp_path):
-    rows = list(csv.DictReader(served_csv.to_csv(RUNS).splitlines()))
-    (tmp_path / "served.csv").write_text(to_text([name for name in rows[0] if name not in ("host", "latency_by")], rows))
-    again = with_served(CONTROL, tmp_path / "results.csv")
-    found = {(served.way.format, served.place.host, served.latency_by) for run in again for served in run.served}
-    assert found == {("fp16", None, None), ("int8", None, None)}
 
 
 def test_the_columns_of_results_csv_stay(tmp_path):

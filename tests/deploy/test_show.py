@@ -108,7 +108,7 @@ def test_all_rows(capsys):
 
 
 def test_the_card(tmp_path):
-    speed = [{"batch": 1} | AT, {"batch": 256} | LARGE]  # an older file
+    speed = [{"batch": 1} | AT | CHOSEN, {"batch": 256} | LARGE | CHOSEN]
     other = ROW | {"format": "fp16", "speed": speed, "exclusive": False, "metrics": {"test/accuracy": 0.7}}
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [ROW, other]}))
     text = card(tmp_path, record(accuracy=0.8125))

@@ -1,8 +1,5 @@
 """Busy time, gaps and kernels from a trace, made up and written by the profiler itself."""
 
-import gzip
-import json
-
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -15,11 +12,10 @@ def event(name, start_us, us, category="kernel"):
     return {"ph": "X", "cat": category, "name": name, "ts": start_us, "dur": us}
 
 
-def test_kernels_that_overlap_count_once(tmp_path):
+def test_kernels_that_overlap_count_once():
     events = [event("gemm", 0, 100), event("add", 50, 100), event("copy", 400, 50, "gpu_memcpy"), event("gemm", 120, 20)]
     events += [event("aten::mm", 0, 10_000, "cpu_op"), event("step", 0, 10_000, "gpu_user_annotation"), {"ph": "M", "name": "process"}]
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    found = busy(read_trace(tmp_path / "trace.json"))
+    found = busy(events)
     assert found.busy_ms == pytest.approx(0.2)
     assert found.longest_gap_ms == pytest.approx(0.25)
     assert found.launches == 4
@@ -35,8 +31,6 @@ def test_without_a_device_there_are_no_gaps(tmp_path):
     events = read_trace(path)
     assert any(event.get("name") == "aten::add" for event in events)
     assert busy(events) is None
-    with gzip.open(path) as file:
-        assert file.read(100).lstrip().startswith(b"{")
 
 
 def test_rows_of_kernels_are_per_step():

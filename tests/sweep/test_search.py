@@ -27,7 +27,10 @@ def test_two_directions_are_accuracy_and_throughput():
 
 
 def test_of_a_language_model_the_lower_perplexity_is_better():
-    assert objectives(ended(**{"val/perplexity": 90.0, "val/accuracy": 0.3}), ["maximize", "maximize"]) == (-90.0, 1234.5)
+    assert objectives(ended(**{"val/perplexity": 90.0, "test/perplexity": 95.0, "val/accuracy": 0.3}), ["maximize", "maximize"]) == (
+        -90.0,
+        1234.5,
+    )
 
 
 def test_a_job_that_did_not_complete_teaches_nothing():

@@ -22,14 +22,6 @@ def test_a_resumed_run_drops_damaged_rows(tmp_path):
     assert rows(tmp_path / "curves.csv") == ["train/loss,1,0.5", "train/loss,2,0.25"]
 
 
-def test_a_resumed_run_whose_beginning_has_only_events_leaves_its_curves_to_them(tmp_path):
-    (tmp_path / "events.out.tfevents.1.host").touch()
-    file = CurveFile(tmp_path, 3)
-    file.append({"train/loss": 2.0}, 3)
-    file.close()
-    assert not (tmp_path / "curves.csv").exists()
-
-
 def test_a_killed_run_leaves_whole_lines(tmp_path):
     file = CurveFile(tmp_path, 0)
     file.append({"train/loss": 0.1, "val/loss": 1 / 3}, 7)

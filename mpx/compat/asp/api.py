@@ -48,18 +48,9 @@ class ASP:
         Raises UserError for an unknown mask or layer type.
         """
         pruning = Pruning(
-            model,
-            mask_calculator,
-            verbosity,
-            whitelist,
-            allowed_layer_names,
-            disallowed_layer_names,
-            allow_recompute_mask,
-            custom_layer_dict,
-            allow_permutation,
-            example_input,
-            masks_in_state_dict,
-        )
+            model, mask_calculator, verbosity, whitelist, allowed_layer_names, disallowed_layer_names, allow_recompute_mask,
+            custom_layer_dict, allow_permutation, example_input, masks_in_state_dict,
+        )  # fmt: skip
         if (before := model.__dict__.get(PRUNING)) is not None:
             before.enforcer.detach()
         elif PRUNING not in model.__dict__:  # a copy of an initialised model already has the hooks
@@ -106,14 +97,9 @@ class ASP:
 
     @classmethod
     def prune_trained_model(
-        cls,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        allow_permutation: bool = True,
-        example_input: Any = None,
-        masks_in_state_dict: bool = False,
-    ) -> Pruning:
+        cls, model: nn.Module, optimizer: Optimizer, *,
+        allow_permutation: bool = True, example_input: Any = None, masks_in_state_dict: bool = False,
+    ) -> Pruning:  # fmt: skip
         """Prune once before further training: init_model_for_pruning with Linear, Conv2d and attention, init_optimizer_for_pruning, and
         compute_sparse_masks."""
         pruning = cls.init_model_for_pruning(

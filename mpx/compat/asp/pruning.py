@@ -21,19 +21,10 @@ class Pruning:
     compute_sparse_masks, unless they can be inferred from the weights."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        mask_calculator: str | Callable[[Tensor], Tensor],
-        verbosity: int,
-        whitelist: Iterable[type],
-        allowed_layer_names: list[str] | None,
-        disallowed_layer_names: Iterable[str],
-        allow_recompute_mask: bool,
-        custom_layer_dict: Mapping[type, list[str]] | None,
-        allow_permutation: bool,
-        example_input: Any,
-        masks_in_state_dict: bool,
-    ):
+        self, model: nn.Module, mask_calculator: str | Callable[[Tensor], Tensor], verbosity: int, whitelist: Iterable[type],
+        allowed_layer_names: list[str] | None, disallowed_layer_names: Iterable[str], allow_recompute_mask: bool,
+        custom_layer_dict: Mapping[type, list[str]] | None, allow_permutation: bool, example_input: Any, masks_in_state_dict: bool,
+    ):  # fmt: skip
         if not isinstance(model, nn.Module):
             raise UserError(f"ASP.init_model_for_pruning: model is a {type(model).__name__}; pass a torch.nn.Module.")
         self._model = ref(model)  # weak, since the model owns this object

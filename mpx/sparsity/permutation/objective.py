@@ -9,7 +9,7 @@ from torch import Tensor
 from mpx.sparsity.permutation.budget import Share
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.search import search
-from mpx.sparsity.permutation.stripes import GROUP, kept, rows_of
+from mpx.sparsity.permutation.stripes import GROUP, rows_of
 
 
 @dataclass
@@ -50,13 +50,6 @@ def choose(made: Objective, weights: dict[str, Tensor], share: Share, *, seed: i
     order = np.empty_like(made.slots)
     order[made.slots] = made.slots[found.order.numpy()]
     return order
-
-
-def share_kept(weight: Tensor) -> float:
-    """Share of Σ|w| that 2:4 keeps of a weight [out, in, ...], 0 to 1; 1 for an all-zero weight."""
-    columns = rows_of(weight).abs().t().float()
-    total = float(columns.sum(dtype=torch.float64))
-    return kept(columns) / total if total > 0 else 1.0
 
 
 def _misfit(places: np.ndarray, slots: np.ndarray) -> str | None:

@@ -68,8 +68,7 @@ def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -
     still = [one for one in operands if isinstance(one, Tensor) and one.numel() and bool((one < 0).all())]
     if len(still) == len(operands):
         return still[0].reshape(-1)[0].expand(shape) if still else walk.fixed(shape, "it is a constant")
-    results = [walk.give_up(one, shape) for one in operands]
-    return results[0]
+    return walk.give_up(shape, *operands)
 
 
 def _arguments(node: torch.fx.Node, values: dict) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from mpx.models.evaluating import evaluating
 from mpx.progress import track
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
-from mpx.sparsity.patterns import NofM
+from mpx.sparsity.patterns import NofM, kept_magnitude, mask_2of4
 from mpx.sparsity.permutation.apply import Permutation, stays_behind
 from mpx.sparsity.permutation.budget import WORK, shares
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.check import apply_checked
 from mpx.sparsity.permutation.graph import find_groups, first_names
-from mpx.sparsity.permutation.objective import choose, objective, share_kept
+from mpx.sparsity.permutation.objective import choose, objective
 from mpx.sparsity.permutation.stripes import GROUP
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
 
@@ -83,7 +83,7 @@ def permute_model(
     ways = calls(example_input)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     pruned = _pruned(model, weights)
-    before = {name: share_kept(weight.parameter) for name, weight in pruned.items()}
+    before = {name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()}
 
     def refused(reason: str) -> Report:
         return _report(pruned, before, Permutation(), dict.fromkeys(pruned, reason), started, reason)
@@ -139,7 +139,7 @@ def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:
 def _report(
     pruned: dict[str, Weight], before: dict[str, float], permutation: Permutation, why: dict[str, str], started: float, reason: str | None
 ) -> Report:
-    after = {name: share_kept(weight.parameter) for name, weight in pruned.items()}
+    after = {name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()}
     layers = [
         LayerReport(
             name=weight.name,

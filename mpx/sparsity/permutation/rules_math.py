@@ -62,7 +62,7 @@ def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | N
     """one [..., m, k] @ other [..., k, n]. Channels may be summed over (k), or pass through (m of one, n of other)."""
     one, other = self, mat2 if other is None else other
     if one.dim() < 2 or other.dim() < 2:
-        return _give_up(walk, shapes, one, other)
+        return walk.give_up(shapes[0], one, other)
     summed = varies(one, -1) or varies(other, -2)
     if summed and not varies(one, -2) and not varies(other, -1):
         ones, others = one.select(-2, 0), other.select(-1, 0)  # [..., k]
@@ -74,7 +74,7 @@ def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | N
         if not summed and bool((still <= UNIFORM).all()):
             walk.tag_rows(moving, (moving.dim() - 2, moving.dim() - 1))
             return moving.narrow(dim, 0, 1).expand(shapes[0])
-    return _give_up(walk, shapes, one, other)
+    return walk.give_up(shapes[0], one, other)
 
 
 def attention(
@@ -84,16 +84,11 @@ def attention(
     if attn_mask is not None:
         walk.channels.pin(attn_mask, f"the mask of {walk.operation}")
     if any(varies(labels, -2) for labels in (query, key, value)) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        return _give_up(walk, shapes, query, key, value)
+        return walk.give_up(shapes[0], query, key, value)
     walk.tie(query.select(-2, 0), key.select(-2, 0))
     for labels in (query, key, value):
         walk.tag_rows(labels, (labels.dim() - 1,))
     return value.narrow(-2, 0, 1).expand(shapes[0])
-
-
-def _give_up(walk: Walk, shapes: list[torch.Size], *operands: Tensor) -> Tensor:
-    results = [walk.give_up(operand, shapes[0]) for operand in operands]
-    return results[0]
 
 
 MATH = (

@@ -19,7 +19,7 @@ def recurrent(
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     inputs = walk.labels(input)
     if params[1].shape[0] != gates * params[1].shape[1]:  # proj_size: the units and their outputs are different channels
-        return [walk.give_up(value, shapes[0]) for value in (*params, inputs, *states)][: len(shapes)]
+        return [walk.give_up(shapes[0], *params, inputs, *states)] * len(shapes)
     directions, cells = 2 if bidirectional else 1, _cells(params)
     units = []
     for first in range(0, len(cells), directions):

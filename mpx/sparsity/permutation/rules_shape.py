@@ -43,7 +43,7 @@ def pad(walk: Walk, shapes: list[torch.Size], self: Tensor, pad: list[int], mode
     if mode == "constant" and any(varies(self, dim) for dim in padded):
         return torch.nn.functional.pad(self, pad, value=UNIFORM)
     if any(varies(self, dim) for dim in padded):
-        return walk.give_up(self, shapes[0])
+        return walk.give_up(shapes[0], self)
     for dim in padded:
         self = self.narrow(dim, 0, 1)
     return self.expand(shapes[0])
@@ -53,7 +53,7 @@ def index(walk: Walk, shapes: list[torch.Size], self: Tensor, indices: list[Tens
     """self[..., indices, ...]: channels may move if the indices select positions."""
     places = [None if one is None else torch.zeros(one.shape, dtype=torch.int64) for one in indices]
     if any(place is not None and varies(self, dim) for dim, place in enumerate(places)):
-        return walk.give_up(self, shapes[0])
+        return walk.give_up(shapes[0], self)
     return torch.ops.aten.index(self, places).expand(shapes[0])
 
 

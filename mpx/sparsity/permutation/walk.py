@@ -101,7 +101,7 @@ class Walk:
         dim %= labels.dim()
         if any(varies(labels, other) for other in range(labels.dim()) if other != dim):
             if not varies(labels, dim):
-                return self.give_up(labels, labels.shape[dim : dim + 1])
+                return self.give_up(labels.shape[dim : dim + 1], labels)
             (labels,) = compact(labels)
             most = torch.where(labels == UNIFORM, BELOW_ALL, labels)  # prefer atoms to fixed labels, and these to UNIFORM
             most = most.movedim(dim, 0).flatten(1).amax(1)
@@ -138,9 +138,10 @@ class Walk:
         for axis in axes:
             self.channels.pin(axis, reason)
 
-    def give_up(self, value: Value, shape: tuple[int, ...]) -> Tensor:
-        """Pin all channels that reach this operation. Returns the labels of its result, of this shape."""
-        self.hold(value, self.unknown)
+    def give_up(self, shape: tuple[int, ...], *values: Value) -> Tensor:
+        """Pin all channels that reach this operation by these values. Returns the labels of its result, of this shape."""
+        for value in values:
+            self.hold(value, self.unknown)
         return self.fixed(shape, self.unknown)
 
 
