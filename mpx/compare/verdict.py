@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from mpx.compare.comparison import Group, Method, Metric, Row, Speedup, Verdict
-from mpx.compare.decisions import seeds_of_both
+from mpx.compare.decisions import seeds_of_both, until
 from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
+from mpx.compare.statistics import estimate
 from mpx.compare.words import UNKNOWN, decided, difference, number, population, rate_spec, spread
 
 MAX_NAMED = 3  # settings that a sentence lists by name
@@ -197,10 +198,12 @@ def _by_chance(speedup: Speedup) -> str:
 
 
 def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
-    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are."""
-    seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
-    shared = seeds_of_both(row, control, metric)
+    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are. With a look, all
+    of them are of the seeds that it saw."""
     look = row.decision.look
+    mine, theirs = (estimate(list(until(look, one, metric).values())) for one in (row, control))
+    seeds = f"{mine.n}" if mine.n == theirs.n else f"{mine.n} and {theirs.n}"
+    shared = seeds_of_both(row, control, metric)
     paired = f" at {look.words}" if look else f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
     spec = metric.spec
@@ -208,7 +211,7 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     there = "" if wide == UNKNOWN else f", for the population {wide}"
     bounded = " for the population" if row.decision.method == Method.CROSSED else ""
     return (
-        f"{metric.words} {spread(row.metric, spec)} against {spread(control.metric, spec)} over {seeds} seeds, "
+        f"{metric.words} {spread(mine, spec)} against {spread(theirs, spec)} over {seeds} seeds, "
         f"difference {difference(row.decision, spec)}{paired}{there}, margin {allowed}{bounded}"
     )
 
