@@ -71,6 +71,13 @@ def each_gpu() -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": name} for name in names[: torch.cuda.device_count()]] or [{}]
 
 
+def bert_without_mask() -> None:
+    """Let transformers' BERT make no attention mask. In version 5.17 a compiled or recorded one makes a mask of ones, and pays for it."""
+    from transformers.models.bert import modeling_bert
+
+    modeling_bert.create_bidirectional_mask = lambda **_: None
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 

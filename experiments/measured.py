@@ -87,23 +87,23 @@ def sentences() -> Iterator[str]:
     speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
     formats = sorted({FORMATS[row["precision"]] for row in speed})
     rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
-    on = f"{speed[0]['device']} in {' and '.join(formats)}, {len({row['model'] for row in speed})} models, {rounds} rounds"
     for contender, words in {"lightning": "Lightning's defaults", "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
         ratios = sorted(against(speed, contender))
+        on = f"{speed[0]['device']} in {' and '.join(formats)}, {len(ratios)} models, {rounds} rounds"
         yield f"- One {on}: mpx trains {span(ratios)} times as fast as {words} ([speed](experiments/speed))."
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
     before = span(sorted(ratio for rows in calls for ratio in two_gpus(rows)))
     mine, theirs = (rates_on("2", scaling, who) for who in ("mpx", "hand"))
-    beside = span(sorted(mine[model] / theirs[model] for model in mine))
+    beside = span(sorted(mine[model] / theirs[model] for model in mine.keys() & theirs.keys()))
     words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(two_gpus(scaling)))} times as fast as one"
     yield f"- Two {words} ({before} in earlier rounds), and {beside} times as fast as such a loop on two ([scaling](experiments/scaling))."
 
 
 def span(ratios: list[float]) -> str:
-    """From the lowest to the highest. A lowest just below 1 is not rounded to it."""
-    low = f"{ratios[0]:.2f}"
-    return f"{ratios[0]:.3f} to {ratios[-1]:.2f}" if low == "1.00" and ratios[0] < 1 else f"{low} to {ratios[-1]:.2f}"
+    """From the lowest to the highest. What is just below 1 is not rounded to it."""
+    low, high = (f"{ratio:.3f}" if 0.995 <= ratio < 1 else f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1]))
+    return low if low == high else f"{low} to {high}"
 
 
 def against(rows: list[dict[str, str]], contender: str) -> Iterator[float]:
@@ -123,7 +123,9 @@ def two_gpus(rows: list[dict[str, str]]) -> Iterator[float]:
 
 def rates_on(gpus: str, rows: list[dict[str, str]], contender: str) -> dict[str, float]:
     """Samples/s of each model on so many GPUs, the mean of the rounds."""
-    rows = [row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"]]
+    rows = [
+        row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"] and not row.get("rejected")
+    ]
     return {name: fmean(float(row["samples_per_s"]) for row in rows if row["model"] == name) for name in {row["model"] for row in rows}}
 
 

@@ -5,7 +5,7 @@ from experiment import script
 
 def row(model, contender, gpus, rate, **more):
     known = {"model": model, "contender": contender, "gpus": str(gpus), "round": "0", "samples_per_s": str(rate)}
-    return dict.fromkeys(("all_reduce_ms", "gradient_mib"), "") | known | {"device": "H", "torch": "2", "host": "h"} | more
+    return dict.fromkeys(("all_reduce_ms", "gradient_mib", "rejected"), "") | known | {"device": "H", "torch": "2", "host": "h"} | more
 
 
 def test_card():
@@ -14,9 +14,12 @@ def test_card():
     text = script("scaling/run.py").card(rows)
     assert "One round,\nall from one call on one host." in text
     assert "| LSTM | 100 | 190 | 1.90 (≥ 1.85: yes) | 100 | 200 | 2.00 | 0.95 (≥ 0.98: no) |" in text
-    assert "| ResNet-18 | 10 | not measured | not measured |" in text
+    assert "| ResNet-18 | 10 | – | – |" in text
     twice = script("scaling/run.py").card([*rows, row("lstm", "mpx", 1, 104, round="1"), row("lstm", "mpx_hook", 1, 9, round="2")])
     assert "Medians of 1 or 2 rounds,\n" in twice
     assert "| LSTM | 102 |" in twice
     # A step of 256 samples takes 2,560 ms; eight GPUs send 1.75 times what two do, and 64 send 1.97 × 100 MiB at 50 GB/s, 4.1 ms.
     assert "| LSTM | 100 | 2560.00 | 1.00 | 95.0% | 100% | 100% |" in text
+    rejected = script("scaling/run.py").card([*rows[:2], *(one | {"rejected": "a mask"} for one in rows[2:4])])
+    assert "| LSTM | 100 | 190 | 1.90 (≥ 1.85: yes) | – | – | – | – |" in rejected
+    assert "The loop by hand of LSTM does not count: a mask." in rejected

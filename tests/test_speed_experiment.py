@@ -3,6 +3,8 @@
 import csv
 import os
 import re
+import subprocess
+import sys
 from statistics import median
 
 import pytest
@@ -21,6 +23,16 @@ def measured(tmp_path, *arguments):
     assert run.out.count("\n== ") + run.out.startswith("== ") == run.out.count("== ")
     with open(tmp_path / "results.csv", newline="") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_the_rivals_bert_has_no_mask():
+    code = (
+        "import hand, setups; hand.bert(setups.setup('bert_small', 'amp', tiny=True)); "
+        "from transformers.models.bert.modeling_bert import create_bidirectional_mask; print(create_bidirectional_mask(config=None))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 @pytest.mark.slow

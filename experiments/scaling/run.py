@@ -28,10 +28,10 @@ from setups import TITLES, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
 COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95", "all_reduce_ms", "gradient_mib")
-COLUMNS += ("graphed", "compiled", "mfu", "note")
+COLUMNS += ("graphed", "compiled", "mfu", "rejected", "note")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
-MISSING = "not measured"
+MISSING = "–"
 NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
 CARD = """# How much faster are two GPUs than one?
 
@@ -49,7 +49,7 @@ loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last,
 |---|---|---|---|---|---|---|---|
 {rates}
 
-BERT-small classifies by the mean of all tokens (`model.pool=mean`), so that mpx computes the whole last layer, as the rival does.
+BERT-small classifies by the mean of all tokens (`model.pool=mean`), so that mpx computes the whole last layer, as the rival does.{rejected}
 
 ## Projection
 
@@ -166,14 +166,16 @@ def card(rows: list[dict[str, str]]) -> str:
         cells = [shown(one), shown(two), judged(two, one, LEAST), shown(hand_one), shown(hand_two)]
         cells += [f"{hand_two / hand_one:.2f}" if hand_one and hand_two else MISSING, judged(two, hand_two, SHARE)]
         rates.append(f"| {TITLES[model]} | {' | '.join(cells)} |")
-        if one and two and hand_two:
+        if one and two and any(row["all_reduce_ms"] for row in mine):
             projection.append(project(model, mine, one, two))
     counted = (row for row in rows if row["samples_per_s"] and row["contender"] in CONTENDERS)
     turns = sorted(set(Counter((row["model"], row["contender"], row["gpus"]) for row in counted).values()))
     hosts, rounds = len({row["host"] for row in rows}), " or ".join(map(str, turns))
+    reasons = sorted({(TITLES[row["model"]], row["rejected"]) for row in rows if row["rejected"]})
     projection = projection or [f"| {MISSING} |" + " – |" * 6]
     return CARD.format(
         least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
+        rejected="".join(f" The loop by hand of {model} does not count: {reason}." for model, reason in reasons),
         rounds="One round" if turns == [1] else f"Medians of {rounds} rounds", device=rows[0]["device"], torch=rows[0]["torch"],
         calls="all from one call on one host" if hosts == 1 else f"from calls on {hosts} hosts of the same kind",
     )  # fmt: skip
@@ -204,7 +206,8 @@ def ring(gpus: int) -> float:
 
 
 def median(rows: list[dict[str, str]], contender: str, gpus: str) -> float | None:
-    found = [float(row["samples_per_s"]) for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"]]
+    mine = (row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and not row["rejected"])
+    found = [float(row["samples_per_s"]) for row in mine if row["samples_per_s"]]
     return statistics.median(found) if found else None
 
 

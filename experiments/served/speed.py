@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import Arguments, write
+from collecting import Arguments, bert_without_mask, write
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate
@@ -116,6 +116,7 @@ def rivals(name: str, x: Tensor) -> Iterator[dict]:
     else:
         from transformers import BertConfig, BertModel
 
+        bert_without_mask()
         _, sizes, spec, _ = MODELS[name]
         layers, width = sizes.get("num_layers", 4), sizes.get("hidden_size", 512)
         sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": sizes.get("num_heads", 8)}

@@ -5,12 +5,17 @@ graph. `loop` is the plain eager loop. `timm` is the step of timm's train.py: it
 --channels-last --torchcompile --opt-kwargs fused=True. cuDNN times its algorithms for all of them.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import bert_without_mask
 from setups import Setup, device
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -62,6 +67,7 @@ def bert(setup: Setup, *, look_up: bool = True) -> nn.Module:
     """transformers' classifier. look_up: the type of each token, as it comes; else the types, all 0, are added as one row, as in mpx."""
     from transformers import BertConfig, BertForSequenceClassification
 
+    bert_without_mask()
     config = BertConfig(
         vocab_size=setup.vocabulary, hidden_size=setup.hidden, num_hidden_layers=setup.layers,
         num_attention_heads=setup.hidden // 64, intermediate_size=4 * setup.hidden, num_labels=setup.classes,
