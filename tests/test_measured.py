@@ -1,6 +1,7 @@
 """README's measured results, computed from the committed rows without mpx. test_readme.py holds README to what measured.py writes."""
 
 import csv
+import json
 import re
 from statistics import fmean, median
 
@@ -47,6 +48,22 @@ def test_a_column(number):
         f"{took['fp32'].mean() / took[long].mean():.2f}",
         f"{change.mean():+.2f} ({change.mean() - half:+.2f} to {change.mean() + half:+.2f})".replace("-", "−"),
     ]
+
+
+def test_the_commits_of_the_speeds_of_cifar10():
+    found = [row | json.loads(row["environment"]) for row in rows("precision_grid/results.csv")]
+    commits = {task: {row["git"] for row in found if (row["model"], row["data"]) == task} for task in TASKS}
+    assert [len(commits[task]) for task in TASKS] == [3, 1, 1, 1]
+    assert not any("host" in row for row in found)
+    readme, card = (" ".join(text(path).split()) for path in (README, EXPERIMENTS / "precision_grid" / "README.md"))
+    assert "over runs of three commits of mpx on H200s, hosts unrecorded" in readme
+    assert "its speeds are of three commits, hosts unrecorded" in readme
+    fp16, fp32 = (
+        {row["seed"]: float(row["train_samples_per_s"]) for row in found if row["git"].startswith("bd3841d") and row["precision"] == name}
+        for name in ("amp", "fp32")
+    )
+    assert fp16.keys() == fp32.keys() == {"0", "1", "2"}
+    assert f"the three seeds of bd3841d alone give {fmean(fp16.values()) / fmean(fp32.values()):.2f}" in card
 
 
 @pytest.mark.parametrize(("contender", "words"), [("lightning", "Lightning's defaults"), ("hand", "a loop tuned by hand")])
