@@ -56,6 +56,8 @@ def test_what_the_card_says_of_speed_is_what_the_rows_say():
         assert f"| {label} | {dense:,.0f} | {sparse:,.0f} ({sparse / dense:.2f}) |" in words
         for plan in ("int8 dense kernels", "int8 fastest kernels", "fp8 dense kernels"):
             assert plan not in found or f"| {found[plan]:,.0f} ({found[plan] / dense:.2f}) |" in words
+    assert f"12.3 ms a batch, is missed: it takes {256e3 / rates['bert_base']['bf16 own kernels']:.2f}" in words
+    assert not any("autotune" in name for found in rates.values() for name in found)
     ahead = rates["resnet50"]["bf16 own kernels"] / rates["resnet50"]["torchvision"]
     assert f"`weights=auto` chooses that: {ahead:.2f} times torchvision's compiled one" in words
     with open(EXPERIMENTS / "served" / "cpu.csv", newline="") as file:
