@@ -81,6 +81,17 @@ def test_the_default_speed_of_a_project():
     assert "than with `speed=plain` ({:.3f} in FP16, {:.3f} in BF16)".format(*of_gan) in said
 
 
+def test_what_the_pages_say_of_the_cost_of_masks():
+    """Where sr_ste is recommended too."""
+    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    with open(EXPERIMENTS / "masked_step" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    costs = {name: sorted(100 * float(row["over_dense"]) for row in rows if row["masks"] == name) for name in ("fixed", "sr_ste")}
+    fixed, sr_ste = ("{:.1f} to {:.1f} %".format(*costs["fixed"]), "{:.0f} to {:.0f} %".format(*costs["sr_ste"]))
+    assert f"sparsity.start=0` as well; it costs [{sr_ste} of an eager step](#speed)" in page
+    assert f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (medians)" in page
+
+
 def trainings():
     for card in documents.CARDS:
         for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):
