@@ -96,5 +96,10 @@ def test_two_gpus():
     commits = {row["commit"] for row in rows("scaling/earlier.csv")}
     before = [ratio for commit in commits for ratio in twice(rates("scaling/earlier.csv", "mpx", commit=commit))]
     beside = [mine[model, "2"] / hand[model, "2"] for model, gpus in mine if gpus == "2"]
-    words = f"train {min(now):.2f} to {max(now):.2f} times as fast as one ({min(before):.2f} to {max(before):.2f} in earlier rounds), and "
+    words = f"train {min(now):.2f} to {max(now):.2f} times as fast as one "
+    words += f"(one round; {min(before):.2f} to {max(before):.2f} in earlier ones), and "
+    assert {row["round"] for row in rows("scaling/results.csv")} == {"0"}
+    ratio = {model: mine[model, "2"] / mine[model, "1"] for model in ("lstm", "bert_small")}
+    at = f"The LSTM ({ratio['lstm']:.3f}) and BERT-small ({ratio['bert_small']:.3f}) lie at the bound of 1.85, in one round"
+    assert at in text(EXPERIMENTS / "scaling" / "README.md")
     assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on two" in PART
