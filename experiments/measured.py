@@ -97,7 +97,8 @@ def sentences() -> Iterator[str]:
     mine, theirs = (rates_on("2", scaling, who) for who in ("mpx", "hand"))
     beside = span(sorted(mine[model] / theirs[model] for model in mine.keys() & theirs.keys()))
     words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(two_gpus(scaling)))} times as fast as one"
-    yield f"- Two {words} ({before} in earlier rounds), and {beside} times as fast as such a loop on two ([scaling](experiments/scaling))."
+    words += f" (one round; {before} in earlier ones)"
+    yield f"- Two {words}, and {beside} times as fast as such a loop on two ([scaling](experiments/scaling))."
 
 
 def span(ratios: list[float]) -> str:

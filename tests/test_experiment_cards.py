@@ -65,6 +65,33 @@ def test_the_tables_of_permutation():
     assert left.total() == left["ResNeXt"] + left["DPN"]
 
 
+def test_the_default_speed_of_a_project():
+    """Against its own Trainer in FP16, of the language model by both calls; against speed=plain, of the GAN."""
+    said = " ".join(text(EXPERIMENTS / "project_speed" / "README.md").split())
+    with open(EXPERIMENTS / "project_speed" / "earlier.csv", newline="") as file:
+        earlier = {(row["project"], row["precision"]): row for row in csv.DictReader(file)}
+    with open(EXPERIMENTS / "project_speed" / "speed.csv", newline="") as file:
+        rates = {(row["round"], row["way"]): float(row["samples_per_s"]) for row in csv.DictReader(file) if row["project"] == "lm"}
+    rounds = [rates[number, "auto"] / rates[number, "trainer"] for number in map(str, range(9))]
+    first = float(earlier["lm", "amp"]["auto ÷ trainer"])
+    assert max(first, median(rounds)) < script("project_speed/run.py").LEAST
+    misses = f"misses the bound by this default: {first:.3f} and {median(rounds):.3f} times its own Trainer"
+    assert f"{misses} ({min(rounds):.3f} to {max(rounds):.3f} in single rounds)" in said
+    of_gan = [float(earlier["gan", name]["auto"]) / float(earlier["gan", name]["plain"]) for name in ("amp", "amp_bf16")]
+    assert "than with `speed=plain` ({:.3f} in FP16, {:.3f} in BF16)".format(*of_gan) in said
+
+
+def test_what_the_pages_say_of_the_cost_of_masks():
+    """Where sr_ste is recommended too."""
+    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    with open(EXPERIMENTS / "masked_step" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    costs = {name: sorted(100 * float(row["over_dense"]) for row in rows if row["masks"] == name) for name in ("fixed", "sr_ste")}
+    fixed, sr_ste = ("{:.1f} to {:.1f} %".format(*costs["fixed"]), "{:.0f} to {:.0f} %".format(*costs["sr_ste"]))
+    assert f"sparsity.start=0` as well; it costs [{sr_ste} of an eager step](#speed)" in page
+    assert f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (medians)" in page
+
+
 def trainings():
     for card in documents.CARDS:
         for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):

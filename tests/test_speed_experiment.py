@@ -118,6 +118,17 @@ def test_the_card_holds_medians_against_targets():
     assert "- ResNet-18, amp, run 1: 10 epochs; 7.0 s: steps 6.6" in text
 
 
+@pytest.mark.parametrize(
+    ("ratio", "least", "shown"),
+    [
+        (0.998, 1.03, "0.998 (≥ 1.03)"), (0.9951, 0.97, "**0.995** (≥ 0.97)"), (0.997, None, "0.997"), (1.0, 1, "**1.00** (≥ 1)"),
+        (1.027, 1.03, "1.027 (≥ 1.03)"), (0.994, None, "0.99"), (1.004, None, "1.00"),
+    ],
+)  # fmt: skip
+def test_a_ratio_just_below_one_or_below_its_target_is_not_rounded_to_it(ratio, least, shown):
+    assert card.judged(ratio, least) == shown
+
+
 def test_the_card_goes_by_model_not_by_when_it_was_measured():
     text = card.results([*rows_of("plain", "lstm", "fp32", mpx=[90]), *rows_of("plain", "resnet50", "fp32", mpx=[80])])
     assert text.index("| ResNet-50 | fp32 | mpx | 80 | 80 to 80 |") < text.index("| LSTM | fp32 | mpx | 90 |")

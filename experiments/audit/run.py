@@ -44,7 +44,7 @@ it run on Tensor Cores?
 {table}
 
 {exceptions}
-
+{older}
 **What we learnt.** {learnt}
 
 **Trade-off and limits.** One GPU generation. cuDNN picks kernels by shape, so another batch or image size can give another result.
@@ -56,6 +56,9 @@ LEARNT = """PyTorch stores the operands of an FP32 attention in FP32, but multip
 whose sum has FP32's accuracy. So `attention` is FP32 in both modes, fp32 and tf32. With weights in the default layout, cuDNN falls back to
 FP32 kernels for many TF32 convolutions (all with 3 channels, most with up to 32). Therefore mpx trains convolutional networks in
 channels_last on a GPU."""
+
+OLDER = """The rows of fp8 are of the mode before commit 1fd596f9 (25 November 2026): every linear layer in FP8, gradients in E5M2.
+Today's mode has no E5M2, and leaves layers below 4,096 features in BF16, as all here are; no row audits it."""
 
 
 def measure() -> list[dict]:
@@ -88,8 +91,16 @@ def table(rows: list[dict]) -> str:
         total[key] += int(row["flops"])
         kept[key] += int(row["flops"]) * (str(row["promised"]) == "True")
         cores[key] += int(row["flops"]) * (str(row["tensor_cores"]) == "True")
-    lines = [[*case, *(_cell((*case, kind), total, kept, cores) for kind in KINDS)] for case in product(MODELS, MODES)]
+    older = older_modes(rows)
+    lines = [
+        [model, f"{mode} (older)" if mode in older else mode, *(_cell((model, mode, kind), total, kept, cores) for kind in KINDS)]
+        for model, mode in product(MODELS, MODES)
+    ]
     return markdown(["model", "mode", *KINDS], lines)
+
+
+def older_modes(rows: list[dict]) -> set[str]:
+    return {row["mode"] for row in rows if "e5m2" in row["inputs"]}
 
 
 def _cell(key: tuple, total: dict, kept: dict, cores: dict) -> str:
@@ -110,8 +121,9 @@ def exceptions(rows: list[dict]) -> str:
 
 
 def card(rows: list[dict]) -> str:
+    older = f"\n{OLDER}\n" if older_modes(rows) else ""
     setup = said(rows, "{device}, torch {torch}, cuDNN {cudnn}, driver {driver}")
-    return CARD.format(setup=setup, table=table(rows), exceptions=exceptions(rows), learnt=LEARNT)
+    return CARD.format(setup=setup, table=table(rows), exceptions=exceptions(rows), older=older, learnt=LEARNT)
 
 
 if __name__ == "__main__":

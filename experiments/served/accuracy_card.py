@@ -89,13 +89,15 @@ def served(rows: list[Row]) -> str:
     return "\n\n".join([*parts, *sorted(reasons)])
 
 
-def variant(row: Row) -> tuple[str, str, float]:
-    return row["recipe"], row["format"], float(row["finetune_epochs"])
+def variant(row: Row) -> tuple[str, str, float, bool]:
+    """Recipe, format, epochs of fine-tuning, and whether a pruned model was served by dense kernels alone."""
+    return row["recipe"], row["format"], float(row["finetune_epochs"]), row["recipe"] != "dense" and row["sparse_layers"] == "0"
 
 
-def title(one: tuple[str, str, float]) -> str:
-    recipe, fmt, epochs = one
-    name = f"Dense {fmt.upper()}" if recipe == "dense" else f"Sparse {fmt.upper()}, {recipe}"
+def title(one: tuple[str, str, float, bool]) -> str:
+    recipe, fmt, epochs, by_dense = one
+    name = f"Dense {fmt.upper()}" if recipe == "dense" else f"{'Pruned' if by_dense else 'Sparse'} {fmt.upper()}, {recipe}"
+    name += ", dense kernels" if by_dense else ""
     return name + (f", fine-tuned for {epochs:g} epochs" if epochs else "")
 
 

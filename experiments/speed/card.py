@@ -169,11 +169,11 @@ def against(rates: Rates, rival: str, model: str, precision: str) -> str:
 
 def judged(ratio: float, least: float | None) -> str:
     shown = f"{ratio:.2f}"
+    if any(bound is not None and ratio < bound <= float(shown) for bound in (1, least)):  # rounding would hide who is faster, or a miss
+        shown = f"{ratio:.3f}"
     if least is None:
         return shown
-    if ratio >= least:
-        return f"**{shown}** (≥ {least:g})"
-    return f"{ratio:.3f} (≥ {least:g})" if float(shown) >= least else f"{shown} (≥ {least:g})"  # missed, and rounding hides it
+    return f"**{shown}** (≥ {least:g})" if ratio >= least else f"{shown} (≥ {least:g})"
 
 
 def all_rates(found: Found) -> str:
