@@ -50,6 +50,16 @@ def test_a_column(number):
     ]
 
 
+def test_the_commits_of_the_speedups_by_batch_size():
+    commits = {}
+    for row in rows("batch_size/results.csv"):
+        commit = json.loads(row["environment"])["git"]
+        commits.setdefault((row["model"], row["batch_size"], row["precision"], row["sparsity"]), set()).add(commit)
+    counts = [len(found | commits[*task, "fp32", "dense"]) for (*task, p, s), found in commits.items() if (p, s) != ("fp32", "dense")]
+    assert (min(counts), max(counts)) == (2, 4)
+    assert "a speed-up compares runs of two to four commits of mpx" in " ".join(text(EXPERIMENTS / "batch_size" / "README.md").split())
+
+
 def test_how_many_formats_are_decided():
     """With a stated confidence, which pairs that all tie do not give."""
     decided, tied = [], []
