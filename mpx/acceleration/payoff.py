@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpx.whole_file import write_whole
 
-COMPILE_S = {True: 30.0, False: 18.0}  # whether the model has convolutions -> seconds of compiling, nothing being cached
+COMPILE_S = {True: 30.0, False: 10.0}  # whether the model has convolutions -> seconds of compiling, nothing being cached
 CACHED = 0.2  # share of these seconds where the compiler's cache has the code: Python is traced and the code is loaded
 SAVES = {  # (whether the model has convolutions, format of most products) -> share of a step
     (True, "bf16"): 0.28, (True, "fp16"): 0.15, (False, "bf16"): 0.27, (False, "fp16"): 0.27, (False, "tf32"): 0.15,
