@@ -86,8 +86,8 @@ def multiply(fmt: str, a: Tensor, b: Tensor) -> Product:
 
 
 def _scaled(fmt: str, a: Tensor, b: Tensor) -> Product:
-    """The products of FP8 training: E4M3 by E4M3 with fast accumulation in the forward pass, and E5M2 gradients by E4M3 weights with full
-    FP32 sums in the backward pass. cuBLASLt has no product of two E5M2 matrices.
+    """The products of FP8 training as in arXiv:2209.05433: E4M3 by E4M3, with fast accumulation, of its forward pass, and E5M2 gradients by
+    E4M3 weights, with full FP32 sums, of its backward pass. cuBLASLt has no product of two E5M2 matrices.
     """
     a, b = a.to(FORMATS[fmt].dtype), _by_columns(b.to(torch.float8_e4m3fn))
     one = torch.ones((), device=a.device)
