@@ -1,5 +1,6 @@
 """Write card.md, the model card of a run: its data, accuracy, speed when served, and how to load it."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ from mpx.whole_file import write_whole
 CONFIDENCE = 0.95
 VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
 PARTS = ("setting", "config", "metrics", "metric", "sparsity", "environment")  # of result.json
+LOADING = {  # kind of exported file -> code that loads it
+    "safetensors": ("from safetensors.torch import load_file", "", "weights = load_file(FILE)"),
+    "pt2": ("import torch", "", "model = torch.export.load(FILE).module()  # logits = model(x), x in the format of the weights"),
+    "onnx": ("import onnxruntime", "", 'session = onnxruntime.InferenceSession(FILE)  # (logits,) = session.run(["logits"], {"x": x})'),
+}
 Record = dict[str, Any]
 
 
@@ -43,8 +49,11 @@ def card(folder: Path, record: Record) -> str:
         "## Served",
         in_markdown(_served(folder, record, metric)),
         *_files(rows),
-        "## How to load it",
+        "Measure it again:",
         _code("bash", f"python -m mpx.deploy {typed_text('run', str(folder))}"),
+        "## How to load it",
+        "In the folder of this card:",
+        *_loading_exports(rows),
         _code("python", *_loading(record)),
         "## How it was made",
         _code("bash", command),
@@ -138,6 +147,15 @@ def _files(rows: list[Record]) -> list[str]:
 def _exported(exports: Any) -> list[str]:
     files = exports.values() if isinstance(exports, dict) else exports if isinstance(exports, list) else ()
     return [str(file.get("file")) if isinstance(file, dict) else str(file) for file in files]
+
+
+def _loading_exports(rows: list[Record]) -> Iterator[str]:
+    """Code that loads the first file of each kind."""
+    files = {kind: file for row in reversed(rows) for kind, file in _dict(row.get("exports")).items()}
+    for kind, lines in LOADING.items():
+        if kind in files:
+            name = json.dumps(str(_dict(files[kind]).get("file")))
+            yield _code("python", *(line.replace("FILE", name) for line in lines))
 
 
 def _loading(record: Record) -> list[str]:

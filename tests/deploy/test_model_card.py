@@ -1,5 +1,6 @@
 """card.md: what it says of a real run, that its code loads the weights, and that nothing in a record can change its form."""
 
+import ast
 import json
 import re
 import subprocess
@@ -111,6 +112,32 @@ def test_exported_files_are_listed(tmp_path):
     files = {"onnx": {"file": "served/fp16-auto-cuda/model.onnx", "bytes": 5}}
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(exports=files)]}))
     assert "Files:\n\n- served/fp16-auto-cuda/model.onnx\n" in card(tmp_path, record()).replace("\\_", "_")
+
+
+@pytest.mark.slow
+def test_its_code_loads_each_exported_file_without_mpx(deploy):
+    deploy("mlp", "batch=[4]", "backend=eager", "export=[safetensors,pt2,onnx]")
+    *codes, _ = blocks((deploy.folder / "card.md").read_text(), "python")
+    uses = {
+        "safetensors": "assert weights['layers.0.weight'].shape == (64, 64)",
+        "pt2": "assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)",
+        "onnx": "import numpy as np\nassert session.run(['logits'], {'x': np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)",
+    }
+    for code, (kind, use) in zip(codes, uses.items(), strict=True):
+        assert f"model.{kind}" in code
+        program = f"import sys\nsys.modules['mpx'] = None\n{code}{use}"
+        done = subprocess.run([sys.executable, "-c", program], cwd=deploy.folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_is_loaded_by_its_name_alone(tmp_path):
+    """The first of each kind; a name is no code."""
+    evil = 'served/"); import os; os.mkdir("pwned'
+    rows = [deployed_row(exports={"onnx": {"file": name}}) for name in (evil, "second")]
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    (code, _) = blocks(card(tmp_path, record()), "python")
+    (call,) = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    assert [argument.value for argument in call.args] == [evil]
 
 
 def test_a_language_model_has_a_perplexity(tmp_path):
