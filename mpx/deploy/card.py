@@ -50,7 +50,7 @@ def card(folder: Path, record: Record) -> str:
         in_markdown(_served(folder, record, metric)),
         *_files(rows),
         "Measure it again:",
-        _code("bash", f"python -m mpx.deploy {typed_text('run', str(folder))}"),
+        _code("bash", f"python -m mpx.deploy {typed_text('run', _place(folder, record['config']))}"),
         "## How to load it",
         "In the folder of this card:",
         *_loading_exports(rows),
@@ -64,6 +64,13 @@ def card(folder: Path, record: Record) -> str:
 
 def _dict(value: Any) -> Record:
     return value if isinstance(value, dict) else {}
+
+
+def _place(folder: Path, config: Record) -> str:
+    """The folder seen from where the training began, as its command in the card is; the whole path if it lies elsewhere now."""
+    whole = folder.resolve()
+    seen = Path(str(config.get("output_dir")), *whole.parts[-3:])  # study, setting, seed
+    return str(seen if whole.parts[-len(seen.parts) :] == seen.parts else whole)
 
 
 def _title(setting: Record) -> str:

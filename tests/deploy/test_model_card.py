@@ -140,6 +140,17 @@ def test_a_file_is_loaded_by_its_name_alone(tmp_path):
     assert [argument.value for argument in call.args] == [evil]
 
 
+@pytest.mark.parametrize(("parts", "named"), [("outputs/s/a/seed0", "outputs/s/a/seed0"), ("else/s/a/seed0", "{here}/else/s/a/seed0")])
+def test_the_command_that_measures_again_names_the_folder_as_the_trainings_does(tmp_path, monkeypatch, parts, named):
+    """Also for run=. ; a folder that was moved has a whole path."""
+    content = record()
+    content["config"]["output_dir"] = "outputs"
+    (tmp_path / parts).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / parts)
+    command, _ = blocks(card(Path("."), content), "bash")
+    assert command == f"python -m mpx.deploy run={named.format(here=tmp_path.resolve())}\n"
+
+
 def test_a_language_model_has_a_perplexity(tmp_path):
     content = record()
     content["metrics"] = {"test/accuracy": 0.2, "test/perplexity": 65.6}
