@@ -1,5 +1,6 @@
 """Serve one run in one format: build the model, choose how to serve it, measure its speed, evaluate it on the test set."""
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import BATCH_NORM
+from mpx.runs.folder import LAST
 from mpx.settings.deploy import QUANTISED, listed
 from mpx.training.tasks import judged_by
 
@@ -54,6 +56,8 @@ def serve(
     check_packages(kinds)
     tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
+    with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
@@ -86,7 +90,7 @@ def serve(
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
-    return asked | measured | {"finetune": prepared.tuned, "exports": exports} | where
+    return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned, "exports": exports} | where
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:
