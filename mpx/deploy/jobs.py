@@ -48,18 +48,20 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     with heavy():
         from mpx.deploy.card import write_card
         from mpx.deploy.serve import serve
-        from mpx.deploy.show import show
+        from mpx.deploy.show import replaced, show
         from mpx.measure.devices import chosen
 
     device = chosen(accelerator)
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
-    add_row(folder, row)
+    earlier = add_row(folder, row)
     if ckpt is None:
         write_card(folder, record)
     show(row, record)
     print(f"written to {folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}")
+    if earlier is not None:
+        print(replaced(earlier))
     return row
 
 

@@ -89,21 +89,26 @@ def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[st
         )
 
 
-def add_row(folder: Path, row: dict[str, Any]) -> None:
-    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY, whose exports stay if they still hold."""
+def add_row(folder: Path, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY, whose exports stay if they still hold.
+
+    Returns the earlier row.
+    """
+    earlier = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK, timeout=MAX_WAIT_S):  # another command may add its own row at this moment
             rows = rows_of(folder)
-            for old in [old for old in rows if _agree(old, row, ROW_KEY)]:
-                rows.remove(old)
-                if _agree(old, row, WEIGHTS_KEY):
-                    row = row | {"exports": _there(folder, old.get("exports")) | row["exports"]}
+            for earlier in [old for old in rows if _agree(old, row, ROW_KEY)]:
+                rows.remove(earlier)
+                if _agree(earlier, row, WEIGHTS_KEY):
+                    row = row | {"exports": _there(folder, earlier.get("exports")) | row["exports"]}
             write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except Timeout:
         raise UserError(f"{folder} is in use by another process, so {DEPLOYED} has no new row. Wait for it, then repeat.") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
+    return earlier
 
 
 def _agree(old: dict[str, Any], row: dict[str, Any], keys: Iterable[str]) -> bool:

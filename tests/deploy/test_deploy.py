@@ -202,10 +202,13 @@ def test_a_second_call_replaces_its_row_alone(deploy):
     def kinds(rows):
         return [(row["weights"], [at["batch"] for at in row["speed"]]) for row in rows]
 
-    deploy("mlp", "weights=dense", "batch=[4]", "backend=eager")
-    _, rows = deploy("mlp", "batch=[5]", "backend=eager")
+    _, (first,) = deploy("mlp", "weights=dense", "batch=[4]", "backend=eager")
+    done, rows = deploy("mlp", "batch=[5]", "backend=eager")
     assert kinds(rows) == [("dense", [4]), ("auto", [5])]
-    _, rows = deploy("mlp", "weights=dense", "batch=[6]", "backend=eager")
+    assert "replaces" not in done.out
+    done, rows = deploy("mlp", "weights=dense", "batch=[6]", "backend=eager")
+    rate = f"{first['serve_samples_per_s']:,.0f} samples/s"
+    assert done.out.splitlines()[-1] == f"This replaces the row of fp32, dense, cpu: backend eager, {rate} at batch 4"
     assert kinds(rows) == [("auto", [5]), ("dense", [6])]
     assert [path.name for path in deploy.folder.glob(".*part")] == []
 
