@@ -1,6 +1,7 @@
 """Write card.md, the model card of a run: its data, accuracy, speed when served, and how to load it."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,17 +128,19 @@ def _served(folder: Path, record: Record, metric: Metric) -> Table:
     value = _figure(record["metrics"].get(metric.name))
     found, _ = read_served(folder, {} if value is None else {metric.name: value}, metric)
     heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
-    rows = [_line(one, metric) for one in found]
+    names = Counter((one.way, one.place.device) for one in found)
+    rows = [_line(one, metric, f" ({one.asked})" if names[one.way, one.place.device] > 1 else "") for one in found]
     return Table("", [*words("served as", "on"), *map(Column, heads)], rows)
 
 
-def _line(one: Served, metric: Metric) -> list[str]:
+def _line(one: Served, metric: Metric, asked: str) -> list[str]:
+    """asked: for what, where others were served in the same way."""
     place, mark = one.place, "" if one.exclusive else " (shared)"
     by = "" if one.latency_by is None else f" {one.latency_by}"
     smallest, largest = f"{place.smallest:,}{by}", f"{place.largest:,}"
     rates = ((one.latency_ms_p50, smallest), (one.latency_ms_p99, smallest), (one.samples_per_s, largest))
     return [
-        f"{one.way.words}, {one.way.backend}",
+        f"{one.way.words}, {one.way.backend}{asked}",
         place.device,
         number(one.metrics.get(metric.name), metric.spec) + ("" if one.accurate else " (less accurate)"),
         *(f"{number(value, rate_spec(value))} at batch {batch}{mark}" for value, batch in rates),

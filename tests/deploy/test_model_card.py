@@ -151,6 +151,17 @@ def test_the_command_that_measures_again_names_the_folder_as_the_trainings_does(
     assert command == f"python -m mpx.deploy run={named.format(here=tmp_path.resolve())}\n"
 
 
+def test_rows_that_were_served_in_the_same_way_say_what_was_asked_for(tmp_path):
+    rows = [deployed_row(), deployed_row(weights="dense"), deployed_row(format="int8")]
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    lines = [line.split(" | ")[0] for line in card(tmp_path, record()).splitlines() if line.startswith("| Dense")]
+    assert lines == [
+        "| Dense FP16, graph (format=fp16 weights=auto)",
+        "| Dense FP16, graph (format=fp16 weights=dense)",
+        "| Dense INT8, graph",
+    ]
+
+
 def test_a_language_model_has_a_perplexity(tmp_path):
     content = record()
     content["metrics"] = {"test/accuracy": 0.2, "test/perplexity": 65.6}
