@@ -219,6 +219,9 @@ def test_compare_reads_a_real_row(deploy, tmp_path):
     folder = deploy.folder
     (found,), left_out = collect(tmp_path / "outputs" / "s")
     assert (found.serve_samples_per_s, left_out) == (None, [])
+    done = start(compare, tmp_path, "study=s", "control=auto")
+    assert "Fastest to serve: no verdict" in done.words
+    assert "known to have had its device to itself, as no CPU is." in done.words
     record = json.loads((folder / "result.json").read_text())
     for place in (row, record):
         place["environment"]["device"] = ["a GPU"]
