@@ -44,14 +44,14 @@ MAX_TIMES = 10  # allowed error of a batch, as a multiple of the largest batch's
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], export: str | list[str], finetune: dict[str, float],
+    *, format: str, weights: str, backend: str, batch: int | list[int], export: str | list[str], finetune: dict[str, float],
     target: str | list[str] | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`.
 
     announce: called with the name of what is measured next. Raises UserError for settings that this run or device does not support.
     """
-    mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
+    mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(listed(batch))
     kinds = listed(export)
     check_packages(kinds)
     tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None

@@ -27,7 +27,7 @@ DEPLOY = {
     "format": one_or_more(choice(*FORMATS)),
     "weights": one_or_more(choice("auto", "dense", "2of4")),
     "backend": choice("auto", "eager", "compile", "autotune", "graph", "tensorrt", "onnx"),
-    "batch": many(whole(1), least=1, example="[1,64,256]"),
+    "batch": one_or_more(whole(1, example="[1,64,256]")),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
     "finetune.epochs": number(0, example=1),
@@ -94,6 +94,6 @@ def _check_export(kinds: list[str], formats: list[str]) -> None:
             )
 
 
-def listed(value: str | list[str]) -> list[str]:
+def listed(value: Any) -> list[Any]:
     """The values of a setting that takes one or a list, each once."""
-    return list(dict.fromkeys([value] if isinstance(value, str) else value))
+    return list(dict.fromkeys([value] if isinstance(value, str | int) else value))

@@ -215,7 +215,7 @@ def test_a_second_call_replaces_its_row_alone(deploy):
 
 def test_compare_reads_a_real_row(deploy, tmp_path):
     """On a CPU, which is never known to be alone, it has no throughput that counts. Were it alone on a GPU, this row would count."""
-    _, (row,) = deploy("mlp", "weights=dense", "batch=[64]", "backend=eager")
+    _, (row,) = deploy("mlp", "weights=dense", "batch=64", "backend=eager")
     folder = deploy.folder
     (found,), left_out = collect(tmp_path / "outputs" / "s")
     assert (found.serve_samples_per_s, left_out) == (None, [])
