@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from itertools import product
@@ -13,7 +13,7 @@ from mpx.deploy.record import CARD, EXPORTS, add_row, check_writable, completed_
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.runs.folder import DEPLOYED
-from mpx.settings.deploy import listed
+from mpx.settings.deploy import check_export, listed
 from mpx.settings.reachable import no_gpu, require_gpu
 
 Row = dict[str, Any]  # of deploy.json
@@ -28,17 +28,18 @@ def serve_all(
     Heavy imports start after the settings and the runs' records have been checked. Raises UserError if the only job fails.
     """
     runs = [None] if run is None else _runs(run)
-    ways = list(product(listed(format), listed(weights)))
-    attempts = Attempts(alone=len(runs) * len(ways) == 1)
+    formats, kinds, exports = listed(format), listed(weights), listed(options["export"])
+    attempts = Attempts(alone=len(runs) * len(formats) * len(kinds) == 1)
+    formats = attempts.passing(formats, lambda fmt: check_export(exports, fmt))
     records = {}
     for name in runs:
         with attempts.next():
             folder, record = own_files(model, data, ckpt, out) if name is None else completed_run(name)
-            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if listed(options["export"]) else [])
+            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if exports else [])
             records[folder] = record
     require_gpu("accelerator", accelerator, there=not no_gpu())
     rows = []
-    for (folder, record), (fmt, kind) in product(records.items(), ways):
+    for (folder, record), (fmt, kind) in product(records.items(), product(formats, kinds)):
         with attempts.next(f"{folder} format={fmt} weights={kind}: "):
             rows.append((str(folder), _serve(folder, record, accelerator, format=fmt, weights=kind, ckpt=ckpt, **options)))
     return rows, attempts.failed
@@ -70,6 +71,15 @@ class Attempts:
 
     def __init__(self, alone: bool):
         self.alone, self.failed = alone, 0
+
+    def passing(self, formats: list[str], check: Callable[[str], object]) -> list[str]:
+        """The formats for which `check` raises no UserError."""
+        found = []
+        for fmt in formats:
+            with self.next(f"format={fmt}: "):
+                check(fmt)
+                found.append(fmt)
+        return found
 
     @contextmanager
     def next(self, job: str = "") -> Iterator[None]:

@@ -54,6 +54,16 @@ def test_formats_and_weights_of_one_call(study, tmp_path):
     assert max(map(len, done.out.splitlines())) <= 120
 
 
+def test_an_export_that_a_format_does_not_have_stops_no_other_format(study, tmp_path):
+    (folder,) = study(0)
+    words = ("format=[int8,fp32]", "export=[safetensors,pt2]")
+    done = start(main, tmp_path, 'run="outputs/s/a=b/seed0"', "accelerator=cpu", *words, *ALONE)
+    assert (done.code, formats(folder)) == (1, [("fp32", "auto")])
+    first, *others = done.err.splitlines()
+    assert first.startswith("error: format=int8: export=pt2 is not possible with format=int8, but export=safetensors and export=onnx;")
+    assert all(line.startswith("measuring ") for line in others)
+
+
 @pytest.mark.slow
 def test_every_run_of_a_study(study, tmp_path):
     good, damaged = study(0, 1)
