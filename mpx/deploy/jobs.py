@@ -38,6 +38,7 @@ def serve_all(
             check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if exports else [])
             records[folder] = record
     require_gpu("accelerator", accelerator, there=not no_gpu())
+    formats = attempts.passing(formats, lambda fmt: _check_machine(fmt, accelerator, options["backend"], exports))
     rows = []
     for (folder, record), (fmt, kind) in product(records.items(), product(formats, kinds)):
         with attempts.next(f"{folder} format={fmt} weights={kind}: "):
@@ -66,6 +67,14 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     return row
 
 
+def _check_machine(fmt: str, accelerator: str, backend: str, exports: list[str]) -> None:
+    with heavy():
+        from mpx.deploy.serve import possible
+        from mpx.measure.devices import chosen
+
+    possible(fmt, backend, exports, chosen(accelerator))
+
+
 class Attempts:
     """Prints and counts the errors of jobs. alone: there is only one job, whose error is raised instead."""
 
@@ -83,13 +92,15 @@ class Attempts:
 
     @contextmanager
     def next(self, job: str = "") -> Iterator[None]:
+        """job: begins the line of an error, whose own text may begin with the job's last words."""
         try:
             yield
         except UserError as error:
             if self.alone:
                 raise
             self.failed += 1
-            print(f"error: {' '.join(f'{job}{error}'.split())}", file=sys.stderr, flush=True)
+            where = job.removesuffix(f"{str(error).partition(': ')[0]}: ")
+            print(f"error: {' '.join(f'{where}{error}'.split())}", file=sys.stderr, flush=True)
 
 
 def _runs(run: str) -> list[str]:

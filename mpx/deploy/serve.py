@@ -51,9 +51,8 @@ def serve(
 
     announce: called with the name of what is measured next. Raises UserError for settings that this run or device does not support.
     """
-    mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(listed(batch))
-    kinds = listed(export)
-    check_packages(kinds)
+    mode, wanted, kinds = possible(format, backend, export, device)
+    sizes = sorted(listed(batch))
     tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
     with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
@@ -91,6 +90,13 @@ def serve(
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
     return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned, "exports": exports} | where
+
+
+def possible(fmt: str, backend: str, export: str | list[str], device: torch.device) -> tuple[Mode, list[str], list[str]]:
+    """(the mode, the backends to measure, the kinds of files). Raises UserError for what `device` or this machine lacks."""
+    mode, wanted, kinds = mode_of(fmt, device), backends(backend, fmt, device), listed(export)
+    check_packages(kinds)
+    return mode, wanted, kinds
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:
