@@ -95,15 +95,17 @@ def _facts(record: Record, rows: list[Record], metric: Metric) -> Iterator[str]:
     else:
         found = number(_figure(value), metric.spec)
     yield f"{_text(metric.words.capitalize())} after training: {found}."
-    yield _sparsity(record["sparsity"])
+    yield _sparsity(record["sparsity"], on_cpu=any(row.get("device") == "cpu" for row in rows))
 
 
-def _sparsity(sparsity: Record) -> str:
+def _sparsity(sparsity: Record, *, on_cpu: bool) -> str:
     pattern = _text(sparsity.get("pattern"))
     if pattern == "dense":
         return "Sparsity: dense."
     checked = "verified" if sparsity.get("verified") is True else "not verified"
-    return f"Sparsity: {pattern}, density {number(_figure(sparsity.get('density')), '.3f')} over the pruned layers, {checked}."
+    found = f"Sparsity: {pattern}, density {number(_figure(sparsity.get('density')), '.3f')} over the pruned layers, {checked}."
+    served = " Served dense on a CPU: 2:4 kernels need a CUDA device."
+    return found + served * (on_cpu and pattern.startswith("2of4"))
 
 
 def _samples(rows: list[Record]) -> int | None:

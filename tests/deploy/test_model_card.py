@@ -37,7 +37,7 @@ def test_the_card_of_a_real_run(deploy, tmp_path):
     assert text.startswith("# mlp on digits, fp32-2of4, seed 0\n")
     assert f"Test accuracy after training: {trained:.4f} ({low:.4f} to {high:.4f}, 95 % confidence, 360 samples)." in text
     assert "Data: digits. Licence: CC BY 4.0 (UCI Machine Learning Repository)." in text
-    assert "Sparsity: 2of4, density 0.500 over the pruned layers, verified." in text
+    assert "Sparsity: 2of4, density 0.500 over the pruned layers, verified. Served dense on a CPU: 2:4 kernels need a CUDA device." in text
     assert f"| Dense FP32, eager | {row['environment']['cpu']}, {row['environment']['threads']} thread" in text
     assert f"{row['metrics']['test/accuracy']:.4f}" in text
     assert f"torch {torch.__version__}" in text
@@ -106,6 +106,15 @@ def test_transformers_own_network_computes_what_is_served_of_texts_that_begin_wi
     torch.testing.assert_close(found, expected)
     content["config"]["model"]["family"] = "bert"
     assert "position_ids" not in card(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "device", "said"),
+    [("2of4_2d", "cpu", True), ("2of4", "cuda", False), ("unstructured", "cpu", False)],
+)
+def test_why_a_cpu_serves_2of4_weights_dense(tmp_path, pattern, device, said):
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(device=device)]}))
+    assert ("Served dense on a CPU" in card(tmp_path, record(sparsity=pattern))) is said
 
 
 def test_exported_files_are_listed(tmp_path):
