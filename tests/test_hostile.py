@@ -153,7 +153,7 @@ OTHERS = [  # the command, its words, what lies in its folder, words of the line
     (compare, ["study=" + "a" * 5000], None, "is not there"),
     (compare, ["margin=1e400"], None, "margin=inf must be a number"),
     (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd is not a folder"),
-    (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a list"),
+    (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a whole number"),
     (bench, ["what=[]"], None, "what=[] must be a text"),
     (doctor, ["a=b"], None, "a=b: mpx.doctor takes no settings"),
 ]  # fmt: skip

@@ -63,6 +63,7 @@ class Served:
     exclusive: bool | None
     accurate: bool  # almost as accurate as after training
     latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
+    asked: str | None = field(default=None, compare=False)  # `format=int8 weights=auto`, of deploy.json
 
 
 @dataclass(frozen=True)

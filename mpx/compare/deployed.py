@@ -56,6 +56,7 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
         exclusive=row["exclusive"],
         accurate=False,
         latency_by=_latency_by(smallest, way),
+        asked=f"format={row['format']} weights={row['weights']}",
     )
     if (found := wrong(served)) is not None:
         raise ValueError(f"{found[0]} is {found[1]!r}")
@@ -83,7 +84,7 @@ def wrong(served: Served) -> tuple[str, Any] | None:
         ("backend", way.backend, DEPLOY["backend"].fits),
         *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
         *((name, getattr(served, name), partial(is_figure, least=MIN_RATE, most=MAX_RATE)) for name in FIGURES),
-        ("latency_by", served.latency_by, lambda text: text is None or is_text(text)),
+        *((name, getattr(served, name), lambda text: text is None or is_text(text)) for name in ("latency_by", "asked")),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)

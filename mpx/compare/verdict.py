@@ -73,7 +73,8 @@ def fastest_to_serve(group: Group) -> Answer | None:
     if reason := _no_control(group):
         return Answer(Outcome.NOTHING, reason)
     if group.served_at is None:
-        return Answer(Outcome.NOTHING, "no way to serve is both as accurate as the training was and known to have had its device to itself")
+        known = "known to have had its device to itself, as no CPU is"
+        return Answer(Outcome.NOTHING, f"no way to serve is both as accurate as the training was and {known}")
     control = group.rows[0]
     good = [row for row in group.rows if row is control or _is(row, Verdict.NO_LOSS)]
     there, elsewhere = [row for row in good if row.serve], tuple(row for row in good if not row.serve and was_served([row]))

@@ -63,8 +63,14 @@ def trained(folder: Path, record: dict[str, Any], target: str | list[str] | None
     config = record["config"]
     _refuse_code(folder, config, [] if target is None else listed(target))
     try:
-        data = load(config["data"])
-        model = build(config["model"], data.spec)
+        try:
+            data = load(config["data"])
+            model = build(config["model"], data.spec)
+        except UserError as error:
+            raise UserError(
+                f"run={folder}: {RESULT}: {error} These settings come from that file alone: put it back, or the data that it names, or "
+                "give the folder of another run."
+            ) from error
         checkpoint = read_checkpoint(folder / LAST, model, "run")
         # Published sets do not change, and their images, resized on another machine, may differ in a bit.
         if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):

@@ -1,5 +1,7 @@
 """Write card.md, the model card of a run: its data, accuracy, speed when served, and how to load it."""
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,11 @@ from mpx.whole_file import write_whole
 CONFIDENCE = 0.95
 VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
 PARTS = ("setting", "config", "metrics", "metric", "sparsity", "environment")  # of result.json
+LOADING = {  # kind of exported file -> code that loads it
+    "safetensors": ("from safetensors.torch import load_file", "", "weights = load_file(FILE)"),
+    "pt2": ("import torch", "", "model = torch.export.load(FILE).module()  # logits = model(x), x in the format of the weights"),
+    "onnx": ("import onnxruntime", "", 'session = onnxruntime.InferenceSession(FILE)  # (logits,) = session.run(["logits"], {"x": x})'),
+}
 Record = dict[str, Any]
 
 
@@ -43,8 +50,11 @@ def card(folder: Path, record: Record) -> str:
         "## Served",
         in_markdown(_served(folder, record, metric)),
         *_files(rows),
+        "Measure it again:",
+        _code("bash", f"python -m mpx.deploy {typed_text('run', _place(folder, record['config']))}"),
         "## How to load it",
-        _code("bash", f"python -m mpx.deploy {typed_text('run', str(folder))}"),
+        "In the folder of this card:",
+        *_loading_exports(rows),
         _code("python", *_loading(record)),
         "## How it was made",
         _code("bash", command),
@@ -55,6 +65,13 @@ def card(folder: Path, record: Record) -> str:
 
 def _dict(value: Any) -> Record:
     return value if isinstance(value, dict) else {}
+
+
+def _place(folder: Path, config: Record) -> str:
+    """The folder seen from where the training began, as its command in the card is; the whole path if it lies elsewhere now."""
+    whole = folder.resolve()
+    seen = Path(str(config.get("output_dir")), *whole.parts[-3:])  # study, setting, seed
+    return str(seen if whole.parts[-len(seen.parts) :] == seen.parts else whole)
 
 
 def _title(setting: Record) -> str:
@@ -78,15 +95,17 @@ def _facts(record: Record, rows: list[Record], metric: Metric) -> Iterator[str]:
     else:
         found = number(_figure(value), metric.spec)
     yield f"{_text(metric.words.capitalize())} after training: {found}."
-    yield _sparsity(record["sparsity"])
+    yield _sparsity(record["sparsity"], on_cpu=any(row.get("device") == "cpu" for row in rows))
 
 
-def _sparsity(sparsity: Record) -> str:
+def _sparsity(sparsity: Record, *, on_cpu: bool) -> str:
     pattern = _text(sparsity.get("pattern"))
     if pattern == "dense":
         return "Sparsity: dense."
     checked = "verified" if sparsity.get("verified") is True else "not verified"
-    return f"Sparsity: {pattern}, density {number(_figure(sparsity.get('density')), '.3f')} over the pruned layers, {checked}."
+    found = f"Sparsity: {pattern}, density {number(_figure(sparsity.get('density')), '.3f')} over the pruned layers, {checked}."
+    served = " Served dense on a CPU: 2:4 kernels need a CUDA device."
+    return found + served * (on_cpu and pattern.startswith("2of4"))
 
 
 def _samples(rows: list[Record]) -> int | None:
@@ -111,17 +130,19 @@ def _served(folder: Path, record: Record, metric: Metric) -> Table:
     value = _figure(record["metrics"].get(metric.name))
     found, _ = read_served(folder, {} if value is None else {metric.name: value}, metric)
     heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
-    rows = [_line(one, metric) for one in found]
+    names = Counter((one.way, one.place.device) for one in found)
+    rows = [_line(one, metric, f" ({one.asked})" if names[one.way, one.place.device] > 1 else "") for one in found]
     return Table("", [*words("served as", "on"), *map(Column, heads)], rows)
 
 
-def _line(one: Served, metric: Metric) -> list[str]:
+def _line(one: Served, metric: Metric, asked: str) -> list[str]:
+    """asked: for what, where others were served in the same way."""
     place, mark = one.place, "" if one.exclusive else " (shared)"
     by = "" if one.latency_by is None else f" {one.latency_by}"
     smallest, largest = f"{place.smallest:,}{by}", f"{place.largest:,}"
     rates = ((one.latency_ms_p50, smallest), (one.latency_ms_p99, smallest), (one.samples_per_s, largest))
     return [
-        f"{one.way.words}, {one.way.backend}",
+        f"{one.way.words}, {one.way.backend}{asked}",
         place.device,
         number(one.metrics.get(metric.name), metric.spec) + ("" if one.accurate else " (less accurate)"),
         *(f"{number(value, rate_spec(value))} at batch {batch}{mark}" for value, batch in rates),
@@ -138,6 +159,15 @@ def _files(rows: list[Record]) -> list[str]:
 def _exported(exports: Any) -> list[str]:
     files = exports.values() if isinstance(exports, dict) else exports if isinstance(exports, list) else ()
     return [str(file.get("file")) if isinstance(file, dict) else str(file) for file in files]
+
+
+def _loading_exports(rows: list[Record]) -> Iterator[str]:
+    """Code that loads the first file of each kind."""
+    files = {kind: file for row in reversed(rows) for kind, file in _dict(row.get("exports")).items()}
+    for kind, lines in LOADING.items():
+        if kind in files:
+            name = json.dumps(str(_dict(files[kind]).get("file")))
+            yield _code("python", *(line.replace("FILE", name) for line in lines))
 
 
 def _loading(record: Record) -> list[str]:

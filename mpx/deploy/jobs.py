@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from itertools import product
@@ -13,7 +13,7 @@ from mpx.deploy.record import CARD, EXPORTS, add_row, check_writable, completed_
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.runs.folder import DEPLOYED
-from mpx.settings.deploy import listed
+from mpx.settings.deploy import check_export, listed
 from mpx.settings.reachable import no_gpu, require_gpu
 
 Row = dict[str, Any]  # of deploy.json
@@ -28,17 +28,19 @@ def serve_all(
     Heavy imports start after the settings and the runs' records have been checked. Raises UserError if the only job fails.
     """
     runs = [None] if run is None else _runs(run)
-    ways = list(product(listed(format), listed(weights)))
-    attempts = Attempts(alone=len(runs) * len(ways) == 1)
+    formats, kinds, exports = listed(format), listed(weights), listed(options["export"])
+    attempts = Attempts(alone=len(runs) * len(formats) * len(kinds) == 1)
+    formats = attempts.passing(formats, lambda fmt: check_export(exports, fmt))
     records = {}
     for name in runs:
         with attempts.next():
             folder, record = own_files(model, data, ckpt, out) if name is None else completed_run(name)
-            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if listed(options["export"]) else [])
+            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if exports else [])
             records[folder] = record
     require_gpu("accelerator", accelerator, there=not no_gpu())
+    formats = attempts.passing(formats, lambda fmt: _check_machine(fmt, accelerator, options["backend"], exports))
     rows = []
-    for (folder, record), (fmt, kind) in product(records.items(), ways):
+    for (folder, record), (fmt, kind) in product(records.items(), product(formats, kinds)):
         with attempts.next(f"{folder} format={fmt} weights={kind}: "):
             rows.append((str(folder), _serve(folder, record, accelerator, format=fmt, weights=kind, ckpt=ckpt, **options)))
     return rows, attempts.failed
@@ -48,19 +50,29 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     with heavy():
         from mpx.deploy.card import write_card
         from mpx.deploy.serve import serve
-        from mpx.deploy.show import show
+        from mpx.deploy.show import replaced, show
         from mpx.measure.devices import chosen
 
     device = chosen(accelerator)
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
-    add_row(folder, row)
+    earlier = add_row(folder, row)
     if ckpt is None:
         write_card(folder, record)
     show(row, record)
     print(f"written to {folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}")
+    if earlier is not None:
+        print(replaced(earlier))
     return row
+
+
+def _check_machine(fmt: str, accelerator: str, backend: str, exports: list[str]) -> None:
+    with heavy():
+        from mpx.deploy.serve import possible
+        from mpx.measure.devices import chosen
+
+    possible(fmt, backend, exports, chosen(accelerator))
 
 
 class Attempts:
@@ -69,15 +81,26 @@ class Attempts:
     def __init__(self, alone: bool):
         self.alone, self.failed = alone, 0
 
+    def passing(self, formats: list[str], check: Callable[[str], object]) -> list[str]:
+        """The formats for which `check` raises no UserError."""
+        found = []
+        for fmt in formats:
+            with self.next(f"format={fmt}: "):
+                check(fmt)
+                found.append(fmt)
+        return found
+
     @contextmanager
     def next(self, job: str = "") -> Iterator[None]:
+        """job: begins the line of an error, whose own text may begin with the job's last words."""
         try:
             yield
         except UserError as error:
             if self.alone:
                 raise
             self.failed += 1
-            print(f"error: {' '.join(f'{job}{error}'.split())}", file=sys.stderr, flush=True)
+            where = job.removesuffix(f"{str(error).partition(': ')[0]}: ")
+            print(f"error: {' '.join(f'{where}{error}'.split())}", file=sys.stderr, flush=True)
 
 
 def _runs(run: str) -> list[str]:

@@ -17,6 +17,7 @@ CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a fol
 MAX_BYTES = 2**28  # of a result.json, which has some kilobytes per layer
 MAX_WAIT_S = 10  # for another process that has locked the folder
 ROW_KEY = ("format", "weights", "device")  # deploy.json has one row for each combination
+WEIGHTS_KEY = ("checkpoint_sha256", "config", "finetune", "quantised_layers")  # with the same ROW_KEY: rows of the same weights
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
@@ -88,17 +89,36 @@ def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[st
         )
 
 
-def add_row(folder: Path, row: dict[str, Any]) -> None:
-    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY."""
+def add_row(folder: Path, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY, whose exports stay if they still hold.
+
+    Returns the earlier row.
+    """
+    earlier = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK, timeout=MAX_WAIT_S):  # another command may add its own row at this moment
-            rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in ROW_KEY)]
+            rows = rows_of(folder)
+            for earlier in [old for old in rows if _agree(old, row, ROW_KEY)]:
+                rows.remove(earlier)
+                if _agree(earlier, row, WEIGHTS_KEY):
+                    row = row | {"exports": _there(folder, earlier.get("exports")) | row["exports"]}
             write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except Timeout:
         raise UserError(f"{folder} is in use by another process, so {DEPLOYED} has no new row. Wait for it, then repeat.") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
+    return earlier
+
+
+def _agree(old: dict[str, Any], row: dict[str, Any], keys: Iterable[str]) -> bool:
+    return all(old.get(key) == row.get(key) for key in keys)
+
+
+def _there(folder: Path, exports: Any) -> dict[str, Any]:
+    """The exports of an earlier row whose files are still there."""
+    files = exports.items() if isinstance(exports, dict) else ()
+    return {kind: file for kind, file in files if isinstance(file, dict) and os.path.isfile(folder / str(file.get("file")))}
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Serve one run in one format: build the model, choose how to serve it, measure its speed, evaluate it on the test set."""
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import BATCH_NORM
+from mpx.runs.folder import LAST
 from mpx.settings.deploy import QUANTISED, listed
 from mpx.training.tasks import judged_by
 
@@ -42,18 +44,19 @@ MAX_TIMES = 10  # allowed error of a batch, as a multiple of the largest batch's
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], export: str | list[str], finetune: dict[str, float],
+    *, format: str, weights: str, backend: str, batch: int | list[int], export: str | list[str], finetune: dict[str, float],
     target: str | list[str] | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`.
 
     announce: called with the name of what is measured next. Raises UserError for settings that this run or device does not support.
     """
-    mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
-    kinds = listed(export)
-    check_packages(kinds)
+    mode, wanted, kinds = possible(format, backend, export, device)
+    sizes = sorted(listed(batch))
     tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
+    with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
@@ -86,7 +89,14 @@ def serve(
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
-    return asked | measured | {"finetune": prepared.tuned, "exports": exports} | where
+    return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned, "exports": exports} | where
+
+
+def possible(fmt: str, backend: str, export: str | list[str], device: torch.device) -> tuple[Mode, list[str], list[str]]:
+    """(the mode, the backends to measure, the kinds of files). Raises UserError for what `device` or this machine lacks."""
+    mode, wanted, kinds = mode_of(fmt, device), backends(backend, fmt, device), listed(export)
+    check_packages(kinds)
+    return mode, wanted, kinds
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:

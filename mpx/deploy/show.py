@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from mpx.compare.deployed import device_of, format_of
+from mpx.compare.rules import MAX_RATE, is_figure
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
-from mpx.deploy.record import tested_whole
+from mpx.deploy.record import ROW_KEY, tested_whole
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
+from mpx.printing import shown
 from mpx.render.table import Column, Table, console, print_table, words
 from mpx.settings.deploy import QUANTISED
 
@@ -26,6 +28,15 @@ def show(row: Row, record: dict[str, Any]) -> None:
         print_table(replace(layers, rows=layers.rows[:MAX_LAYERS]))
     for line in _notes(row, record, len(layers.rows)):
         console().print(line)
+
+
+def replaced(row: Row) -> str:
+    """A line about an earlier row of deploy.json, which may hold anything."""
+    speed = row.get("speed")
+    at = speed[-1] if isinstance(speed, list) and speed and isinstance(speed[-1], dict) else {}
+    rate = at.get("serve_samples_per_s")
+    found = f"{_rate(rate) if is_figure(rate, 0, MAX_RATE) else UNKNOWN} samples/s at batch {at.get('batch')}"
+    return shown(f"This replaces the row of {', '.join(row[key] for key in ROW_KEY)}: backend {row.get('backend')}, {found}")
 
 
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
 from mpx.errors import UserError
@@ -27,7 +26,7 @@ DEPLOY = {
     "format": one_or_more(choice(*FORMATS)),
     "weights": one_or_more(choice("auto", "dense", "2of4")),
     "backend": choice("auto", "eager", "compile", "autotune", "graph", "tensorrt", "onnx"),
-    "batch": many(whole(1), least=1, example="[1,64,256]"),
+    "batch": one_or_more(whole(1, example="[1,64,256]")),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
     "finetune.epochs": number(0, example=1),
@@ -47,9 +46,7 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
         _check_own(settings, given)
     elif given:
         raise UserError(f"run= and {given[0]}= both say what is served. Give run=FOLDER alone, or model=, data= and ckpt= without it.")
-    formats = listed(settings["format"])
-    _check_finetune(settings["finetune"]["epochs"], formats)
-    _check_export(listed(settings["export"]), formats)
+    _check_finetune(settings["finetune"]["epochs"], listed(settings["format"]))
 
 
 def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
@@ -84,8 +81,9 @@ def _check_finetune(epochs: float, formats: list[str]) -> None:
         )
 
 
-def _check_export(kinds: list[str], formats: list[str]) -> None:
-    for kind, fmt in product(kinds, formats):
+def check_export(kinds: list[str], fmt: str) -> None:
+    """Raise UserError for a kind of file that the format does not have."""
+    for kind in kinds:
         if fmt not in EXPORTS[kind]:
             possible = [f"export={name}" for name, formats in EXPORTS.items() if fmt in formats]
             raise UserError(
@@ -94,6 +92,6 @@ def _check_export(kinds: list[str], formats: list[str]) -> None:
             )
 
 
-def listed(value: str | list[str]) -> list[str]:
+def listed(value: Any) -> list[Any]:
     """The values of a setting that takes one or a list, each once."""
-    return list(dict.fromkeys([value] if isinstance(value, str) else value))
+    return list(dict.fromkeys([value] if isinstance(value, str | int) else value))

@@ -202,20 +202,26 @@ def test_a_second_call_replaces_its_row_alone(deploy):
     def kinds(rows):
         return [(row["weights"], [at["batch"] for at in row["speed"]]) for row in rows]
 
-    deploy("mlp", "weights=dense", "batch=[4]", "backend=eager")
-    _, rows = deploy("mlp", "batch=[5]", "backend=eager")
+    _, (first,) = deploy("mlp", "weights=dense", "batch=[4]", "backend=eager")
+    done, rows = deploy("mlp", "batch=[5]", "backend=eager")
     assert kinds(rows) == [("dense", [4]), ("auto", [5])]
-    _, rows = deploy("mlp", "weights=dense", "batch=[6]", "backend=eager")
+    assert "replaces" not in done.out
+    done, rows = deploy("mlp", "weights=dense", "batch=[6]", "backend=eager")
+    rate = f"{first['serve_samples_per_s']:,.0f} samples/s"
+    assert done.out.splitlines()[-1] == f"This replaces the row of fp32, dense, cpu: backend eager, {rate} at batch 4"
     assert kinds(rows) == [("auto", [5]), ("dense", [6])]
     assert [path.name for path in deploy.folder.glob(".*part")] == []
 
 
 def test_compare_reads_a_real_row(deploy, tmp_path):
     """On a CPU, which is never known to be alone, it has no throughput that counts. Were it alone on a GPU, this row would count."""
-    _, (row,) = deploy("mlp", "weights=dense", "batch=[64]", "backend=eager")
+    _, (row,) = deploy("mlp", "weights=dense", "batch=64", "backend=eager")
     folder = deploy.folder
     (found,), left_out = collect(tmp_path / "outputs" / "s")
     assert (found.serve_samples_per_s, left_out) == (None, [])
+    done = start(compare, tmp_path, "study=s", "control=auto")
+    assert "Fastest to serve: no verdict" in done.words
+    assert "known to have had its device to itself, as no CPU is." in done.words
     record = json.loads((folder / "result.json").read_text())
     for place in (row, record):
         place["environment"]["device"] = ["a GPU"]

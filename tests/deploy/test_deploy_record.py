@@ -12,7 +12,7 @@ from mpx.runs.folder import LOCK
 
 
 def row(**parts):
-    return {"format": "fp16", "weights": "dense", "device": "cpu"} | parts
+    return {"format": "fp16", "weights": "dense", "device": "cpu", "checkpoint_sha256": "ab", "finetune": None, "exports": {}} | parts
 
 
 def test_two_commands_at_once_keep_both_rows(tmp_path, monkeypatch):
@@ -31,6 +31,37 @@ def test_two_commands_at_once_keep_both_rows(tmp_path, monkeypatch):
     for command in commands:
         command.join()
     assert sorted(found["format"] for found in record.rows_of(tmp_path)) == ["fp16", "int8"]
+
+
+ONNX, PT2 = ({"file": f"served/fp16-dense-cpu/model.{kind}", "bytes": 5} for kind in ("onnx", "pt2"))
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, {"onnx": ONNX}),
+        ({"exports": {"onnx": ONNX | {"bytes": 6}}}, {"onnx": ONNX | {"bytes": 6}}),
+        ({"checkpoint_sha256": "cd"}, {}),
+        ({"finetune": {"epochs": 1, "kept": True}}, {}),
+        ({"quantised_layers": ["fc"]}, {}),
+        ({"config": {"model": {}}}, {}),
+        ({"format": "bf16"}, {}),
+    ],
+)
+def test_exports_stay_as_long_as_their_files_and_their_weights(tmp_path, change, kept):
+    """Of the two files one was removed."""
+    record.add_row(tmp_path, row(exports={"onnx": ONNX, "pt2": PT2}))
+    (tmp_path / ONNX["file"]).parent.mkdir(parents=True)
+    (tmp_path / ONNX["file"]).write_text("12345")
+    record.add_row(tmp_path, row(**change))
+    assert record.rows_of(tmp_path)[-1]["exports"] == kept
+
+
+@pytest.mark.parametrize("exports", [None, ["a"], {"onnx": "a"}, {"onnx": {"file": ["a"]}}])
+def test_exports_that_mpx_did_not_write_do_not_stay(tmp_path, exports):
+    record.add_row(tmp_path, row(exports=exports))
+    record.add_row(tmp_path, row())
+    assert record.rows_of(tmp_path) == [row()]
 
 
 def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):

@@ -135,6 +135,21 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
         assert ranges(folder)["relu"] == pytest.approx(hidden[0], rel=1e-5)  # of the validation set, and not of the test set
 
 
+def test_files_of_an_earlier_call_stay_listed_while_the_checkpoint_does(deploy):
+    words = ("batch=[4]", "backend=eager")
+    _, (first,) = deploy("mlp", *words, "export=safetensors")
+    _, (row,) = deploy("mlp", *words)
+    assert row["exports"] == first["exports"] != {}
+    assert "- served/fp32-auto-cpu/model.safetensors" in (deploy.folder / "card.md").read_text()
+    last = deploy.folder / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(last)
+    last.unlink()  # best.ckpt may be the same file
+    checkpoint["state_dict"]["layers.6.bias"] += 1
+    torch.save(checkpoint, last)
+    _, (row,) = deploy("mlp", *words)
+    assert row["exports"] == {}
+
+
 def ranges(folder):
     """By name: the largest value that the scale of an activation allows, where none is negative."""
     graph = onnx_files.load_model_from_string((folder / "model.onnx").read_bytes()).graph

@@ -1,5 +1,6 @@
 """card.md: what it says of a real run, that its code loads the weights, and that nothing in a record can change its form."""
 
+import ast
 import json
 import re
 import subprocess
@@ -36,7 +37,7 @@ def test_the_card_of_a_real_run(deploy, tmp_path):
     assert text.startswith("# mlp on digits, fp32-2of4, seed 0\n")
     assert f"Test accuracy after training: {trained:.4f} ({low:.4f} to {high:.4f}, 95 % confidence, 360 samples)." in text
     assert "Data: digits. Licence: CC BY 4.0 (UCI Machine Learning Repository)." in text
-    assert "Sparsity: 2of4, density 0.500 over the pruned layers, verified." in text
+    assert "Sparsity: 2of4, density 0.500 over the pruned layers, verified. Served dense on a CPU: 2:4 kernels need a CUDA device." in text
     assert f"| Dense FP32, eager | {row['environment']['cpu']}, {row['environment']['threads']} thread" in text
     assert f"{row['metrics']['test/accuracy']:.4f}" in text
     assert f"torch {torch.__version__}" in text
@@ -107,10 +108,67 @@ def test_transformers_own_network_computes_what_is_served_of_texts_that_begin_wi
     assert "position_ids" not in card(tmp_path, content)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "device", "said"),
+    [("2of4_2d", "cpu", True), ("2of4", "cuda", False), ("unstructured", "cpu", False)],
+)
+def test_why_a_cpu_serves_2of4_weights_dense(tmp_path, pattern, device, said):
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(device=device)]}))
+    assert ("Served dense on a CPU" in card(tmp_path, record(sparsity=pattern))) is said
+
+
 def test_exported_files_are_listed(tmp_path):
     files = {"onnx": {"file": "served/fp16-auto-cuda/model.onnx", "bytes": 5}}
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(exports=files)]}))
     assert "Files:\n\n- served/fp16-auto-cuda/model.onnx\n" in card(tmp_path, record()).replace("\\_", "_")
+
+
+@pytest.mark.slow
+def test_its_code_loads_each_exported_file_without_mpx(deploy):
+    deploy("mlp", "batch=[4]", "backend=eager", "export=[safetensors,pt2,onnx]")
+    *codes, _ = blocks((deploy.folder / "card.md").read_text(), "python")
+    uses = {
+        "safetensors": "assert weights['layers.0.weight'].shape == (64, 64)",
+        "pt2": "assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)",
+        "onnx": "import numpy as np\nassert session.run(['logits'], {'x': np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)",
+    }
+    for code, (kind, use) in zip(codes, uses.items(), strict=True):
+        assert f"model.{kind}" in code
+        program = f"import sys\nsys.modules['mpx'] = None\n{code}{use}"
+        done = subprocess.run([sys.executable, "-c", program], cwd=deploy.folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_is_loaded_by_its_name_alone(tmp_path):
+    """The first of each kind; a name is no code."""
+    evil = 'served/"); import os; os.mkdir("pwned'
+    rows = [deployed_row(exports={"onnx": {"file": name}}) for name in (evil, "second")]
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    (code, _) = blocks(card(tmp_path, record()), "python")
+    (call,) = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    assert [argument.value for argument in call.args] == [evil]
+
+
+@pytest.mark.parametrize(("parts", "named"), [("outputs/s/a/seed0", "outputs/s/a/seed0"), ("else/s/a/seed0", "{here}/else/s/a/seed0")])
+def test_the_command_that_measures_again_names_the_folder_as_the_trainings_does(tmp_path, monkeypatch, parts, named):
+    """Also for run=. ; a folder that was moved has a whole path."""
+    content = record()
+    content["config"]["output_dir"] = "outputs"
+    (tmp_path / parts).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / parts)
+    command, _ = blocks(card(Path("."), content), "bash")
+    assert command == f"python -m mpx.deploy run={named.format(here=tmp_path.resolve())}\n"
+
+
+def test_rows_that_were_served_in_the_same_way_say_what_was_asked_for(tmp_path):
+    rows = [deployed_row(), deployed_row(weights="dense"), deployed_row(format="int8")]
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    lines = [line.split(" | ")[0] for line in card(tmp_path, record()).splitlines() if line.startswith("| Dense")]
+    assert lines == [
+        "| Dense FP16, graph (format=fp16 weights=auto)",
+        "| Dense FP16, graph (format=fp16 weights=dense)",
+        "| Dense INT8, graph",
+    ]
 
 
 def test_a_language_model_has_a_perplexity(tmp_path):

@@ -35,16 +35,16 @@ def formats(folder):
 
 @pytest.mark.slow
 def test_formats_and_weights_of_one_call(study, tmp_path):
-    """What this CPU cannot serve is a line each; the others are served, written and shown in one table."""
+    """What this CPU cannot serve is a line; the others are served, written and shown in one table."""
     (folder,) = study(0)
     words = ("format=[fp16,fp32,fp32]", "weights=[dense,2of4,auto]")
     done = start(main, tmp_path, 'run="outputs/s/a=b/seed0"', "accelerator=cpu", *words, *ALONE)
     assert done.code == 1
     assert formats(folder) == [("fp32", "dense"), ("fp32", "auto")]
     errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 4
-    assert errors[0].startswith("error: outputs/s/a=b/seed0 format=fp16 weights=dense: format=fp16: this CPU has no instructions")
-    assert "format=fp32 weights=2of4: weights=2of4: no layer of this model can be served so" in errors[-1]
+    assert len(errors) == 2
+    assert errors[0].startswith("error: format=fp16: this CPU has no instructions")
+    assert errors[1].startswith("error: outputs/s/a=b/seed0 format=fp32 weights=2of4: no layer of this model can be served so")
     assert "Traceback" not in done.err
     table = done.out[done.out.index("All rows of this call") :]
     rows = [line.split() for line in table.splitlines() if line.split()[:1] == ["fp32"]]
@@ -52,6 +52,25 @@ def test_formats_and_weights_of_one_call(study, tmp_path):
     assert [row[1].rstrip(":") for row in rows] == [row["weights"] for row in written]
     assert all(f"{row['metrics']['test/accuracy']:.4f}" in table for row in written)
     assert max(map(len, done.out.splitlines())) <= 120
+
+
+def test_a_format_that_the_machine_lacks_is_refused_before_anything_is_measured(study, tmp_path):
+    (folder,) = study(0)
+    done = start(main, tmp_path, 'run="outputs/s/a=b/seed0"', "accelerator=cpu", "format=[fp32,fp16]", *ALONE)
+    assert (done.code, formats(folder)) == (1, [("fp32", "auto")])
+    first, *others = done.err.splitlines()
+    assert first.startswith("error: format=fp16: this CPU has no instructions for FP16")
+    assert all(line.startswith("measuring ") for line in others)
+
+
+def test_an_export_that_a_format_does_not_have_stops_no_other_format(study, tmp_path):
+    (folder,) = study(0)
+    words = ("format=[int8,fp32]", "export=[safetensors,pt2]")
+    done = start(main, tmp_path, 'run="outputs/s/a=b/seed0"', "accelerator=cpu", *words, *ALONE)
+    assert (done.code, formats(folder)) == (1, [("fp32", "auto")])
+    first, *others = done.err.splitlines()
+    assert first.startswith("error: format=int8: export=pt2 is not possible with format=int8, but export=safetensors and export=onnx;")
+    assert all(line.startswith("measuring ") for line in others)
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 import json
 
+import pytest
 from made_runs import GPU, deployed_row, record
 
 from mpx.deploy.card import card
-from mpx.deploy.show import show, show_all
+from mpx.deploy.show import replaced, show, show_all
 
 AT = {"serve_samples_per_s": 1001.0, "latency_ms_p50": 0.111, "latency_ms_p95": 0.222, "latency_ms_p99": 0.333, "relative_error": 1.5e-3}
 LARGE = {"serve_samples_per_s": 57657.0, "latency_ms_p50": 4.44, "latency_ms_p95": 5.55, "latency_ms_p99": 6.66, "relative_error": 2.5e-4}
@@ -117,3 +118,9 @@ def test_the_card(tmp_path):
     assert first in text
     at = "0.111 at batch 1 (shared) | 0.333 at batch 1 (shared) | 57,657 at batch 256 (shared)"
     assert f"| Sparse FP16, fine-tuned, compile | {GPU} | 0.7000 (less accurate) | {at} | 12.6 |" in text
+
+
+@pytest.mark.parametrize("speed", [None, [], [None], [{"serve_samples_per_s": "1"}]])
+def test_an_earlier_row_that_mpx_did_not_write_is_named_all_the_same(speed):
+    line = replaced(deployed_row(speed=speed, backend="\x1b[2J"))
+    assert line == "This replaces the row of fp16, auto, cuda: backend \\x1b[2J, – samples/s at batch None"
