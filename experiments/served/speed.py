@@ -1,4 +1,5 @@
-"""How fast a 2:4 or quantised model is served, beside the fastest dense one and beside other libraries. Writes speed.csv.
+"""How fast a 2:4 or quantised model is served, beside the fastest dense one and beside other libraries. Writes speed.csv,
+and the times of single layers to layers.csv.
 
 $ python experiments/served/speed.py bert_large:bf16,int8,fp8 bert_base:bf16,int8 resnet50:bf16  # needs a CUDA device to itself; 6 minutes
 
@@ -9,6 +10,7 @@ are compiled, and graphed layer by layer. Rivals: transformers' BertModel withou
 import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,7 +18,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import Arguments, bert_without_mask, write
+from collecting import Arguments, bert_without_mask, table
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate
@@ -35,6 +37,7 @@ from mpx.spec import Spec
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")
 COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50", "relative_error")
+LAYER_COLUMNS = ("model", "batch", "format", "layer", "shape", "rows", "kernel", "ms", "serves")
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
 TEXT, IMAGE = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False), Spec("image", (3, 224, 224), 1000)
@@ -54,7 +57,11 @@ def main() -> None:
     for word in models:
         if word.partition(":")[0] not in MODELS or not word.partition(":")[2]:
             parser.error(f"{word} must be a model and formats, as bert_base:bf16,int8. The models are {', '.join(MODELS)}")
-    write(HERE / "speed.csv", COLUMNS, rows(models))
+    found = rows(models)
+    first = next(found)  # before the files are opened, so that a call that cannot measure leaves them as they are
+    with table(HERE / "speed.csv", COLUMNS) as add, table(HERE / "layers.csv", LAYER_COLUMNS) as add_layer:
+        for row in chain([first], found):
+            (add_layer if "layer" in row else add)(row)
 
 
 def rows(names: list[str]) -> Iterator[dict]:
@@ -84,7 +91,7 @@ def measured(name: str, formats: str) -> Iterator[dict]:
 
 
 def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[dict]:
-    """A row for each candidate, the chosen one with its latency."""
+    """A row for each candidate, the chosen one with its latency; then one for each kernel of each layer."""
     mode = mode_of(fmt, CUDA)
     dense, x = in_format(found, mode, CUDA), cast(x, mode)
     ranges = calibrate.ranges(dense, lambda: iter([x[:64]]), fmt) if fmt in QUANTISED else {}
@@ -97,10 +104,11 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
         row = {"candidate": candidate, "chosen": candidate == best, "samples_per_s": rate}
         yield row | ({"latency_ms_p50": latency(call, x)["latency_ms_p50"], "relative_error": error} if candidate == best else {})
     for layer in choice.layers:
-        if layer.ms:
-            times = " ".join(f"[{kernel} {ms:.4f}]" for kernel, ms in layer.ms.items())
-            told = (layer.name, layer.shape, layer.rows, times, choice.kernels.get(layer.name, OWN_KERNEL), layer.refused or "")
-            print("  layer", *told, file=sys.stderr)
+        here = {"layer": layer.name, "shape": "×".join(map(str, layer.shape)), "rows": layer.rows}
+        serves = str(choice.kernels.get(layer.name, OWN_KERNEL))
+        yield from (here | {"kernel": kernel, "ms": ms, "serves": kernel == serves} for kernel, ms in layer.ms.items())
+        for kernel, reason in layer.refused.items():
+            print("  layer", layer.name, kernel, reason, file=sys.stderr)
     print("  refused", choice.refused, file=sys.stderr)
     call = None
     free()
