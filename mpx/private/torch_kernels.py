@@ -25,8 +25,8 @@ def int_mm(a: Tensor, b: Tensor) -> Tensor:
 def compress_2of4(weight: Tensor) -> Tensor:
     """A 2:4 weight [out, in] packed for cuSPARSELt, with memory behind it. Publicly, only whole sparse tensors hold one.
 
-    cuSPARSELt 0.8 reads whole tiles of metadata, of 128 columns in INT8 and up to 64 in 16 bits. If `in` is no multiple of that, it reads
-    up to 8 bytes a row, at least 2 KiB, past the size that it asks for: an illegal access where that is the end of the allocator's memory.
+    cuSPARSELt 0.8 reads whole tiles of metadata, of up to 128 columns. If `in` is no multiple of that, it reads 8 bytes a row, or up to 2
+    KiB, past the size that it asks for: an illegal access where that is the end of the allocator's memory.
     """
     packed = torch._cslt_compress(weight)
     behind = max(BEHIND, ROW_BEHIND * len(weight))
