@@ -218,9 +218,9 @@ def _size_and_quantised(model: nn.Module, choice: Choice, callers: Callers) -> d
     if choice.backend == "onnx":
         content = callers.onnx_model(model).content
         return {"weights_gib": len(content) / GIB, "quantised_layers": onnx.quantised_nodes(content)}
-    apart = {tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}  # tied weights count once
+    sizes = {tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}  # tied weights count once
     quantised = [name for name, kernel in choice.kernels.items() if kernel.quantised]
-    return {"weights_gib": sum(apart.values()) / GIB, "quantised_layers": quantised}
+    return {"weights_gib": sum(sizes.values()) / GIB, "quantised_layers": quantised}
 
 
 def _weights(as_trained: Trained, prepared: Prepared, choice: Choice, fmt: str, mode: Mode, record: dict[str, Any]) -> File:
