@@ -2,9 +2,11 @@
 and the times of single layers to layers.csv.
 
 $ python experiments/served/speed.py bert_large:bf16,int8,fp8 bert_base:bf16,int8 resnet50:bf16  # needs a CUDA device to itself; 6 minutes
+$ python experiments/served/speed.py resnet18:fp16,bf16,int8 bert_small:fp16,bf16,int8 lstm:fp16,bf16,int8  # the models of accuracy.py
 
 Speed does not depend on values, so weights are random, and pruned by magnitude to 2:4. All rows of a model are of one process. Dense rows
-are compiled, and graphed layer by layer. Rivals: transformers' BertModel without a mask, torchvision's ResNet-50.
+are compiled, and graphed layer by layer; BERT-base's in BF16 also by autotuning. Rivals: transformers' BertModel without a mask,
+torchvision's ResNet-50.
 """
 
 import sys
@@ -28,6 +30,7 @@ from mpx.deploy.choose import choose, free
 from mpx.deploy.fold import folded
 from mpx.deploy.kernel_times import OWN_KERNEL, with_kernels
 from mpx.deploy.measure import latency, throughput
+from mpx.deploy.recurrent import apart, projections
 from mpx.models import build
 from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
@@ -41,11 +44,15 @@ LAYER_COLUMNS = ("model", "batch", "format", "layer", "shape", "rows", "kernel",
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
 TEXT, IMAGE = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False), Spec("image", (3, 224, 224), 1000)
+CIFAR, SST2 = Spec("image", (3, 32, 32), 10), Spec("text", (64,), 2, vocab_size=8000, pad_id=0, padded=False)
+AUTOTUNED = (("bert_base", "bf16"), ("tiny", "bf16"))
 MODELS = {
     "bert_base": ("bert_small", BERT, TEXT, 256),
     "bert_large": ("bert_small", LARGE, TEXT, 256),
-    "bert_small": ("bert_small", {"pool": "mean"}, TEXT, 256),
     "resnet50": ("resnet50", {}, IMAGE, 256),
+    "resnet18": ("resnet18", {}, CIFAR, 256),
+    "bert_small": ("bert_small", {"pool": "mean"}, SST2, 256),
+    "lstm": ("lstm", {"hidden_size": 256}, SST2, 256),
     "tiny": ("bert_small", {"num_layers": 2, "hidden_size": 256, "pool": "mean"}, TEXT, 32),
 }
 
@@ -79,24 +86,26 @@ def measured(name: str, formats: str) -> Iterator[dict]:
     x = torch.randn(size, *spec.shape) if spec.kind == "image" else torch.randint(1, spec.vocab_size, (size, *spec.shape))
     with torch.no_grad(), searching():
         found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
-        common = {"model": name, "batch": size}
+        parts, common = projections(found.model, x[:2]), {"model": name, "batch": size}
         reference = model.to(CUDA)(x[:32].to(CUDA))
         model.cpu()
         for fmt in formats.split(","):
             begun = time.perf_counter()
-            yield from ({**common, "format": fmt, "weights": "auto", **row} for row in served(found, x.to(CUDA), fmt, reference))
+            yield from ({**common, "format": fmt, "weights": "auto", **row} for row in served(found, x.to(CUDA), fmt, reference, parts))
+            if (name, fmt) in AUTOTUNED:
+                yield {**common, "format": fmt, "weights": "dense", **autotuned(found, x.to(CUDA), fmt)}
             print(f"{name} {fmt}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         algorithms.stop()
         yield from ({**common, "format": "bf16", "weights": "dense", **row} for row in rivals(name, x.to(CUDA)))
 
 
-def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[dict]:
-    """A row for each candidate, the chosen one with its latency; then one for each kernel of each layer."""
+def served(found: Trained, x: Tensor, fmt: str, reference: Tensor, parts: list[str]) -> Iterator[dict]:
+    """A row for each candidate, the chosen one with its latency; then one for each kernel of each layer. parts: projections of LSTMs."""
     mode = mode_of(fmt, CUDA)
     dense, x = in_format(found, mode, CUDA), cast(x, mode)
-    ranges = calibrate.ranges(dense, lambda: iter([x[:64]]), fmt) if fmt in QUANTISED else {}
+    ranges = calibrate.ranges(apart(dense, parts), lambda: iter([x[:64]]), fmt) if fmt in QUANTISED else {}
     callers = Callers(fmt, CUDA, found.data.spec.kind, lambda: iter([x]))
-    choice = choose(dense, x, fmt, "auto", ["graph", "compile"], callers, ranges, lambda part: None)
+    choice = choose(dense, x, fmt, "auto", ["graph", "compile"], callers, ranges, lambda part: None, parts)
     best = max(choice.candidates, key=choice.candidates.get)
     call = callers(with_kernels(dense, choice.kernels, ranges), choice.backend)
     error = ((call(x)[:32].float() - reference).norm() / reference.norm()).item()
@@ -114,8 +123,23 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
     free()
 
 
+def autotuned(found: Trained, x: Tensor, fmt: str) -> dict:
+    """The dense model by the backend that mpx.deploy leaves out unless it is asked for, because it takes minutes."""
+    mode = mode_of(fmt, CUDA)
+    call, x = Served(in_format(found, mode, CUDA), "autotune", CUDA), cast(x, mode)
+    rate = throughput(call, x)
+    return {
+        "candidate": "autotune, own kernels",
+        "chosen": False,
+        "samples_per_s": rate,
+        "latency_ms_p50": latency(call, x)["latency_ms_p50"],
+    }
+
+
 def rivals(name: str, x: Tensor) -> Iterator[dict]:
-    """The same network of another library in BF16, each way that its users would try."""
+    """The same network of another library in BF16, each way that its users would try; the small models have none."""
+    if name in ("resnet18", "lstm"):
+        return
     if name == "resnet50":
         from torchvision.models import resnet50
 
@@ -158,10 +182,11 @@ class Data:
 
 
 def pruned(model: nn.Module) -> nn.Module:
-    """Every weight that 2:4 kernels could take, also those of convolutions, and norms with statistics of their own."""
+    """Every weight that 2:4 kernels could take, also those of convolutions."""
     for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.shape[1] % 16 == 0:
-            layer.weight.mul_(mask_2of4(layer.weight))
+        for name, weight in layer.named_parameters(recurse=False) if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM) else ():
+            if name.startswith("weight") and weight.shape[1] % 16 == 0:
+                weight.mul_(mask_2of4(weight))
     return model
 
 
