@@ -91,7 +91,8 @@ def sentences() -> Iterator[str]:
     defaults = f"Lightning's defaults, and {tuned} times as fast as Lightning tuned (most for the LSTM, which has no CUDA graph there)"
     for contender, words in {"lightning": defaults, "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
         ratios = sorted(against(speed, contender))
-        on = f"{speed[0]['device']} in {' and '.join(formats)}, {len(ratios)} models, {rounds} rounds"
+        models = len({row["model"] for row in speed if row["contender"] == contender})
+        on = f"{speed[0]['device']} in {' and '.join(formats)}, {models} models, {rounds} rounds"
         yield f"- One {on}: mpx trains {span(ratios)} times as fast as {words} ([speed](experiments/speed))."
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]

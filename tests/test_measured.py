@@ -102,11 +102,12 @@ def test_the_rivals(contender, words):
     of = {}
     for row in counted:
         of.setdefault((row["model"], row["precision"], row["contender"]), []).append(float(row["samples_per_s"]))
-    of_model = {task[0]: median(of[*task, "mpx"]) / median(values) for (*task, who), values in of.items() if who == contender}
-    assert contender != "lightning, tuned" or max(of_model, key=of_model.get) == "lstm"
-    ends = (min(of_model.values()), max(of_model.values()))
+    ahead = {tuple(task): median(of[*task, "mpx"]) / median(values) for (*task, who), values in of.items() if who == contender}
+    assert contender != "lightning, tuned" or max(ahead, key=ahead.get)[0] == "lstm"
+    ends = (min(ahead.values()), max(ahead.values()))
     ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)  # a rival that is just faster shows
     assert f" {' to '.join(ends)} times as fast as {words}" in PART
+    assert f" in BF16 and FP16, {len({model for model, _ in ahead})} models, " in PART
 
 
 def rates(table, contender, **wanted):

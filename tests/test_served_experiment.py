@@ -2,6 +2,7 @@
 
 import csv
 
+import pytest
 from documents import README, ROOT, text
 from experiment import EXPERIMENTS, script
 
@@ -42,24 +43,99 @@ def test_what_the_card_says_of_serving_is_what_the_rows_say():
     assert f"within {apart['fp16']:.3f} points of its own test after training in FP16, and within {apart['int8']:.3f} in INT8" in words
 
 
-def test_what_the_card_says_of_speed_is_what_the_rows_say():
-    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
-    rates: dict[str, dict[str, float]] = {}
+CARDS = {"NVIDIA H100 80GB HBM3": "", "NVIDIA H200": ", H200"}  # device: behind the name of a model in the card
+
+
+def rates():
+    """Samples per second by device, model, and format with plan, or rival: the best of compiled and graphed."""
+    found = {device: {} for device in CARDS}
     with open(EXPERIMENTS / "served" / "speed.csv", newline="") as file:
-        for found in csv.DictReader(file):
-            backend, _, plan = found["candidate"].rpartition(", ")
-            name = f"{found['format']} {plan}" if backend in ("graph", "compile") else backend
-            rates.setdefault(found["model"], {})[name] = max(float(found["samples_per_s"]), rates.get(found["model"], {}).get(name, 0))
+        for row in csv.DictReader(file):
+            backend, _, plan = row["candidate"].partition(", ")
+            name = f"{row['format']} {plan or 'own kernels'}" if backend in ("graph", "compile") else row["candidate"]
+            of_model = found[row["device"]].setdefault(row["model"], {})
+            of_model[name] = max(float(row["samples_per_s"]), of_model.get(name, 0))
+    return found
+
+
+@pytest.mark.parametrize("device", CARDS)
+def test_what_the_card_says_of_speed_is_what_the_rows_say(device):
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
     for model, label in (("bert_large", "BERT-large"), ("bert_base", "BERT-base"), ("resnet50", "ResNet-50")):
-        found, dense = rates[model], rates[model]["bf16 own kernels"]
-        sparse = found["bf16 fastest kernels"]
-        assert f"| {label} | {dense:,.0f} | {sparse:,.0f} ({sparse / dense:.2f}) |" in words
-        for plan in ("int8 dense kernels", "int8 fastest kernels", "fp8 dense kernels"):
-            assert plan not in found or f"| {found[plan]:,.0f} ({found[plan] / dense:.2f}) |" in words
-    assert f"12.3 ms a batch, is missed: it takes {256e3 / rates['bert_base']['bf16 own kernels']:.2f}" in words
-    assert not any("autotune" in name for found in rates.values() for name in found)
-    ahead = rates["resnet50"]["bf16 own kernels"] / rates["resnet50"]["torchvision"]
-    assert f"`weights=auto` chooses that: {ahead:.2f} times torchvision's compiled one" in words
+        found = rates()[device][model]
+        dense, sparse = found["bf16 own kernels"], found["bf16 fastest kernels"]
+        plans = ("int8 dense kernels", "int8 fastest kernels", "fp8 dense kernels")
+        others = [f"{found[plan]:,.0f} ({found[plan] / dense:.2f})" if plan in found else "–" for plan in plans]
+        line = f"| {label}{CARDS[device]} | {dense:,.0f} | {sparse:,.0f} ({sparse / dense:.2f}) | {' | '.join(others)} |"
+        assert line in words
+        rival = "torchvision" if model == "resnet50" else "transformers"
+        counts = [f"{found[f'{rival}, eager']:,.0f}"]
+        counts += [
+            f"{found[f'{rival}, {way}']:,.0f}" if rival == "torchvision" or not CARDS[device] else "–" for way in ("graph", "compile")
+        ]
+        assert f"{line} {' / '.join(counts)} |" in words
+
+
+def test_what_the_card_says_of_the_fastest_dense_model_is_what_the_rows_say():
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    h100, h200 = rates().values()
+    dense, eager = (256e3 / h200["bert_base"][name] for name in ("bf16 own kernels", "transformers, eager"))
+    assert f"{256e3 / h100['bert_base']['bf16 own kernels']:.2f} ms a batch on the H100 and {dense:.2f} on the H200" in words
+    assert f"in the H200's call that took {eager:.2f}, so the dense model takes {dense / eager:.2f} of it" in words
+    assert f"makes it slower: {256e3 / h100['bert_base']['autotune, own kernels']:.2f} ms on the H100" in words
+    ahead = [h100[name]["bf16 own kernels"] / h100[name]["transformers, compile"] for name in ("bert_base", "bert_large")]
+    assert "compiled model is nearly as fast as mpx's ({:.2f} and {:.2f} times)".format(*ahead) in words
+    ahead = [found["resnet50"]["bf16 own kernels"] / found["resnet50"]["torchvision, compile"] for found in (h100, h200)]
+    assert "`weights=auto` chooses that: {:.2f} times torchvision's compiled one (H200: {:.2f})".format(*ahead) in words
+
+
+def test_what_the_card_says_of_small_models_with_every_kernel_is_what_the_rows_say():
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    for model, label in (("bert_small", "BERT-small"), ("resnet18", "ResNet-18"), ("lstm", "LSTM")):
+        found = rates()["NVIDIA H100 80GB HBM3"][model]
+        dense = found["bf16 own kernels"]
+        plans = ("bf16 fastest kernels", "int8 dense kernels", "int8 fastest kernels")
+        others = " | ".join(f"{found[plan]:,.0f} ({found[plan] / dense:.2f})" for plan in plans)
+        half = found["fp16 own kernels"]
+        assert f"| {label} | {half:,.0f} ({half / dense:.2f}) | {dense:,.0f} | {others} |" in words
+
+
+def test_what_the_card_says_of_layers_is_what_the_rows_say():
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    layers: dict[tuple, dict[str, float]] = {}
+    with open(EXPERIMENTS / "served" / "layers.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            layers.setdefault((row["model"], row["format"], row["layer"], row["shape"]), {})[row["kernel"]] = float(row["ms"])
+
+    def fastest(ms, of):
+        return min(value for kernel, value in ms.items() if of in kernel)
+
+    def ratios(model, fmt, part, than="own"):
+        """The fastest 2:4 kernel ÷ the fastest of kernels `than`, of the layers whose name or shape contains `part`."""
+        mine = (ms for (m, f, layer, shape), ms in layers.items() if (m, f) == (model, fmt) and part in f"{layer} {shape}")
+        return sorted(fastest(ms, "2:4") / fastest(ms, than) for ms in mine)
+
+    for model in ("bert_base", "bert_large", "bert_small"):
+        assert all(ratio < 1 for fmt in ("bf16", "int8") for ratio in ratios(model, fmt, "encoder"))
+    feed, int8 = (ratios("bert_large", fmt, "4096") for fmt in ("bf16", "int8"))
+    assert f"2:4 takes {feed[0]:.2f} times as long as the dense product in BF16, and at most {int8[-1]:.2f} times in INT8" in words
+    assert f"{feed[-1]:.2f}" == f"{feed[0]:.2f}"
+    others = [ratios("bert_large", fmt, "query")[0] for fmt in ("bf16", "int8")]
+    assert "in its other layers {:.2f} and {:.2f}".format(*others) in words
+    base = ratios("bert_base", "bf16", "encoder")
+    assert f"it takes {base[0]:.2f} to {base[-1]:.2f} times as long in BF16" in words
+    by_product, own, patches = (
+        ratios("resnet50", "bf16", "×1×1", "matrix product"),
+        *(ratios("resnet50", "bf16", k) for k in ("×1×1", "×3×3")),
+    )
+    assert f"take {by_product[0]:.2f} to {by_product[-1]:.2f} times as long as the dense matrix product" in words
+    assert f"up to {1 / own[0]:.1f} times less" in words
+    assert f"take {patches[0]:.1f} to {patches[-1]:.1f} times as long as their own" in words
+    assert all(ratio > 1 for model in ("bert_small", "resnet18", "lstm") for ratio in ratios(model, "fp16", ""))
+
+
+def test_what_the_card_says_of_a_cpu_is_what_the_rows_say():
+    words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
     with open(EXPERIMENTS / "served" / "cpu.csv", newline="") as file:
         times = [(found["format"], found["backend"], float(found["latency_ms_p50"])) for found in csv.DictReader(file)]
     eager = min(ms for fmt, backend, ms in times if backend == "eager")
@@ -70,18 +146,21 @@ def test_what_the_card_says_of_speed_is_what_the_rows_say():
 def test_what_the_card_says_of_the_speed_of_small_models_is_what_the_rows_say():
     words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
     with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
-        rates = {(r["task"], r["recipe"], r["format"]): float(r["samples_per_s"]) for r in csv.DictReader(file) if r["samples_per_s"]}
+        full = {(r["task"], r["recipe"], r["format"]): float(r["samples_per_s"]) for r in csv.DictReader(file) if r["samples_per_s"]}
 
     def slower(task, fmt):
-        return rates[task, "dense", "fp16"] / rates[task, "asp", fmt]
+        return full[task, "dense", "fp16"] / full[task, "asp", fmt]
 
     assert sparse_without_speed() == {
         ("resnet18_cifar10", "sr_ste"), ("resnet18_fashion_mnist", "sr_ste"), ("resnet18_fashion_mnist (12 epochs)", "asp"),
         ("lstm_sst2", "asp"), ("lstm_sst2", "sr_ste"),
     }  # fmt: skip
-    left = "The speed of models by `sr_ste`, of sparse ResNet-18 on Fashion-MNIST and of the LSTM with 2:4 projections was not measured."
+    left = "The speed of models by `sr_ste`, of sparse ResNet-18 on Fashion-MNIST and of the LSTM with 2:4 projections was not measured in"
     assert left in words
     assert f"only BERT-small in INT8 is faster than dense FP16 ({1 / slower('bert_small_sst2', 'int8'):.2f} times" in words
+    small = rates()["NVIDIA H100 80GB HBM3"]["bert_small"]
+    gains = [small[f"{fmt} fastest kernels"] / small["bf16 own kernels"] for fmt in ("bf16", "int8")]
+    assert "{:.2f} times as fast in BF16 and {:.2f} times in INT8 as dense in BF16".format(*gains) in words
     assert "ResNet-18 is six times slower (five in INT8)" in words
     assert [round(slower("resnet18_cifar10 (first call)", fmt)) for fmt in ("fp16", "int8")] == [6, 5]
 

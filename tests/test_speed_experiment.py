@@ -195,10 +195,17 @@ def table(path):
 
 def test_what_the_card_says_beside_its_tables_is_what_rows_say():
     words = " ".join(text(FOLDER / "README.md").split())
-    rates = {(row["model"], row["contender"]): float(row["samples_per_s"]) for row in table("scaling/results.csv") if row["gpus"] == "1"}
-    mine = {model: rates[model, "mpx"] / rates[model, "hand"] for model in ("resnet50", "resnet18", "bert_small", "lstm")}
-    beside = "ResNet-50 {resnet50:.2f}, ResNet-18 {resnet18:.2f}, BERT-small {bert_small:.2f}, LSTM {lstm:.2f}".format_map(mine)
-    assert f"against the loop tuned by hand on one GPU: {beside}." in words
+    rates: dict[tuple, list[float]] = {}
+    for row in table("speed/results.csv"):
+        if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]:
+            rates.setdefault((row["precision"], row["model"], row["contender"]), []).append(float(row["samples_per_s"]))
+    hand = {key[:2]: 100 * (median(found) / median(rates[*key[:2], "mpx"]) - 1) for key, found in rates.items() if key[2] == "hand"}
+    half, bf16 = ({model: percent for (name, model), percent in hand.items() if name == precision} for precision in ("amp", "amp_bf16"))
+    assert half.keys() == {"resnet50", "resnet18", "bert_small", "lstm"}
+    assert bf16.keys() == half.keys() - {"resnet50"}
+    assert f"as fast as mpx to within {max(map(abs, half.values())):.1f} % in FP16" in words
+    assert f"{min(bf16.values()):.1f} to {max(bf16.values()):.1f} % faster in BF16, most for the LSTM" in words
+    assert max(bf16, key=bf16.get) == "lstm"
     whole = [row["note"] for row in table("speed/results.csv") if row["contender"] == "whole run" and not row["rejected"]]
     spent = [dict(re.findall(r"(\w+) (\d+\.\d+)", note)) for note in whole]
     lost = {part: f"{median(float(run[part]) for run in spent):.1f}" for part in ("warmup", "validation", "other", "end")}

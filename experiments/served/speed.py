@@ -11,6 +11,7 @@ torchvision's ResNet-50.
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -40,7 +41,7 @@ from mpx.spec import Spec
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")
 COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50", "relative_error")
-LAYER_COLUMNS = ("model", "batch", "format", "layer", "shape", "rows", "kernel", "ms", "serves")
+LAYER_COLUMNS = ("model", "batch", "format", "layer", "layers", "shape", "rows", "kernel", "ms", "serves")
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
 TEXT, IMAGE = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False), Spec("image", (3, 224, 224), 1000)
@@ -100,7 +101,10 @@ def measured(name: str, formats: str) -> Iterator[dict]:
 
 
 def served(found: Trained, x: Tensor, fmt: str, reference: Tensor, parts: list[str]) -> Iterator[dict]:
-    """A row for each candidate, the chosen one with its latency; then one for each kernel of each layer. parts: projections of LSTMs."""
+    """A row for each candidate, the chosen one with its latency; then one for each kernel of each shape of layer.
+
+    parts: projections of LSTMs.
+    """
     mode = mode_of(fmt, CUDA)
     dense, x = in_format(found, mode, CUDA), cast(x, mode)
     ranges = calibrate.ranges(apart(dense, parts), lambda: iter([x[:64]]), fmt) if fmt in QUANTISED else {}
@@ -112,8 +116,11 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor, parts: list[s
     for candidate, rate in choice.candidates.items():
         row = {"candidate": candidate, "chosen": candidate == best, "samples_per_s": rate}
         yield row | ({"latency_ms_p50": latency(call, x)["latency_ms_p50"], "relative_error": error} if candidate == best else {})
+    alike = defaultdict(list)  # layers of one shape are timed once
     for layer in choice.layers:
-        here = {"layer": layer.name, "shape": "×".join(map(str, layer.shape)), "rows": layer.rows}
+        alike[layer.shape, layer.rows, *layer.ms.items()].append(layer)
+    for layer, *others in alike.values():
+        here = {"layer": layer.name, "layers": 1 + len(others), "shape": "×".join(map(str, layer.shape)), "rows": layer.rows}
         serves = str(choice.kernels.get(layer.name, OWN_KERNEL))
         yield from (here | {"kernel": kernel, "ms": ms, "serves": kernel == serves} for kernel, ms in layer.ms.items())
         for kernel, reason in layer.refused.items():
