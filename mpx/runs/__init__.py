@@ -11,8 +11,8 @@ ranks.py        what the processes of one run tell one another outside training;
 library_state.py: what a run called from Python puts back
 signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains; end_signal.py asks
                 the run's other processes
-checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
-trained_as.py   the setting of a checkpoint, which a run that trains no step needs to share
+checkpoint.py   keeps best.ckpt and last.ckpt; checkpoint_writer.py, random_state.py
+history.py      checks what a run continues from; trained_as.py: the setting of a checkpoint, which a run that trains no step needs to share
 contents.py     a hash of the files of a user's own data
 weights.py      reads weights, which mpx or others saved; reading.py: a checkpoint; damage.py compares its checksums
 """
