@@ -16,9 +16,8 @@ import torch
 
 import mpx
 from mpx.launch import all_here
-from mpx.machine import memory_bytes, usable_cores
+from mpx.machine import GIB, memory_bytes, usable_cores
 from mpx.measure.devices import devices
-from mpx.measure.memory import GIB
 from mpx.printing import in_notebook
 from mpx.processes import from_all, rank_and_world
 from mpx.version import git
