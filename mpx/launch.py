@@ -45,6 +45,11 @@ def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     return Launch(rank=rank, local_rank=rank)
 
 
+def all_here(world: int) -> bool:
+    """Whether all `world` processes of a user's own loop run on this machine. False if that is unknown: of several, only torchrun tells."""
+    return world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(world)
+
+
 def check_layout(devices: int, num_nodes: int) -> None:
     """Raise UserError where the settings want another number of processes than were started. devices: on each machine."""
     started = launch()

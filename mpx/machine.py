@@ -12,6 +12,7 @@ from pathlib import Path
 
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
+GIB = 2**30  # bytes
 
 
 def usable_cores() -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, changes_of
-from mpx.training.curves import CurveFile
+from mpx.runs.curves import CurveFile
 
 ENVIRONMENT = {
     "mpx": "0.1", "git": {"commit": "0" * 40, "dirty": False}, "python": "3.12.3", "torch": "2.11.0+cu130", "device": ["NVIDIA H200"],

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
 from mpx.errors import one_line
+from mpx.machine import GIB
 from mpx.private.lightning import closure_result, set_closure_result
 from mpx.private.torch_dispatch import dispatch_mode
 from mpx.private.torch_modules import renew_generator
@@ -202,4 +203,4 @@ class CudaRecorder:
         needs = torch.cuda.max_memory_allocated() - kept
         if free >= ROOM * needs:
             return None
-        return f"a step needs {needs / 2**30:.1f} GiB, and recorded it needs as much again, of which {free / 2**30:.1f} GiB are free"
+        return f"a step needs {needs / GIB:.1f} GiB, and recorded it needs as much again, of which {free / GIB:.1f} GiB are free"

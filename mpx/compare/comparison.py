@@ -11,7 +11,6 @@ from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED = "resumed_from_steps"  # part of a run's environment
-HOST = ("cpu", "driver", "torch", "mpx")  # parts of an environment in which hosts of compared speeds agree, where they are known
 
 
 def text_of(changes: Changes) -> str:

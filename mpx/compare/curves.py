@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mpx.runs.curves import CURVES, ROW, TAGS, rows
 from mpx.runs.folder import read_result
-from mpx.training.curves import CURVES, ROW, TAGS, rows
 
 SCALE = "numerics/loss_scale"
 POINTS = 200  # points per curve: more than a plot's width can show

@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import HOST, METRICS, Metric, Served, ServingPlace, Way
+from mpx.compare.comparison import METRICS, Metric, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
+from mpx.runs.record import HOST
 from mpx.settings.deploy import DEPLOY, FORMATS, QUANTISED
 from mpx.settings.rules import MAX_COUNT
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mpx.compare.comparison import HOST, Estimate, Group, Run, Speedup
+from mpx.compare.comparison import Estimate, Group, Run, Speedup
 from mpx.compare.statistics import estimate, ratio_interval
-from mpx.runs.record import EMULATED
+from mpx.runs.record import EMULATED, HOST
 
 
 class Place(NamedTuple):

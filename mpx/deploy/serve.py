@@ -27,9 +27,10 @@ from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.recurrent import apart, projections
 from mpx.errors import UserError, one_line
+from mpx.machine import GIB
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
-from mpx.measure.memory import GIB, out_of_memory, peak_memory, reset_peak
+from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls

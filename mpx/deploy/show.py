@@ -10,8 +10,8 @@ from mpx.compare.rules import MAX_RATE, is_figure
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import ROW_KEY, tested_whole
+from mpx.machine import GIB
 from mpx.measure.exclusive import BUSY
-from mpx.measure.memory import GIB
 from mpx.printing import shown
 from mpx.render.table import Column, Table, console, print_table, words
 from mpx.settings.deploy import QUANTISED

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mpx.machine import GIB
 from mpx.render.table import Table, words
 from mpx.version import version
 
 TORCH = "pip install --force-reinstall 'torch>=2.11' 'torchvision>=0.26' installs two that fit each other"
 NEEDED = {"torch": TORCH, "torchvision": TORCH, "pytorch_lightning": "pip install --force-reinstall pytorch-lightning reinstalls it"}
-GIB = 2**30
 LIBRARIES = {  # name in the environment of a record: its name here
     "torch": "PyTorch", "cuda": "CUDA", "cudnn": "cuDNN", "torchvision": "torchvision", "lightning": "Lightning",
     "transformers": "transformers",

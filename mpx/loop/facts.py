@@ -12,6 +12,7 @@ from mpx.measure.flops import model_flops
 from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES, Mode
+from mpx.precision.numerics import TAGS
 from mpx.precision.switches import multiplied_now
 from mpx.sparsity.coverage import DENSE, weighted
 from mpx.sparsity.layers import Rules, weights
@@ -21,7 +22,6 @@ from mpx.sparsity.tiles import Tiles
 PATTERNS: dict[str, Pattern] = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
 UNSEEN = "mpx.Recorder sees a loop from outside"
 NO_MODEL = "mpx.Recorder was given no model"
-GRADIENTS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
 def audit(device: torch.device) -> Audit:
@@ -57,7 +57,7 @@ def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: floa
         found["loss_scale"]["reason"] = UNSEEN
     found |= {"optimizer_steps": None if scaled else steps, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
     found |= {"optimizer_steps_reason": UNSEEN} if scaled else {}
-    return found | dict.fromkeys(GRADIENTS) | {"gradient_samples": 0, "reason": UNSEEN}
+    return found | dict.fromkeys(TAGS) | {"gradient_samples": 0, "reason": UNSEEN}
 
 
 @torch.no_grad()

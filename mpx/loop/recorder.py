@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mpx.errors import Diverged, UserError
 from mpx.loop import facts
 from mpx.loop.scalars import Scalars, number
-from mpx.measure.environment import environment
+from mpx.measure.environment import environment, host_of_rank_0
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.flops import FlopCounter
 from mpx.measure.memory import peak_memory, reset_peak
@@ -233,7 +233,8 @@ class Recorder:
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
         self._clock_device = torch.device(device)
         self.record["config"]["trainer"] = {"devices": rank_and_world()[1]}
-        self._run.begin(environment())
+        here = environment()
+        self._run.begin(here | {"host": host_of_rank_0(here["host"])})
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
         self._audit, self._flops, self._look = facts.audit(self._clock_device), FlopCounter(), ExitStack()
         self._exclusivity = ExclusivityChecks(self._clock_device)

@@ -9,8 +9,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from mpx.errors import UserError
 from mpx.render import tensorboard
+from mpx.runs.curves import CurveFile
 from mpx.runs.signals import held
-from mpx.training.curves import CurveFile
 
 MAX_WAITING = 1000  # values that wait; reading them then waits for the device once
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import mpx
-from mpx.machine import memory_bytes, usable_cores
+from mpx.launch import all_here
+from mpx.machine import GIB, memory_bytes, usable_cores
 from mpx.measure.devices import devices
-from mpx.measure.memory import GIB
 from mpx.printing import in_notebook
-from mpx.processes import from_all
+from mpx.processes import from_all, rank_and_world
 from mpx.version import git
 
 STARTED = datetime.now(UTC)
@@ -62,6 +62,11 @@ def host_id() -> str | None:
 def host_of_all(mine: str | None) -> str | None:
     """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of this process, if known."""
     return "-".join(sorted(set(filter(None, from_all(mine))))) or None
+
+
+def host_of_rank_0(mine: str | None) -> str | None:
+    """As `host_of_all`, where rank 0 alone calls it: `0a1b2c-unknown` if other processes may run on hosts that it does not know."""
+    return mine if mine is None or all_here(rank_and_world()[1]) else f"{mine}-unknown"
 
 
 def _known(name: str, value: Any, reason: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from mpx.errors import causes
+from mpx.machine import GIB
 
-GIB = 2**30
 NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in texts of errors that have no class of their own
 
 

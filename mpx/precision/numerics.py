@@ -19,6 +19,7 @@ from mpx.private.torch_modules import CONVOLUTION
 from mpx.shards import whole
 
 INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto
+# Fields of result.json; in TensorBoard, below numerics/.
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 

@@ -1,19 +1,23 @@
 """Generate the results section of a card, experiments/<question>/README.md, from the results.csv beside it.
 
 The section lies between the markers `<!-- results -->` and `<!-- end of results -->`. The first marker may set keys of
-`python -m mpx.compare`, as in `<!-- results control=amp-dense margin=0.005 -->`. `show=growth` shows only speed-ups by batch size, for a
-study that trains too few steps for a meaningful accuracy.
+`python -m mpx.compare`, as in `<!-- results control=amp-dense margin=0.005 -->`. `show=growth` shows only speed-ups by batch size and the
+notes, for a study that trains too few steps for a meaningful accuracy.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from mpx.compare.aggregate import compare
+from mpx.compare.batch_scaling import shared
 from mpx.compare.collect import read_tables
 from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import Comparison
+from mpx.compare.names import without
 from mpx.compare.words import title
 from mpx.errors import UserError
 from mpx.render.markdown import PLOTS, about, figures, group_table, growth_part, served_part, verdicts
@@ -49,7 +53,7 @@ def update_card(folder: Path) -> list[Path]:
         raise UserError(f"{card}: {SHOW}=growth in its results marker, but no setting has runs at two batch sizes in {results}.")
     drawn = [] if show == "growth" else [pictures(group, comparison, {}, by_setting, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
-    shown = growth_part(comparison, growth, "###") if show == "growth" else results_part(comparison, drawn, growth)
+    shown = growth_alone(comparison, growth) if show == "growth" else results_part(comparison, drawn, growth)
     part = f"{found[1]}\n{shown}\n\n{found[3]}"
     write_whole(card, text[: found.start()] + part + text[found.end() :])
     return [card, *plots]
@@ -91,3 +95,13 @@ def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], gro
             figures(pictures_of_group, reasons=False),
         ]
     return "\n\n".join(part for part in parts if part)
+
+
+def growth_alone(comparison: Comparison, growth: Picture) -> str:
+    """Speed-ups by batch size, and each note of the groups once, with the groups that have it."""
+    having: dict[str, list[str]] = defaultdict(list)
+    for group in comparison.groups:
+        for note in group.notes:
+            having[note].append(title(replace(group, changes=without(group.changes, shared(comparison)))))
+    notes = "\n".join(f"- {escaped('; '.join(groups))}: {escaped(note)}" for note, groups in having.items())
+    return "\n\n".join(filter(None, (growth_part(comparison, growth, "###"), notes)))

@@ -57,7 +57,7 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     """
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-    completed = {job["folder"]: job["metrics"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
+    completed = {job["folder"]: job["record"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
     judged = [judged_by(run["metrics"], **(run.get("metric") or {})) for run in completed]
     tests = [run["metrics"].get(metric.name) for run, metric in zip(completed, judged, strict=True)]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
@@ -71,7 +71,7 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
 
 def _heading(reports: list[dict[str, Any]]) -> str:
     """The metric's words, if all completed jobs have the same."""
-    names = {(report["metrics"].get("metric") or {}).get("name") for report in reports if report["status"] == "completed"}
+    names = {(report["record"].get("metric") or {}).get("name") for report in reports if report["status"] == "completed"}
     return name.replace("/", " ") if len(names) == 1 and (name := names.pop()) is not None else "test"
 
 

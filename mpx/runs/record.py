@@ -21,7 +21,7 @@ SPEED = (
 )  # fmt: skip
 PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
 SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
-PLACE = ("device", "cpu", "driver", "torch", "mpx")  # parts of a run's environment that its speed depends on
+HOST = ("cpu", "driver", "torch", "mpx")  # parts of an environment in which the hosts of compared speeds agree, where they are known
 UNKNOWN = {  # the record's parts of a run that did not get as far as training
     "metrics": {},
     "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},
@@ -48,7 +48,7 @@ def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 def place_of(environment: dict[str, Any]) -> list[Any]:
     """The machine and PyTorch that a speed was measured with. environment: of result.json. Of several GPUs, the first counts."""
-    found = [environment.get(name) for name in PLACE]
+    found = [environment.get(name) for name in ("device", *HOST)]
     return [part[0] if isinstance(part, list) else part for part in found]
 
 

@@ -8,7 +8,6 @@ from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, nu
 
 NAMED = ("model", "data", "precision", "sparsity")  # groups whose choices every setting has, and begins its name with
 LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # tables, plots and Markdown need not escape these characters
-SHARE = number(0, 1, example=0.5)
 SCALES = (1e-38, 3e38)  # range in which a loss scale and its inverse are FP32 numbers
 LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
 

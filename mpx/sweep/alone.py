@@ -49,7 +49,7 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
         try:
             found = _measure(config, setting, sweep / f"speed{number}")
             if (why := _useless(found, setting)) is None:
-                why = _write(found["metrics"]["speed"], setting)
+                why = _write(found["record"]["speed"], setting)
         except OSError as error:  # the disk of the sweep's folder is full
             why = str(error)
         if why is not None:
@@ -88,7 +88,7 @@ def _useless(found: dict[str, Any], setting: Setting) -> str | None:
     """Why the report `found` is not the setting's speed; None if it is."""
     if found["status"] != "completed":
         return found["line"]
-    speed, here = found["metrics"]["speed"], found["metrics"]["place"]
+    speed, here = found["record"]["speed"], found["record"]["place"]
     if speed["exclusive"] is False:
         return speed["exclusive_reason"]
     places = (place_of(record["environment"]) for record in setting.records)
@@ -109,5 +109,5 @@ def _write(speed: dict[str, Any], setting: Setting) -> str | None:
                 write_result(folder, new)
         except (Timeout, OSError) as error:
             return f"{folder} cannot be written ({getattr(error, 'strerror', None) or 'in use by another process'})"
-        report["metrics"]["speed"] = new["speed"]
+        report["record"]["speed"] = new["speed"]
     return None

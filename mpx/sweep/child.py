@@ -159,4 +159,4 @@ def read(file: Path, code: int) -> dict[str, Any]:
     line = (
         f"killed by signal {-code}; the same command continues it" if code < 0 else f"ended with exit code {code} before it wrote a record"
     )
-    return {"status": "failed", "folder": None, "line": line, "metrics": {}, "skipped": False}
+    return {"status": "failed", "folder": None, "line": line, "record": {}, "skipped": False}

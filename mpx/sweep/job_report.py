@@ -21,13 +21,14 @@ def in_sweep() -> bool:
     return report_file() is not None
 
 
-def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] | None = None, *, skipped: bool = False) -> None:
-    """Called in a job: tell the sweep, if there is one, how this run ended. skipped: the run existed and was left as it is.
+def report(status: str, folder: Path | None, line: str, record: dict[str, Any] | None = None, *, skipped: bool = False) -> None:
+    """Called in a job: tell the sweep, if there is one, how this run ended.
 
+    record: the parts of the run's that the sweep reads. skipped: the run existed and was left as it is.
     Where the report cannot be written, as on a full disk, the sweep goes by the exit code.
     """
     if (file := report_file()) is not None:
-        ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "metrics": metrics or {}, "skipped": skipped}
+        ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "record": record or {}, "skipped": skipped}
         with suppress(OSError):
             write_whole(file, json.dumps(ended))
 

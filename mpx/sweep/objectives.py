@@ -18,8 +18,8 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
     """
     if report["status"] != "completed":
         return None
-    metrics, speed = report["metrics"]["metrics"], report["metrics"]["speed"]
-    judged = judged_by(metrics, **(report["metrics"].get("metric") or {}))
+    metrics, speed = report["record"]["metrics"], report["record"]["speed"]
+    judged = judged_by(metrics, **(report["record"].get("metric") or {}))
     value = metrics.get(judged.name.replace("test/", "val/"))
     if value is None:  # the job ended before its first validation
         return None

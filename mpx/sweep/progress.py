@@ -93,7 +93,7 @@ def show(sweep: Path, report: dict[str, Any]) -> None:
 def hold_back(job: Path, known: dict[str, Any]) -> None:
     """Write the report of a job that fail_fast=true does not start. known: its number and overrides."""
     why = {"status": NOT_STARTED, "line": "fail_fast=true", "code": None, "seconds": 0.0, "skipped": True}
-    write_whole(job / FILE, json.dumps(known | why | {"folder": None, "metrics": {}}))
+    write_whole(job / FILE, json.dumps(known | why | {"folder": None, "record": {}}))
 
 
 def must_stop(job: Path) -> bool:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+from array import array
 from contextlib import suppress
 
 from mpx.channels import SWEEP_PARENT
@@ -91,7 +92,7 @@ def _outcome(job: int, channel: socket.socket) -> int:
             os.kill(job, signal.SIGKILL if told == b"\r" else signal.SIGTERM)
 
 
-def _become(channel: socket.socket, arguments: list[str], environment: dict[str, str], files: list[int]) -> None:
+def _become(channel: socket.socket, arguments: list[str], environment: dict[str, str], files: array) -> None:
     """Make this fork look like a fresh process."""
     os.dup(channel.fileno())  # open until the job ends, so that the worker's end stays open even if the starter is killed
     touch(files)

@@ -31,8 +31,9 @@ from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
-from mpx.runs.checkpoint import Best, History
+from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
+from mpx.runs.history import Continued, History
 from mpx.runs.trained_as import setting_of
 from mpx.sparsity.callback import Pruning
 from mpx.training.compiling import CompileIfItPays
@@ -58,7 +59,7 @@ class Run:
     module: pl.LightningModule
     measuring: Measuring
     pruning: Pruning | None
-    history: Any  # History, or Continued of a project
+    history: History | Continued  # Continued of a project
     beginning: Beginning
     trainer: pl.Trainer
     advice: str  # what to try if the run has diverged

@@ -1,6 +1,7 @@
 """Log a run's scalars while it trains, and stop it if its loss is no longer finite."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
 from mpx.runs import signals
-from mpx.training.curves import CurveFile, put_events_first
+from mpx.runs.curves import CurveFile
 from mpx.training.diagnosis import diagnosis, place
 from mpx.training.loss import loss_in
+
+EVENTS = "events.out.tfevents.*"
 
 
 class Waiting:
@@ -97,6 +100,19 @@ class RunLogger(TensorBoardLogger):
 
     def save(self) -> None:
         """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
+
+
+def put_events_first(folder: Path) -> None:
+    """Rename event files that would not come before those of a writer that is made now.
+
+    Their names begin with a time in seconds, and TensorBoard reads them by name: after the clock went back, or in the same second, it would
+    not see that a continued run logs steps again.
+    """
+    files, now = sorted(folder.glob(EVENTS)), int(time.time())
+    for number, file in enumerate(files):
+        *words, written, rest = file.name.split(".", 4)
+        if int(written) > (latest := now - len(files) + number):
+            file.rename(folder / ".".join([*words, f"{latest:010d}", rest]))
 
 
 Source = Callable[[], dict[str, float | None]]

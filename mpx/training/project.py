@@ -1,11 +1,8 @@
 """Build a run of the user's own LightningModule and LightningDataModule, from the parts that stand alone in any Trainer (mpx/library/)."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
 
@@ -20,8 +17,8 @@ from mpx.precision.modes import remedy
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
+from mpx.runs.history import Continued
 from mpx.runs.random_state import SameOrder
-from mpx.runs.reading import continuing
 from mpx.runs.record import stage_of
 from mpx.runs.trained_as import setting_of
 from mpx.settings.sparsity import RECIPES_OF
@@ -131,20 +128,3 @@ class Logged(Callback):
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
         refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it
-
-
-class Continued(Callback):
-    """The steps at which the run was continued, and the settings that it was trained with, which its checkpoints hold."""
-
-    def __init__(self, resume_from: Path | None, setting: dict[str, Any]):
-        self.steps: list[int] = []
-        self.setting, self.trained_as = setting, {}
-        if resume_from is not None:
-            with continuing(resume_from):
-                # A project's checkpoint may hold objects of its own, such as hyperparameters; its code runs in any case.
-                checkpoint = torch.load(resume_from, map_location="meta", weights_only=False)
-                self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
-                self.trained_as = dict(checkpoint.get("mpx", {}).get("setting", {}))
-
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting}

@@ -16,7 +16,7 @@ from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
-from mpx.runs.checkpoint import History
+from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning

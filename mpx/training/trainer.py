@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
@@ -26,6 +25,7 @@ from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.runs.history import Continued, History
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.runs.ranks import cluster_environment
@@ -45,9 +45,9 @@ PASSED = (  # settings that the Trainer gets as they are
 
 
 def build_trainer(
-    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, history: Any, best: Best, measuring: Measuring,
-    pruning: Pruning | None, ema: Ema | None, beginning: Beginning, stopper: Callback | None = None, compiling: Callback | None = None, *,
-    own: Sequence[Callback] | None = None, manual: bool = False, advice: str,
+    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, history: History | Continued, best: Best,
+    measuring: Measuring, pruning: Pruning | None, ema: Ema | None, beginning: Beginning, stopper: Callback | None = None,
+    compiling: Callback | None = None, *, own: Sequence[Callback] | None = None, manual: bool = False, advice: str,
 ) -> pl.Trainer:  # fmt: skip
     """stopper: of a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
     own: what a module of the user's own needs; None: it is mpx's. manual: its steps may leave out parameters, as those of one optimizer

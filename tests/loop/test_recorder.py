@@ -18,8 +18,8 @@ from mpx.compare.collect import collect
 from mpx.compat import ASP
 from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
+from mpx.runs.curves import rows
 from mpx.runs.folder import LOCK
-from mpx.training.curves import rows
 
 SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
 STEP_S, WAIT_S = 0.02, 0.01

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.models.mlp import MLP
+from mpx.runs.curves import rows
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
@@ -16,7 +17,6 @@ from mpx.sparsity.patterns import NofM
 from mpx.sparsity.plan import Plan, plan
 from mpx.sparsity.recipes import Gradual, Recipe, cubic
 from mpx.spec import Spec
-from mpx.training.curves import rows
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
 

@@ -17,7 +17,7 @@ FEW = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3
 
 
 def ended(status="completed", **metrics):
-    return {"status": status, "metrics": {"metrics": metrics, "speed": {"train_samples_per_s": 1234.5}}}
+    return {"status": status, "record": {"metrics": metrics, "speed": {"train_samples_per_s": 1234.5}}}
 
 
 def test_two_directions_are_accuracy_and_throughput():

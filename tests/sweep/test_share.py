@@ -94,7 +94,7 @@ def test_the_speed_of_a_setting_without_its_run(alone):
     )  # fmt: skip
     assert "step 0: " in ran.out
     assert "pruned to 2of4" in ran.out
-    speed = report["metrics"]["speed"]
+    speed = report["record"]["speed"]
     assert 100 <= speed["measured_steps"] < 1000
     assert speed["train_samples_per_s"] > 0
     assert speed["step_ms_p50"] < speed["step_ms_p95"]
@@ -117,7 +117,7 @@ def test_the_speed_of_a_setting_without_its_run(alone):
 def test_what_a_run_does_beside_its_steps_is_left_out(alone, words, pruned):
     """A recipe that prunes after training trains dense, and is timed so."""
     report, ran = alone("model=mlp", "trainer.max_steps=30", *words.split())
-    assert report["metrics"]["speed"]["measured_steps"] == 20
+    assert report["record"]["speed"]["measured_steps"] == 20
     assert ("step 0: " in ran.out) is pruned
     assert "audit of" not in ran.out
 
@@ -132,7 +132,7 @@ def runs(tmp_path):
         folder = tmp_path / setting / f"seed{seed}"
         folder.mkdir(parents=True)
         (folder / "result.json").write_text(json.dumps(found))
-        return {"job": job, "status": "completed", "folder": str(folder), "metrics": {"speed": found["speed"]}}
+        return {"job": job, "status": "completed", "folder": str(folder), "record": {"speed": found["speed"]}}
 
     return [report(0, "a", 1, 1001.0), report(1, "a", 0), report(2, "b", 0, None)]
 
@@ -149,7 +149,7 @@ def test_all_runs_of_a_setting_get_its_speed(runs):
     assert setting.name == "a"
     assert _write(MEASURED, setting) is None
     for found, report, own in zip(speeds(runs[:2]), runs, (1001.0, 1000.0), strict=False):
-        assert found == report["metrics"]["speed"]
+        assert found == report["record"]["speed"]
         assert (found["train_samples_per_s"], found["exclusive"], found["measured"]) == (3000.0, True, FIRST)
         assert (found["time_to_train_s"], found["time_to_train_s_reason"]) == (None, f"trained {BESIDE}")
         assert (found["beside"]["train_samples_per_s"], found["beside"]["time_to_train_s"]) == (own, 60.0)
@@ -173,7 +173,7 @@ def test_a_run_that_was_trained_again_meanwhile_keeps_its_record(runs):
     file.write_text(json.dumps(again))
     assert _write(MEASURED, setting) == f"{file.parent} holds another run by now"
     assert json.loads(file.read_text()) == again
-    assert runs[0]["metrics"]["speed"]["train_samples_per_s"] == 1001.0
+    assert runs[0]["record"]["speed"]["train_samples_per_s"] == 1001.0
 
 
 def test_the_starters_of_jobs_beside_one_another_end_before_speed_is_measured(runs, tmp_path, monkeypatch):
@@ -188,15 +188,15 @@ def test_the_starters_of_jobs_beside_one_another_end_before_speed_is_measured(ru
 def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):
     (setting,) = unmeasured(runs)
     place = place_of(setting.records[0]["environment"])
-    found = {"status": "completed", "line": "", "metrics": {"speed": MEASURED, "place": place}}
+    found = {"status": "completed", "line": "", "record": {"speed": MEASURED, "place": place}}
     assert _useless(found, setting) is None
     assert _useless({"status": "failed", "line": "out of memory"}, setting) == "out of memory"
-    shared = found["metrics"] | {"speed": {"exclusive": False, "exclusive_reason": "1 other process on the device"}}
-    assert _useless(found | {"metrics": shared}, setting) == "1 other process on the device"
-    later = found["metrics"] | {"place": place_of(setting.records[0]["environment"] | {"driver": "581"})}
-    assert "'581'" in _useless(found | {"metrics": later}, setting), "the driver is another one by now"
-    elsewhere = found["metrics"] | {"place": ["another GPU", *place[1:]]}
-    assert _useless(found | {"metrics": elsewhere}, setting).startswith("trained on ['NVIDIA H200', ")
+    shared = found["record"] | {"speed": {"exclusive": False, "exclusive_reason": "1 other process on the device"}}
+    assert _useless(found | {"record": shared}, setting) == "1 other process on the device"
+    later = found["record"] | {"place": place_of(setting.records[0]["environment"] | {"driver": "581"})}
+    assert "'581'" in _useless(found | {"record": later}, setting), "the driver is another one by now"
+    elsewhere = found["record"] | {"place": ["another GPU", *place[1:]]}
+    assert _useless(found | {"record": elsewhere}, setting).startswith("trained on ['NVIDIA H200', ")
     setting.records[-1]["environment"]["device"] = ["another GPU"]
     assert _useless(found, setting).startswith("trained on ['another GPU', "), "one seed ran elsewhere"
 

@@ -16,7 +16,7 @@ def ended(job, status="completed", seconds=10.0, *, skipped=False, seed=0, lr=0.
     return {
         "job": job, "status": status, "code": {"completed": 0, "failed": 1, "diverged": 3}[status], "seconds": seconds, "skipped": skipped,
         "line": line, "folder": f"outputs/fast/mlp-lr={lr}/seed{seed}", "overrides": ["model=mlp", f"optimizer.lr={lr}", f"seed={seed}"],
-        "metrics": {"metrics": {"test/accuracy": accuracy}, "speed": {"train_samples_per_s": 1000.0 + seed}},
+        "record": {"metrics": {"test/accuracy": accuracy}, "speed": {"train_samples_per_s": 1000.0 + seed}},
     }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_the_last_jobs_do_not_fill_all_places(sweep):
 def test_a_long_sweep_does_not_hold_all_reports_at_once(sweep, tmp_path, capsys):
     """A job's whole report takes some KiB, of which a place among the jobs and a time are kept."""
     long = ended(0)
-    long["metrics"] |= {"more": {f"name {number}": number / 7 for number in range(40)}}
+    long["record"] |= {"more": {f"name {number}": number / 7 for number in range(40)}}
     assert sweep(*(long | {"job": job} for job in range(300))).ended == 300
     tracemalloc.start()
     try:
@@ -91,11 +91,11 @@ def test_the_line_after_a_job():
 def test_the_column_is_called_as_the_metric(capsys):
     jobs = [ended(job, lr=lr) for job, lr in enumerate((0.1, 3))]
     for job in jobs:
-        job["metrics"]["metrics"] = {"val/dice": 0.8}
-        job["metrics"]["metric"] = {"name": "val/dice", "goal": "max"}
+        job["record"]["metrics"] = {"val/dice": 0.8}
+        job["record"]["metric"] = {"name": "val/dice", "goal": "max"}
     print_sweep(jobs, 0)
     assert "val dice" in capsys.readouterr().out
-    jobs[0]["metrics"] |= {"metric": None}
+    jobs[0]["record"] |= {"metric": None}
     print_sweep(jobs, 0)
     assert "┃ test " in capsys.readouterr().out
 
@@ -103,8 +103,8 @@ def test_the_column_is_called_as_the_metric(capsys):
 def test_small_figures_keep_their_digits(capsys):
     """A slow training of 0.31 samples/s, and an error of 3e-7."""
     jobs = [ended(0, seed=0)]
-    jobs[0]["metrics"] |= {"metrics": {"val/mse": 3.2e-7}, "metric": {"name": "val/mse", "goal": "min"}}
-    jobs[0]["metrics"]["speed"] = {"train_samples_per_s": 0.3104}
+    jobs[0]["record"] |= {"metrics": {"val/mse": 3.2e-7}, "metric": {"name": "val/mse", "goal": "min"}}
+    jobs[0]["record"]["speed"] = {"train_samples_per_s": 0.3104}
     print_sweep(jobs, 0)
     out = capsys.readouterr().out
     assert "│ 3.200e-07 │ 0.310 " in out
@@ -147,7 +147,7 @@ def test_jobs_that_failed_alike_are_one_line(capsys):
 
 def test_emulated_speed_is_marked_and_the_study_can_be_compared(capsys):
     job = ended(0)
-    job["metrics"] |= {"emulated": True}
+    job["record"] |= {"emulated": True}
     print_sweep([job], not_begun=0)
     out = capsys.readouterr().out
     assert "emulated" in out
@@ -157,7 +157,7 @@ def test_emulated_speed_is_marked_and_the_study_can_be_compared(capsys):
 def test_a_mean_speed_over_several_hosts_is_marked(capsys):
     jobs = [ended(seed, seed=seed) for seed in range(3)]
     for job, host in zip(jobs, "aab", strict=True):
-        job["metrics"] |= {"host": host}
+        job["record"] |= {"host": host}
     print_sweep(jobs[:2], not_begun=0)
     assert "hosts" not in capsys.readouterr().out
     print_sweep(jobs, not_begun=0)

@@ -9,9 +9,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from mpx.compare.collect import collect
 from mpx.data.targets import classes_of, targets
 from mpx.errors import UserError
+from mpx.runs.curves import rows
 from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.objectives import objectives
-from mpx.training.curves import rows
 from mpx.training.loss import loss_of
 from mpx.training.meters import Meters
 from mpx.training.tasks import judged_by, monitored
@@ -80,7 +80,7 @@ def test_the_metric_of_a_verdict_has_a_direction():
 
 
 def test_a_search_takes_the_metric_of_the_task():
-    report = {"status": "completed", "metrics": {"metrics": {"val/mse": 0.5}, "metric": {"name": "test/mse", "goal": "min"}, "speed": {}}}
+    report = {"status": "completed", "record": {"metrics": {"val/mse": 0.5}, "metric": {"name": "test/mse", "goal": "min"}, "speed": {}}}
     assert objectives(report, "maximize") == -0.5
 
 

@@ -1,14 +1,12 @@
 """A run's curves.csv: the scalars that a comparison draws, so that it need not read TensorBoard's events."""
 
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from mpx.whole_file import write_whole
 
 CURVES = "curves.csv"
-EVENTS = "events.out.tfevents.*"
 TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
 HEADER = "tag,step,value\n"
 ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
@@ -32,19 +30,6 @@ class CurveFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def put_events_first(folder: Path) -> None:
-    """Rename event files that would not come before those of a writer that is made now.
-
-    Their names begin with a time in seconds, and TensorBoard reads them by name: after the clock went back, or in the same second, it would
-    not see that a continued run logs steps again.
-    """
-    files, now = sorted(folder.glob(EVENTS)), int(time.time())
-    for number, file in enumerate(files):
-        *words, written, rest = file.name.split(".", 4)
-        if int(written) > (latest := now - len(files) + number):
-            file.rename(folder / ".".join([*words, f"{latest:010d}", rest]))
 
 
 def rows(path: Path) -> list[str]:

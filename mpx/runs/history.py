@@ -1,0 +1,110 @@
+"""What a run continues from: it is checked before training, and each new checkpoint keeps what the next part of the run has to know."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import nn
+
+from mpx.errors import UserError
+from mpx.runs.checkpoint import Best
+from mpx.runs.reading import continuing, read_checkpoint
+
+
+class History(Callback):
+    """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
+
+    setting: the settings that training depends on. trained_as: those of the checkpoint; {} if it does not say.
+    data: the checksums of the run's data, which are those of the checkpoint unless `other_data` is allowed.
+    pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint is of a dense run.
+    """
+
+    def __init__(
+        self, resume_from: Path | None, model: nn.Module, optimizer: str, setting: dict[str, Any], data: list[int], *, other_data: bool
+    ):
+        self.steps: list[int] = []
+        self.setting, self.data = setting | {"training data (checksum)": f"{data[0]:08x}"}, data
+        self.trained_as: dict[str, Any] = {}
+        self.pruned: set[str] = set()
+        self.pruned_by: tuple[str, str] | None = None
+        if resume_from is not None:
+            checkpoint = read_checkpoint(resume_from, model)
+            with continuing(resume_from):
+                _refuse_other_optimizer(resume_from, checkpoint["optimizer_states"], optimizer)
+                _refuse_no_optimizer_state(checkpoint)
+                _refuse_not_finite(model, checkpoint["state_dict"])
+                if not other_data:
+                    _refuse_other_data(resume_from, changed_data(checkpoint, data))
+                self.steps, self.trained_as = _earlier(checkpoint)
+                pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
+                self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning["by"] if pruning else None
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if changed_data(checkpoint, self.data):  # then its validations, and the best of them, are of other data
+            pl_module.forget_results(trainer)
+            for best in (callback for callback in trainer.callbacks if isinstance(callback, Best)):
+                checkpoint["callbacks"].pop(best.state_key, None)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "data": self.data}
+
+
+class Continued(Callback):
+    """As History, for a project: it judges its own state. Keeps the steps at which the run was continued, and the settings."""
+
+    def __init__(self, resume_from: Path | None, setting: dict[str, Any]):
+        self.steps: list[int] = []
+        self.setting, self.trained_as = setting, {}
+        if resume_from is not None:
+            with continuing(resume_from):
+                # A project's checkpoint may hold objects of its own, such as hyperparameters; its code runs in any case.
+                checkpoint = torch.load(resume_from, map_location="meta", weights_only=False)
+                self.steps, self.trained_as = _earlier(checkpoint)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting}
+
+
+def _earlier(checkpoint: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    """(the steps at which the run was continued, with that of this checkpoint; the settings that it was trained with)."""
+    kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
+    return [*kept.get("resumed_from_steps", []), checkpoint["global_step"]], dict(kept.get("setting", {}))
+
+
+def _refuse_not_finite(model: nn.Module, theirs: dict[str, torch.Tensor]) -> None:
+    for name, _ in model.named_parameters():
+        if not torch.isfinite(theirs[name]).all():
+            raise ValueError(f"the weights of {name} are infinite or NaN")
+
+
+def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str) -> None:
+    settings = states[0]["param_groups"][0]
+    theirs = next((name for name, own in (("adamw", "betas"), ("sgd", "momentum")) if own in settings), ours)
+    if theirs != ours:
+        raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
+
+
+def changed_data(checkpoint: dict[str, Any], ours: list[int]) -> str:
+    """`train, val and test`: the splits that are not those of the checkpoint, as far as it has their checksums. ours: those of the data."""
+    theirs = checkpoint.get("mpx", {}).get("data", ours)
+    changed = [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]
+    return " and ".join(filter(None, (", ".join(changed[:-1]), *changed[-1:])))
+
+
+def _refuse_other_data(path: Path, changed: str) -> None:
+    if changed:
+        raise UserError(
+            f"the {changed} data are no longer those that {path} was trained on. Put the old files back, start again with "
+            f"if_exists=overwrite, or continue on the new ones all the same with 'ckpt_path=\"{path}\"'."
+        )
+
+
+def _refuse_no_optimizer_state(checkpoint: dict[str, Any]) -> None:
+    """Adam without its moments, or SGD without its momentum, would take wrong steps and say nothing."""
+    counted = checkpoint.get("ModePrecision", {})
+    taken = counted.get("steps", checkpoint["global_step"]) - counted.get("loss_scale", {}).get("counts", {}).get("skipped", 0)
+    (optimizer,) = checkpoint["optimizer_states"]
+    if taken and not optimizer["state"] and optimizer["param_groups"][0].get("momentum") != 0:
+        raise ValueError(f"its optimizer has no state after {taken} steps")
