@@ -165,8 +165,8 @@ def test_rows_that_were_served_in_the_same_way_say_what_was_asked_for(tmp_path):
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
     lines = [line.split(" | ")[0] for line in card(tmp_path, record()).splitlines() if line.startswith("| Dense")]
     assert lines == [
-        "| Dense FP16, graph (format=fp16 weights=auto)",
-        "| Dense FP16, graph (format=fp16 weights=dense)",
+        "| Dense FP16 (format=fp16 weights=auto), graph",
+        "| Dense FP16 (format=fp16 weights=dense), graph",
         "| Dense INT8, graph",
     ]
 
