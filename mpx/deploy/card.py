@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.commands import typed_text
 from mpx.compare.comparison import GOALS, Metric, Served, judged_by
 from mpx.compare.deployed import read_served
 from mpx.compare.rules import MAX_RATE, is_figure, is_text
@@ -13,6 +12,7 @@ from mpx.compare.served import told_apart
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
+from mpx.deploy.again import commands
 from mpx.deploy.record import CARD, rows_of, tested_whole
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
@@ -51,7 +51,7 @@ def card(folder: Path, record: Record) -> str:
         in_markdown(_served(folder, record, metric)),
         *_files(rows),
         "Measure it again:",
-        _code("bash", f"python -m mpx.deploy {typed_text('run', _place(folder, record['config']))}"),
+        _code("bash", *commands(rows, _place(folder, record["config"]))),
         "## How to load it",
         "In the folder of this card:",
         *_loading_exports(rows),
