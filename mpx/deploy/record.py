@@ -84,8 +84,8 @@ def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[st
         what = "" if locks else str(lock)
     if what:
         raise UserError(
-            f"{folder}: {DEPLOYED} and what belongs to it cannot be written there: {what}. Allow it; or copy the run's folder, or with "
-            "ckpt= give another out=."
+            f"{folder}: {DEPLOYED} and what belongs to it cannot be written there: {what}. Change that, or give another folder: run= of a "
+            "copy of the run's, or with ckpt= another out=."
         )
 
 

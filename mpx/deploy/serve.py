@@ -83,7 +83,7 @@ def serve(
             raise gpu_lost(error, weights) from error
         if not out_of_memory(error):
             raise
-        raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Use less.") from error
+        raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Lower batch=.") from error
     exports = write(folder, f"{format}-{weights}-{device.type}", files)
     asked = {"format": format, "weights": weights, "backend": choice.backend}
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
