@@ -13,8 +13,7 @@ from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
 from mpx.deploy.again import commands
-from mpx.deploy.record import CARD, rows_of, tested_whole
-from mpx.errors import UserError
+from mpx.deploy.record import CARD, rows_of, tested_whole, writing
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
 from mpx.settings.rules import MAX_COUNT
@@ -33,10 +32,8 @@ Record = dict[str, Any]
 
 def write_card(folder: Path, record: Record) -> None:
     """Write the card from the run's record and its deploy.json."""
-    try:
+    with writing(folder, CARD):
         write_whole(folder / CARD, card(folder, record))
-    except OSError as error:
-        raise UserError(f"run={folder}: cannot write {CARD} there ({error.strerror}). Make room there, or allow it.") from error
 
 
 def card(folder: Path, record: Record) -> str:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from full_disk import full_disk
 from started import light, start
 
 from mpx.deploy import build
@@ -79,6 +80,7 @@ UNMET = [
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
     (["backend=tensorrt"], "backend=tensorrt: TensorRT needs a CUDA device. Use backend=auto or eager."),
+    (["batch=[4,2000000000]"], "batch=[4, 2000000000]: 2000000000 samples at once need more memory than there is. Lower batch=."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom or data=custom that import it, as run="),
 ]
 
@@ -293,6 +295,17 @@ def test_a_file_that_may_not_be_read(deploy, runs, name):
     shutil.copytree(runs("mlp"), deploy.folder)
     (deploy.folder / name).chmod(0)
     refused(deploy("mlp", "batch=[4]", "backend=eager")[0], DAMAGED if name == "result.json" else "cannot be read")
+
+
+def test_a_disk_that_became_full_does_not_hide_what_was_measured(deploy):
+    done, _ = deploy("mlp", "batch=[4]", "backend=eager")
+    before = {path: path.read_bytes() for path in deploy.folder.iterdir() if path.is_file()}
+    with full_disk(500):
+        done, _ = deploy("mlp", "batch=[8]", "backend=eager")
+    assert done.code == 2
+    assert "dense, eager" in done.words
+    assert done.err.splitlines()[-1].endswith(": cannot write deploy.json there (File too large). Make room there, or allow it.")
+    assert {path: path.read_bytes() for path in deploy.folder.iterdir() if path.is_file()} == before
 
 
 def test_what_is_not_needed_is_not_read(deploy, runs, tmp_path):
