@@ -44,12 +44,11 @@ def only(comparison):
     return group, {row.setting: row for row in group.rows}
 
 
-def served(fmt="fp16", rate=5000.0, *, sparse=False, backend="graph", device=GPU, batch=(1, 256), host=None, value=0.95, **changed):
+def served(fmt="fp16", rate=5000.0, *, sparse=False, backend="graph", device=GPU, batch=(1, 256), host=None, asked=None, value=0.95, **new):
     """What compare reads of one row of deploy.json."""
     figures = {"latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "weights_gib": 0.04, "exclusive": True, "accurate": True}
-    return Served(
-        ServingPlace(device, *batch, host), Way(fmt, sparse, backend), {"test/accuracy": value}, samples_per_s=rate, **figures | changed
-    )
+    way = Way(fmt, sparse, backend, asked=asked)
+    return Served(ServingPlace(device, *batch, host), way, {"test/accuracy": value}, samples_per_s=rate, **figures | new)
 
 
 def deployed_row(rate=5000.0, **changed):

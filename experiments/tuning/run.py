@@ -88,10 +88,10 @@ GPU, since only accuracy counts.
 some tenths says nothing. The best of several means looks better than it is, and the interval does not correct for that. A grid finds
 nothing outside of its values. The number of epochs is part of a grid only on SST-2; elsewhere it is what a run may cost.
 
-**What changed.** conf/ follows the choice where the interval excludes zero: the LSTM on SST-2 now trains for 4 epochs with twice the learning
-rate. The higher one is the highest of the grid and wins at both numbers of epochs, so a still higher one may be better. The start of its
-pruning was tried with the values before. Elsewhere conf/ stays as it is, because the difference is not decided. Every other committed result
-of the LSTM on SST-2 was measured with the values before.
+**What changed.** conf/ follows the choice where the interval excludes zero: the LSTM on SST-2 now trains for 4 epochs with twice the
+learning rate. The higher one is the highest of the grid and wins at both numbers of epochs, so a still higher one may be better. The start
+of its pruning was tried with the values before. Elsewhere conf/ stays as it is, because the difference is not decided. Every other committed
+result of the LSTM on SST-2 was measured with the values before.
 """
 
 

@@ -31,6 +31,7 @@ def compare(
     Raises UserError for runs that were made under different plans of looks.
     """
     choose = partial(choose_metric, wanted=metric, goal=metric_goal, margin_is=margin_is)
+    runs = [replace(run, served=rows) for run, rows in zip(runs, served.told_apart([run.served for run in runs]), strict=True)]
     found, plan = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}, plan_of(runs)
     groups = [
         _group(members, metric, choose, margin, confidence, margin_for, plan, *found[members.model, members.data])

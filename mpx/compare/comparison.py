@@ -41,11 +41,13 @@ class Way:
     sparse: bool  # some layers by 2:4 kernels
     backend: str
     tuned: bool = False  # with weights that were fine-tuned for 8 bits
+    asked: str | None = None  # `format=int8 weights=auto`: what mpx.deploy was asked for
 
     @property
     def words(self) -> str:
         """`Sparse FP16`."""
-        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}{', fine-tuned' if self.tuned else ''}"
+        asked = f" ({self.asked})" if self.asked else ""
+        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}{', fine-tuned' if self.tuned else ''}{asked}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,6 @@ class Served:
     exclusive: bool | None
     accurate: bool  # almost as accurate as after training
     latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
-    asked: str | None = field(default=None, compare=False)  # `format=int8 weights=auto`, of deploy.json
 
 
 @dataclass(frozen=True)

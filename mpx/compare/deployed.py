@@ -45,7 +45,8 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is not a list")
-    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True)
+    tuned = (row.get("finetune") or {}).get("kept") is True
+    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], tuned, f"format={row['format']} weights={row['weights']}")
     served = Served(
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
         way=way,
@@ -57,7 +58,6 @@ def _served(row: dict[str, Any], metrics: Iterable[str]) -> Served:
         exclusive=row["exclusive"],
         accurate=False,
         latency_by=_latency_by(smallest, way),
-        asked=f"format={row['format']} weights={row['weights']}",
     )
     if (found := wrong(served)) is not None:
         raise ValueError(f"{found[0]} is {found[1]!r}")
@@ -68,7 +68,7 @@ def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
     """at: the entry of the smallest batch."""
     backend, layers = at["backend"], at["sparse_layers"]
     if not isinstance(layers, list) or not DEPLOY["backend"].fits(backend):
-        raise ValueError(f"batch {at['batch']} is served by {backend!r}")
+        raise ValueError(f"batch {at['batch']!r} is served by {backend!r}")
     kind = "" if bool(layers) == way.sparse else "2:4 " if layers else "dense "
     return f"{kind}by {backend}" if kind or backend != way.backend else None
 
@@ -76,16 +76,16 @@ def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
 def wrong(served: Served) -> tuple[str, Any] | None:
     """(field, value) of the first impossible value; None if there is none."""
     place, way = served.place, served.way
+    texts = {"host": place.host, "asked": way.asked, "latency_by": served.latency_by}
     checks: list[tuple[str, Any, Callable[[Any], bool]]] = [
         ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= MAX_DEVICE_NAME and name.isprintable()),
-        ("host", place.host, lambda text: text is None or is_text(text)),
         ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= MAX_COUNT),
         ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= MAX_COUNT),
         ("format", way.format, lambda name: name in FORMATS),
         ("backend", way.backend, DEPLOY["backend"].fits),
         *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
         *((name, getattr(served, name), partial(is_figure, least=MIN_RATE, most=MAX_RATE)) for name in FIGURES),
-        *((name, getattr(served, name), lambda text: text is None or is_text(text)) for name in ("latency_by", "asked")),
+        *((name, value, lambda text: text is None or is_text(text)) for name, value in texts.items()),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)

@@ -1,7 +1,7 @@
 """Aggregate over seeds how the settings of a group were served, and choose the device and batch size for the comparison."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mpx.compare.comparison import Estimate, Group, Row, Run, Served, ServingPlace, Way
@@ -32,6 +32,16 @@ class Serving:
     @property
     def spot(self) -> Spot:
         return self.place.device, self.place.largest, self.place.host
+
+
+def told_apart(runs: Sequence[Iterable[Served]]) -> list[tuple[Served, ...]]:
+    """The rows of each run's deploy.json, without what was asked for, except where two rows of a run were then the same way on a device."""
+
+    def way(one: Served) -> Way:
+        return replace(one.way, asked=None)
+
+    alike = {found for rows in runs for found, count in Counter((way(one), one.place.device) for one in rows).items() if count > 1}
+    return [tuple(one if (way(one), one.place.device) in alike else replace(one, way=way(one)) for one in rows) for rows in runs]
 
 
 def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
@@ -75,8 +85,8 @@ def places(group: Group) -> dict[ServingPlace, str]:
     return {one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})" for one in places}
 
 
-def order(way: Way) -> tuple[int, bool, bool, str]:
-    return FORMATS.index(way.format), way.sparse, way.tuned, way.backend
+def order(way: Way) -> tuple[int, bool, bool, str, str]:
+    return FORMATS.index(way.format), way.sparse, way.tuned, way.backend, way.asked or ""
 
 
 def spots(row: Row, metric: str) -> list[Spot]:

@@ -14,7 +14,7 @@ from mpx.csv_file import to_text
 SERVED = "served.csv"
 KINDS = {  # fields of ServingPlace, Way and Served
     "device": str, "smallest": int, "largest": int, "host": str, "format": str, "sparse": bool, "backend": str,
-    "tuned": bool, "exclusive": bool, "accurate": bool, "latency_by": str,
+    "tuned": bool, "asked": str, "exclusive": bool, "accurate": bool, "latency_by": str,
 }  # fmt: skip
 HEADS = {"smallest": "latency_batch", "largest": "throughput_batch"}  # where the column has another name than the field
 COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)  # then those of other metrics, which have a slash

@@ -12,7 +12,7 @@ measure.py     measures latency, throughput and accuracy
 choose.py      chooses, for each batch size, the kernels and the backend that serve the whole model fastest
 export.py      writes files that load without mpx: safetensors, pt2, ONNX
 serve.py       joins these steps for one run in one format
-show.py        prints the tables; card.py: writes the model card
+show.py        prints the tables; card.py: writes the model card; again.py: the commands in it
 
 A new backend needs:
 - its name in mpx/settings/deploy.py

@@ -68,9 +68,10 @@ def trained(folder: Path, record: dict[str, Any], target: str | list[str] | None
             data = load(config["data"])
             model = build(config["model"], data.spec)
         except UserError as error:
+            problem = str(error).rstrip(".").rpartition(". ")[0] or error  # its last sentence asks for other settings
             raise UserError(
-                f"run={folder}: {RESULT}: {error} These settings come from that file alone: put it back, or the data that it names, or "
-                "give the folder of another run."
+                f"run={folder}: {RESULT}: {problem}. These settings come from that file alone. Put back the data or code that it names, "
+                "start mpx.deploy where the training was started, or give the folder of another run."
             ) from error
         checkpoint = read_checkpoint(folder / LAST, model, "run")
         # Published sets do not change, and their images, resized on another machine, may differ in a bit.

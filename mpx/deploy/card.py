@@ -1,20 +1,19 @@
 """Write card.md, the model card of a run: its data, accuracy, speed when served, and how to load it."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.commands import typed_text
 from mpx.compare.comparison import GOALS, Metric, Served, judged_by
 from mpx.compare.deployed import read_served
 from mpx.compare.rules import MAX_RATE, is_figure, is_text
+from mpx.compare.served import told_apart
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
-from mpx.deploy.record import CARD, rows_of, tested_whole
-from mpx.errors import UserError
+from mpx.deploy.again import commands
+from mpx.deploy.record import CARD, rows_of, tested_whole, writing
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
 from mpx.settings.rules import MAX_COUNT
@@ -33,10 +32,8 @@ Record = dict[str, Any]
 
 def write_card(folder: Path, record: Record) -> None:
     """Write the card from the run's record and its deploy.json."""
-    try:
+    with writing(folder, CARD):
         write_whole(folder / CARD, card(folder, record))
-    except OSError as error:
-        raise UserError(f"run={folder}: cannot write {CARD} there ({error.strerror}). Make room there, or allow it.") from error
 
 
 def card(folder: Path, record: Record) -> str:
@@ -51,7 +48,7 @@ def card(folder: Path, record: Record) -> str:
         in_markdown(_served(folder, record, metric)),
         *_files(rows),
         "Measure it again:",
-        _code("bash", f"python -m mpx.deploy {typed_text('run', _place(folder, record['config']))}"),
+        _code("bash", *commands(rows, _place(folder, record["config"]))),
         "## How to load it",
         "In the folder of this card:",
         *_loading_exports(rows),
@@ -130,19 +127,16 @@ def _served(folder: Path, record: Record, metric: Metric) -> Table:
     value = _figure(record["metrics"].get(metric.name))
     found, _ = read_served(folder, {} if value is None else {metric.name: value}, metric)
     heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
-    names = Counter((one.way, one.place.device) for one in found)
-    rows = [_line(one, metric, f" ({one.asked})" if names[one.way, one.place.device] > 1 else "") for one in found]
-    return Table("", [*words("served as", "on"), *map(Column, heads)], rows)
+    return Table("", [*words("served as", "on"), *map(Column, heads)], [_line(one, metric) for one in told_apart([found])[0]])
 
 
-def _line(one: Served, metric: Metric, asked: str) -> list[str]:
-    """asked: for what, where others were served in the same way."""
+def _line(one: Served, metric: Metric) -> list[str]:
     place, mark = one.place, "" if one.exclusive else " (shared)"
     by = "" if one.latency_by is None else f" {one.latency_by}"
     smallest, largest = f"{place.smallest:,}{by}", f"{place.largest:,}"
     rates = ((one.latency_ms_p50, smallest), (one.latency_ms_p99, smallest), (one.samples_per_s, largest))
     return [
-        f"{one.way.words}, {one.way.backend}{asked}",
+        f"{one.way.words}, {one.way.backend}",
         place.device,
         number(one.metrics.get(metric.name), metric.spec) + ("" if one.accurate else " (less accurate)"),
         *(f"{number(value, rate_spec(value))} at batch {batch}{mark}" for value, batch in rates),

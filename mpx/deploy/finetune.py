@@ -71,7 +71,9 @@ def tuning_of(config: dict[str, Any], epochs: float, lr_share: float) -> Tuning:
         lr = {key: run["optimizer"][key] for key in ("name", "weight_decay", "lr")}["lr"]
     except (LookupError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"finetune.epochs={epochs:g}: the run's record lacks settings of its training ({reason}). Use 0.") from error
+        raise UserError(
+            f"finetune.epochs={epochs:g}: the run's record lacks settings of its training ({reason}). Use finetune.epochs=0."
+        ) from error
     for key, value in leaves(run):
         check_value(key, value)
     optimizer = OmegaConf.create(run["optimizer"] | {"lr": lr_share * lr})
@@ -97,7 +99,9 @@ def finetuned(found: Trained, tuning: Tuning, operands: Operands, val: Samples) 
             if not out_of_memory(error):
                 raise
             batch = f"the run's data.batch_size={tuning.data['batch_size']}"
-            raise UserError(f"finetune.epochs={tuning.epochs:g} needs more memory than there is for {batch}. Use 0.") from error
+            raise UserError(
+                f"finetune.epochs={tuning.epochs:g} needs more memory than there is for {batch}. Use finetune.epochs=0."
+            ) from error
     if best is not None:
         model = copy.deepcopy(found.model)
         model.load_state_dict(best, strict=False)  # all but the buffers

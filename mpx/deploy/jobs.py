@@ -57,10 +57,10 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
+    show(row, record)  # first, since the folder may have become full
     earlier = add_row(folder, row)
     if ckpt is None:
         write_card(folder, record)
-    show(row, record)
     print(f"written to {folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}")
     if earlier is not None:
         print(replaced(earlier))

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,16 @@ def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[st
     locks = not os.path.lexists(lock) or (os.path.isfile(lock) and os.access(lock, os.W_OK))
     try:
         try_writing(there, *((files, folders) if there == folder else ()))
+        for name in filter(os.path.isdir, (folder / name for name in folders)):
+            try_writing(name)
     except OSError as error:
         what = f"{error.filename} ({error.strerror})"
     else:
         what = "" if locks else str(lock)
     if what:
         raise UserError(
-            f"{folder}: {DEPLOYED} and what belongs to it cannot be written there: {what}. Allow it; or copy the run's folder, or with "
-            "ckpt= give another out=."
+            f"{folder}: {DEPLOYED} and what belongs to it cannot be written there: {what}. Change that, or give another folder: run= of a "
+            "copy of the run's, or with ckpt= another out=."
         )
 
 
@@ -95,20 +98,27 @@ def add_row(folder: Path, row: dict[str, Any]) -> dict[str, Any] | None:
     Returns the earlier row.
     """
     earlier = None
+    with writing(folder, DEPLOYED):
+        rows = rows_of(folder)
+        for earlier in [old for old in rows if _agree(old, row, ROW_KEY)]:
+            rows.remove(earlier)
+            if _agree(earlier, row, WEIGHTS_KEY):
+                row = row | {"exports": _there(folder, earlier.get("exports")) | row["exports"]}
+        write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
+    return earlier
+
+
+@contextmanager
+def writing(folder: Path, name: str) -> Iterator[None]:
+    """Let no other command write into the folder, which is made if it is not there, while this one reads the rows and writes `name`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / LOCK, timeout=MAX_WAIT_S):  # another command may add its own row at this moment
-            rows = rows_of(folder)
-            for earlier in [old for old in rows if _agree(old, row, ROW_KEY)]:
-                rows.remove(earlier)
-                if _agree(earlier, row, WEIGHTS_KEY):
-                    row = row | {"exports": _there(folder, earlier.get("exports")) | row["exports"]}
-            write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
+        with FileLock(folder / LOCK, timeout=MAX_WAIT_S):
+            yield
     except Timeout:
-        raise UserError(f"{folder} is in use by another process, so {DEPLOYED} has no new row. Wait for it, then repeat.") from None
+        raise UserError(f"{folder} is in use by another process, so {name} is not written. Wait for that, then repeat.") from None
     except OSError as error:
-        raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
-    return earlier
+        raise UserError(f"{folder}: cannot write {name} there ({error.strerror}). Make room there, or allow it.") from error
 
 
 def _agree(old: dict[str, Any], row: dict[str, Any], keys: Iterable[str]) -> bool:
@@ -128,7 +138,9 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         rows = None if not path.is_file() else json.loads(path.read_bytes())["rows"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}), so no row can be added to it. Allow reading it.") from error
+    except (ValueError, KeyError, TypeError, RecursionError):
         rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path} was not written by mpx, or is damaged. Remove it.")

@@ -27,7 +27,7 @@ from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.recurrent import apart, projections
 from mpx.errors import UserError, one_line
-from mpx.machine import GIB
+from mpx.machine import GIB, memory_bytes
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
@@ -56,6 +56,8 @@ def serve(
     sizes = sorted(listed(batch))
     tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
+    if sizes[-1] * 4 * math.prod(as_trained.data.spec.shape) > (memory_bytes() or math.inf):  # Linux would kill the process
+        raise _too_large(sizes)
     with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     checks, busy = ExclusivityChecks(device), cpu_busy()
@@ -84,7 +86,7 @@ def serve(
             raise gpu_lost(error, weights) from error
         if not out_of_memory(error):
             raise
-        raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Use less.") from error
+        raise _too_large(sizes) from error
     exports = write(folder, f"{format}-{weights}-{device.type}", files)
     asked = {"format": format, "weights": weights, "backend": choice.backend}
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
@@ -98,6 +100,10 @@ def possible(fmt: str, backend: str, export: str | list[str], device: torch.devi
     mode, wanted, kinds = mode_of(fmt, device), backends(backend, fmt, device), listed(export)
     check_packages(kinds)
     return mode, wanted, kinds
+
+
+def _too_large(sizes: list[int]) -> UserError:
+    return UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than there is. Lower batch=.")
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:

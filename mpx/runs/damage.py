@@ -14,10 +14,11 @@ from mpx.errors import UserError
 def damage(path: Path) -> str | None:
     """What is wrong with the file, or None. Reads all of it."""
     try:
-        if not zipfile.is_zipfile(path):
-            return "not a whole zip archive, which every checkpoint is"
-        with zipfile.ZipFile(path) as archive:
-            part = archive.testzip()
+        with path.open("rb") as file:  # for a path that may not be read, is_zipfile only says no
+            if not zipfile.is_zipfile(file):
+                return "not a whole zip archive, which every checkpoint is"
+            with zipfile.ZipFile(file) as archive:
+                part = archive.testzip()
     except Exception as error:  # in a damaged archive zipfile can raise nearly anything
         return " ".join(f"{error or type(error).__name__}".split())[:160]
     return None if part is None else f"the checksum of {part} does not match"

@@ -45,7 +45,7 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
     if settings["run"] is None:
         _check_own(settings, given)
     elif given:
-        raise UserError(f"run= and {given[0]}= both say what is served. Give run=FOLDER alone, or model=, data= and ckpt= without it.")
+        raise UserError(f"{given[0]}= is for weights without a run, and run= is given. Use run=FOLDER alone, or model=, data= and ckpt=.")
     _check_finetune(settings["finetune"]["epochs"], listed(settings["format"]))
 
 
@@ -60,7 +60,8 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
             f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a completed run needs run=FOLDER alone."
         )
     if settings["finetune"]["epochs"]:
-        raise UserError("finetune.epochs needs the settings of a training: it is for run=FOLDER. Use finetune.epochs=0.")
+        epochs = f"finetune.epochs={settings['finetune']['epochs']:g}"
+        raise UserError(f"{epochs} needs the settings of a training: it is for run=FOLDER. Use finetune.epochs=0.")
     if settings["target"] is not None:
         raise UserError(f"target={', '.join(listed(settings['target']))} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
@@ -85,10 +86,9 @@ def check_export(kinds: list[str], fmt: str) -> None:
     """Raise UserError for a kind of file that the format does not have."""
     for kind in kinds:
         if fmt not in EXPORTS[kind]:
-            possible = [f"export={name}" for name, formats in EXPORTS.items() if fmt in formats]
+            possible = " or ".join(name for name, formats in EXPORTS.items() if fmt in formats)
             raise UserError(
-                f"export={kind} is not possible with format={fmt}, but {' and '.join(possible)}; "
-                f"export={kind} with format={', '.join(EXPORTS[kind])}."
+                f"export={kind} is not possible with format={fmt}. Use export={possible}, or format={' or '.join(EXPORTS[kind])}."
             )
 
 

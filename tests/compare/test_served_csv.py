@@ -10,7 +10,7 @@ from mpx.compare.served_csv import with_served
 from mpx.errors import UserError
 
 WAYS = (
-    served("fp16", 5000.0, value=0.1 + 0.2, latency_by="dense by eager"),
+    served("fp16", 5000.0, value=0.1 + 0.2, latency_by="dense by eager", asked="format=fp16 weights=auto"),
     served("int8", 1 / 3, sparse=True, host="torch 2.15.0", exclusive=None, accurate=False),
 )
 RUNS = [replace(run, served=WAYS) for run in CONTROL]
@@ -43,6 +43,7 @@ def test_without_the_file_nothing_is_known_of_serving(tmp_path):
         ("5000.0", ""),
         (",true,", ",perhaps,"),
         ("dense by eager", "\x1b[2J"),
+        ("weights=auto", "\x1b[2J"),
         (",256,", ",-1,"),
         ("graph", ""),
     ],

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from full_disk import full_disk
 from started import light, start
 
 from mpx.deploy import build
@@ -39,9 +40,9 @@ MISTAKES = [
     (["run=.", "export=[pt2,x]"], "export=['pt2', 'x'] must be one of safetensors, pt2, onnx; or a list"),
     (
         ["run=.", "export=[safetensors,onnx]", "format=bf16"],
-        "export=onnx is not possible with format=bf16, but export=safetensors and export=pt2; export=onnx with format=fp32, tf32, int8.",
+        "export=onnx is not possible with format=bf16. Use export=safetensors or pt2, or format=fp32 or tf32 or int8.",
     ),
-    (["run=.", "export=pt2", "format=int8"], "export=pt2 is not possible with format=int8, but export=safetensors and export=onnx;"),
+    (["run=.", "export=pt2", "format=int8"], "export=pt2 is not possible with format=int8. Use export=safetensors or onnx, or"),
     (["run=.", "finetune.epochs=-1"], "finetune.epochs=-1 must be a number of at least 0. For example finetune.epochs=1."),
     (["run=.", "finetune.lr_share=0"], "finetune.lr_share=0 must be a number above 0."),
     (["run=.", "finetune=1"], "finetune is not a setting of mpx.deploy. Did you mean finetune.epochs?"),
@@ -79,6 +80,7 @@ UNMET = [
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
     (["backend=tensorrt"], "backend=tensorrt: TensorRT needs a CUDA device. Use backend=auto or eager."),
+    (["batch=[4,2000000000]"], "batch=[4, 2000000000]: 2000000000 samples at once need more memory than there is. Lower batch=."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom or data=custom that import it, as run="),
 ]
 
@@ -208,8 +210,11 @@ FOLDERS = {
     "escape codes": (changed(status="\x1b[31mcompleted"), DAMAGED),
     "interrupted": (changed(status="interrupted"), "its run is interrupted, and only a completed one can be served"),
     "diverged": (changed(status="diverged"), "its run is diverged"),
-    "another family": (changed(config__model__family="nosuch"), "seed0: result.json: model.family=nosuch must be"),
-    "no family": (changed(config__model={}), "These settings come from that file alone: put it back, or"),
+    "another family": (changed(config__model__family="nosuch"), "seed0: result.json: model.family=nosuch must be one of"),
+    "no family": (
+        changed(config__model={}),
+        "model.family is not set and has no default. These settings come from that file alone. Put back the data or code",
+    ),
     "no batch size": (changed(config__data__batch_size=None), "seed0: result.json: data.batch_size=null must be"),
     "a key is missing": (changed(config__model={"family": "mlp", "inputs": ["image", "text"]}), "is damaged (KeyError: 'widths')"),
     "other widths": (changed(config__model__widths=[8]), "is a checkpoint of another model: layers.0.weight is (64, 64) there"),
@@ -255,7 +260,7 @@ FOLDERS = {
     "no data": (changed(config__data={}), "seed0: result.json: data.name is not set"),
     "data elsewhere": (
         changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
-        "data.root=nowhere is not there",
+        ". These settings come from that file alone. Put back the data or code that it names, start mpx.deploy where the training was",
     ),
     "averages that are not there": (changed(config__trainer__ema_decay=0.9), "is damaged (KeyError: 'Ema')"),
     "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
@@ -290,6 +295,17 @@ def test_a_file_that_may_not_be_read(deploy, runs, name):
     shutil.copytree(runs("mlp"), deploy.folder)
     (deploy.folder / name).chmod(0)
     refused(deploy("mlp", "batch=[4]", "backend=eager")[0], DAMAGED if name == "result.json" else "cannot be read")
+
+
+def test_a_disk_that_became_full_does_not_hide_what_was_measured(deploy):
+    done, _ = deploy("mlp", "batch=[4]", "backend=eager")
+    before = {path: path.read_bytes() for path in deploy.folder.iterdir() if path.is_file()}
+    with full_disk(500):
+        done, _ = deploy("mlp", "batch=[8]", "backend=eager")
+    assert done.code == 2
+    assert "dense, eager" in done.words
+    assert done.err.splitlines()[-1].endswith(": cannot write deploy.json there (File too large). Make room there, or allow it.")
+    assert {path: path.read_bytes() for path in deploy.folder.iterdir() if path.is_file()} == before
 
 
 def test_what_is_not_needed_is_not_read(deploy, runs, tmp_path):

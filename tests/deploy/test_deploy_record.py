@@ -1,12 +1,13 @@
 """deploy.json: a row of each command, also of several at once."""
 
+import os
 import threading
 from contextlib import suppress
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from mpx.deploy import record
+from mpx.deploy import card, record
 from mpx.errors import UserError
 from mpx.runs.folder import LOCK
 
@@ -68,8 +69,41 @@ def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "MAX_WAIT_S", 0.1)
     with FileLock(tmp_path / LOCK), pytest.raises(UserError) as refused:
         record.add_row(tmp_path, row())
-    assert str(refused.value) == f"{tmp_path} is in use by another process, so deploy.json has no new row. Wait for it, then repeat."
+    assert str(refused.value) == f"{tmp_path} is in use by another process, so deploy.json is not written. Wait for that, then repeat."
     assert record.rows_of(tmp_path) == []
+
+
+def test_the_card_is_written_from_rows_that_no_other_command_changes_meanwhile(tmp_path, monkeypatch):
+    """The card of the last command has the rows of all."""
+    locked = []
+
+    def text(folder, record):
+        with pytest.raises(Timeout):
+            FileLock(folder / LOCK, timeout=0).acquire()
+        locked.append(folder)
+        return "text"
+
+    monkeypatch.setattr(card, "card", text)
+    card.write_card(tmp_path, {})
+    assert ((tmp_path / "card.md").read_text(), locked) == ("text", [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "message"),
+    [
+        ("served", 0o555, r"served \(Permission denied\)\. Change that, or give another folder: run= of a copy of"),
+        ("deploy.json", 0, r"deploy\.json cannot be read \(Permission denied\), so no row can be added to it\. Allow reading it\.$"),
+    ],
+)
+def test_what_may_not_be_used_is_refused_before_measuring(tmp_path, name, mode, message):
+    record.add_row(tmp_path, row())
+    (tmp_path / "served").mkdir()
+    (tmp_path / name).chmod(mode)
+    if os.access(tmp_path / name, os.W_OK):
+        pytest.skip("root may write everywhere")
+    with pytest.raises(UserError, match=message):
+        record.check_writable(tmp_path, [], ["served"])
+    (tmp_path / name).chmod(0o755)
 
 
 def test_a_lock_that_cannot_be_taken_is_refused_before_measuring(tmp_path):

@@ -248,7 +248,7 @@ def test_row(deploy, name):
     ("change", "message"),
     [
         ({"optimizer": None}, r"^finetune.epochs=1: the run's record lacks settings of its training \(TypeError: "),
-        ({"optimizer": {"name": "sgd"}}, r"lacks settings of its training \(KeyError: 'weight_decay'\)\. Use 0\.$"),
+        ({"optimizer": {"name": "sgd"}}, r"lacks settings of its training \(KeyError: 'weight_decay'\)\. Use finetune\.epochs=0\.$"),
         ({"optimizer": ADAMW | {"lr": "x"}}, "^optimizer.lr=x must be a number"),
         ({"seed": -1}, "^seed=-1 must be a whole number"),
     ],

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from made_runs import deployed_row, record, write
+from started import start
 from transformers import GPT2ForSequenceClassification
 
 from mpx.compare.statistics import wilson
 from mpx.data import SETS
 from mpx.data.licences import LICENCES
+from mpx.deploy import __main__ as deploy_main
 from mpx.deploy.build import trained
 from mpx.deploy.card import card
 from mpx.models import build
@@ -160,13 +163,79 @@ def test_the_command_that_measures_again_names_the_folder_as_the_trainings_does(
     assert command == f"python -m mpx.deploy run={named.format(here=tmp_path.resolve())}\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "more"), [("custom", ()), pytest.param("mlp", ("finetune.epochs=0.5", "weights=[auto,dense]"), marks=pytest.mark.slow)]
+)
+def test_its_command_measures_the_rows_again(deploy, tmp_path, monkeypatch, name, more):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", deploy_main.__spec__)  # as if started by python -m mpx.deploy
+    done, before = deploy(name, "batch=[4,1]", "format=[fp32,int8]", "backend=onnx", *more)
+    assert done.code == 0, done.err
+    (command,) = blocks((deploy.folder / "card.md").read_text(), "bash")[0].splitlines()
+    again = start(deploy_main.main, tmp_path, *shlex.split(command)[3:])
+    assert again.code == 0, again.err
+    after = json.loads((deploy.folder / "deploy.json").read_text())["rows"]
+
+    def known(row):
+        return [row["format"], row["weights"], row["device"], [at["batch"] for at in row["speed"]], (row["finetune"] or {}).get("epochs")]
+
+    assert list(map(known, after)) == list(map(known, before))
+    assert all(new["speed"] != old["speed"] for new, old in zip(after, before, strict=True))
+    assert command in (deploy.folder / "card.md").read_text()
+
+
+def measured_by(command, batch=(1, 256), **row):
+    row = deployed_row(**row)
+    row["environment"]["command"] = command
+    for at, size in zip(row["speed"], batch, strict=True):
+        at["batch"] = size
+    return row
+
+
+@pytest.mark.parametrize(
+    ("rows", "commands"),
+    [
+        ([], [""]),
+        ([measured_by(None)], [" format=fp16 weights=auto 'batch=[1,256]'"]),
+        (
+            [measured_by("python -m mpx.deploy run=a format=fp16 export=pt2"), measured_by("python -m mpx.deploy run=b", format="int8")],
+            [" format=fp16 weights=auto 'batch=[1,256]' export=pt2", " format=int8 weights=auto 'batch=[1,256]'"],
+        ),
+        (
+            [measured_by("python -m mpx.deploy run=a", format=fmt, weights=kind) for fmt in ("fp16", "int8") for kind in ("auto", "2of4")],
+            [" 'format=[fp16,int8]' 'weights=[auto,2of4]' 'batch=[1,256]'"],
+        ),
+        (
+            [
+                measured_by("python -m mpx.deploy finetune.epochs=1 'run=\"a=b\"'", format=fmt, weights=kind)
+                for fmt, kind in (("fp16", "auto"), ("int8", "auto"), ("int8", "dense"))
+            ],
+            [
+                " format=fp16 weights=auto 'batch=[1,256]'",
+                " format=int8 'weights=[auto,dense]' 'batch=[1,256]' finetune.epochs=1",
+            ],
+        ),
+        (
+            [measured_by("python -m mpx.deploy run=a"), measured_by("python -m mpx.deploy run=a", (1, 8), weights="dense")],
+            [" format=fp16 weights=auto 'batch=[1,256]'", " format=fp16 weights=dense 'batch=[1,8]'"],
+        ),
+        ([measured_by("python -m mpx.deploy run=a 'backend=\"a; b\"'")], [" format=fp16 weights=auto 'batch=[1,256]' 'backend=\"a; b\"'"]),
+        ([measured_by(other) for other in ("rm -r x y", "python -m mpx.deploy 'open", 7)], [" format=fp16 weights=auto 'batch=[1,256]'"]),
+        ([deployed_row(format=["fp16"]), deployed_row(weights="x"), deployed_row(speed=7), deployed_row(speed=[7])], [""]),
+    ],
+)  # fmt: skip
+def test_as_few_commands_as_measure_all_rows(tmp_path, rows, commands):
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    found = blocks(card(tmp_path, record()), "bash")[0].splitlines()
+    assert found == [f"python -m mpx.deploy run={tmp_path}{words}" for words in commands]
+
+
 def test_rows_that_were_served_in_the_same_way_say_what_was_asked_for(tmp_path):
     rows = [deployed_row(), deployed_row(weights="dense"), deployed_row(format="int8")]
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
     lines = [line.split(" | ")[0] for line in card(tmp_path, record()).splitlines() if line.startswith("| Dense")]
     assert lines == [
-        "| Dense FP16, graph (format=fp16 weights=auto)",
-        "| Dense FP16, graph (format=fp16 weights=dense)",
+        "| Dense FP16 (format=fp16 weights=auto), graph",
+        "| Dense FP16 (format=fp16 weights=dense), graph",
         "| Dense INT8, graph",
     ]
 

@@ -69,7 +69,7 @@ def test_a_norm_without_running_statistics(served, tmp_path):
 
 
 MISTAKES = [
-    (["model=mlp", "data=digits", "ckpt=w.pt", "format=int8", "finetune.epochs=1"], "finetune.epochs needs the settings of a training"),
+    (["model=mlp", "data=digits", "ckpt=w.pt", "format=int8", "finetune.epochs=1"], "finetune.epochs=1 needs the settings of a training"),
     (["model=mlp", "data=digits"], "ckpt is not set. Weights of your own need model=, data= and ckpt=FILE"),
     (["ckpt=w.pt", "data=digits"], "model is not set."),
     (["ckpt=w.pt", "model=mlp"], "data is not set."),
@@ -77,8 +77,8 @@ MISTAKES = [
     (["model=mlp", "data=digits", "ckpt=nowhere.pt"], "ckpt=nowhere.pt is not a file."),
     (["model=mlp", "data=digits", "ckpt=."], "ckpt=. is not a file."),
     (["model=mlp", "data=digits", "ckpt=/dev/zero"], "ckpt=/dev/zero is not a file."),
-    (["model=mlp", "data=digits", "ckpt=w.pt", "run=."], "run= and model= both say what is served."),
-    (["run=.", "out=x"], "run= and out= both say what is served."),
+    (["model=mlp", "data=digits", "ckpt=w.pt", "run=."], "model= is for weights without a run, and run= is given."),
+    (["run=.", "out=x"], "out= is for weights without a run, and run= is given."),
     (["model=mlp", "data=digits", "ckpt=w.pt", "target=my.Net"], "target=my.Net is for runs. Leave it out"),
     (["model=mpl", "data=digits", "ckpt=w.pt"], "model=mpl: no such choice. Did you mean mlp?"),
     (["model=mlp", "model.widht=3", "data=digits", "ckpt=w.pt"], "model.widht: no such key. Did you mean model.widths?"),

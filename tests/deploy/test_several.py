@@ -69,7 +69,7 @@ def test_an_export_that_a_format_does_not_have_stops_no_other_format(study, tmp_
     done = start(main, tmp_path, 'run="outputs/s/a=b/seed0"', "accelerator=cpu", *words, *ALONE)
     assert (done.code, formats(folder)) == (1, [("fp32", "auto")])
     first, *others = done.err.splitlines()
-    assert first.startswith("error: format=int8: export=pt2 is not possible with format=int8, but export=safetensors and export=onnx;")
+    assert first.startswith("error: format=int8: export=pt2 is not possible with format=int8. Use export=safetensors or onnx, or")
     assert all(line.startswith("measuring ") for line in others)
 
 
