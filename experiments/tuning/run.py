@@ -90,8 +90,8 @@ nothing outside of its values. The number of epochs is part of a grid only on SS
 
 **What changed.** conf/ follows the choice where the interval excludes zero: the LSTM on SST-2 now trains for 4 epochs with twice the
 learning rate. The higher one is the highest of the grid and wins at both numbers of epochs, so a still higher one may be better. The start
-of its pruning was tried with the values before. Elsewhere conf/ stays as it is, because the difference is not decided. Every other committed
-result of the LSTM on SST-2 was measured with the values before.
+of its pruning was tried with the values before. Elsewhere conf/ stays as it is, because the difference is not decided. Every other
+committed result of the LSTM on SST-2 was measured with the values before.
 """
 
 
