@@ -163,12 +163,15 @@ def test_the_command_that_measures_again_names_the_folder_as_the_trainings_does(
     assert command == f"python -m mpx.deploy run={named.format(here=tmp_path.resolve())}\n"
 
 
+EIGHT_BITS = ("format=[fp32,int8]", "backend=onnx", "finetune.epochs=0.5", "weights=[auto,dense]")
+
+
 @pytest.mark.parametrize(
-    ("name", "more"), [("custom", ()), pytest.param("mlp", ("finetune.epochs=0.5", "weights=[auto,dense]"), marks=pytest.mark.slow)]
+    ("name", "words"), [("custom", ("format=fp32", "backend=eager")), pytest.param("mlp", EIGHT_BITS, marks=pytest.mark.slow)]
 )
-def test_its_command_measures_the_rows_again(deploy, tmp_path, monkeypatch, name, more):
+def test_its_command_measures_the_rows_again(deploy, tmp_path, monkeypatch, name, words):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", deploy_main.__spec__)  # as if started by python -m mpx.deploy
-    done, before = deploy(name, "batch=[4,1]", "format=[fp32,int8]", "backend=onnx", *more)
+    done, before = deploy(name, "batch=[4,1]", *words)
     assert done.code == 0, done.err
     (command,) = blocks((deploy.folder / "card.md").read_text(), "bash")[0].splitlines()
     again = start(deploy_main.main, tmp_path, *shlex.split(command)[3:])
