@@ -15,6 +15,7 @@ import mpx.bench.__main__ as bench
 import mpx.doctor.__main__ as doctor
 import mpx.train
 from mpx.deploy import jobs
+from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.launch import Launch
 from mpx.runs import alone, outcome, ranks
@@ -86,6 +87,15 @@ def test_the_compilers_cache_is_a_file(tmp_path, main, words):
     line = f"error: TORCHINDUCTOR_CACHE_DIR={file}: PyTorch cannot make this folder for its compiler (File exists). Name another folder, "
     assert (done.code, done.out, done.err) == (2, "", f"{line}or unset it.\n")
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_compilers_cache_of_a_program_is_a_file(tmp_path, monkeypatch):
+    """It is looked at first, since mpx.run imports Lightning once it has made the run's folder."""
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(outcome, "run_here", lambda *_, **__: refuse())
+    with pytest.raises(UserError, match=r"^TORCHINDUCTOR_CACHE_DIR="):
+        mpx.run(["model=mlp"])
 
 
 def test_the_compilers_cache_is_made(tmp_path, monkeypatch):
