@@ -28,8 +28,11 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The text of an error whose lines belong together, such as a compiler's, in one line of at most 200 letters."""
-    return " ".join(str(error).split())[:200]
+    """The text of an error whose lines belong together, such as a compiler's, in one line of at most 200 letters.
+
+    What torch.compile adds to each of its errors, how to see more, is left out.
+    """
+    return " ".join(str(error).partition("Set TORCHDYNAMO_VERBOSE=1")[0].split())[:200]
 
 
 def causes(error: BaseException | None) -> list[BaseException]:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from mpx import sweep
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
+from mpx.imports import check_compilers_cache
 from mpx.runs import outcome, signals
 from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
@@ -60,6 +61,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
         merge_kwargs(cfg)
         check(cfg, words)
         _check_one_process(cfg)
+        check_compilers_cache()
         record, folder, ending = outcome.run_here(cfg, command=shlex.join(["python", "-m", "mpx.train", *words]))
     if ending is not None and ending.status == "interrupted":
         if ending.code == signals.TERMINATED:

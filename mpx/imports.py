@@ -1,9 +1,12 @@
 """Import PyTorch and Lightning without garbage collection, which takes a quarter of the time."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from mpx.errors import UserError
 
 
 @contextmanager
@@ -11,7 +14,9 @@ def heavy() -> Iterator[None]:
     """The block imports PyTorch. No later collection looks at what it makes, nor does the one at Python's end, which would take a second.
 
     Where PyTorch is there already this changes nothing, because the objects of a program that calls mpx are not mpx's to keep.
+    Raises UserError as `check_compilers_cache`.
     """
+    check_compilers_cache()
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
@@ -21,3 +26,18 @@ def heavy() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def check_compilers_cache() -> None:
+    """Make the folder that the user names for torch.compile's cache, as PyTorch does where Lightning imports its compiler.
+
+    Raises UserError where that is impossible.
+    """
+    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"TORCHINDUCTOR_CACHE_DIR={folder}: PyTorch cannot make this folder for its compiler ({error.strerror}). Name another "
+                "folder, or unset it."
+            ) from error

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from few_steps import FEW_STEPS
 from omegaconf import OmegaConf
+from started import start
 
+import mpx.bench.__main__ as bench
+import mpx.doctor.__main__ as doctor
+import mpx.train
 from mpx.deploy import jobs
+from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.launch import Launch
 from mpx.runs import alone, outcome, ranks
@@ -67,3 +72,33 @@ def test_a_further_process_of_a_run_imports_so(monkeypatch, tmp_path):
     monkeypatch.setattr(outcome, "_failed_following", lambda error, *_: type(error))
     monkeypatch.setattr(outcome, "heavy", refuse)
     assert outcome._follow(OmegaConf.create(), Launch(rank=1, by="torchrun")) is Imports
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [(mpx.train.main, ["model=mlp"]), (bench.main, ["what=triton", "accelerator=cpu"]), (doctor.main, [])],
+    ids=["train", "bench", "doctor"],
+)
+def test_the_compilers_cache_is_a_file(tmp_path, main, words):
+    """PyTorch would raise where Lightning or torchvision imports its compiler."""
+    file = tmp_path / "cache"
+    file.touch()
+    done = start(main, tmp_path, *words, env={"TORCHINDUCTOR_CACHE_DIR": str(file)})
+    line = f"error: TORCHINDUCTOR_CACHE_DIR={file}: PyTorch cannot make this folder for its compiler (File exists). Name another folder, "
+    assert (done.code, done.out, done.err) == (2, "", f"{line}or unset it.\n")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_compilers_cache_of_a_program_is_a_file(tmp_path, monkeypatch):
+    """It is looked at first, since mpx.run imports Lightning once it has made the run's folder."""
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(outcome, "run_here", lambda *_, **__: refuse())
+    with pytest.raises(UserError, match=r"^TORCHINDUCTOR_CACHE_DIR="):
+        mpx.run(["model=mlp"])
+
+
+def test_the_compilers_cache_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    with heavy():
+        assert (tmp_path / "new" / "cache").is_dir()

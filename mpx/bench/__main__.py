@@ -15,6 +15,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.csv_file import to_text
+from mpx.imports import check_compilers_cache
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -37,6 +38,7 @@ def job(cfg: DictConfig) -> None:
 
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     """Measure, show, write, draw. Heavy imports start here, once the settings are checked."""
+    check_compilers_cache()
     require_gpu("accelerator", accelerator, there=not no_gpu())
     from mpx.measure.devices import chosen
     from mpx.measure.environment import environment

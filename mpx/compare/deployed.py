@@ -27,7 +27,9 @@ def read_served(folder: Path, trained: Mapping[str, float], judged: Metric) -> t
         rows = read_json(folder / DEPLOYED)["rows"]
         if not isinstance(rows, list):
             raise ValueError("its rows are not a list")
-    except (OSError, *DAMAGED) as error:
+    except OSError as error:
+        return (), [f"{DEPLOYED} cannot be read: {error.strerror}"]
+    except DAMAGED as error:
         return (), [f"{DEPLOYED} was not written by mpx, or is damaged ({in_short(error)})"]
     found, aside = [], []
     for number, row in enumerate(rows, start=1):

@@ -38,7 +38,7 @@ def _refused(run: Run) -> str | None:
     if run.emulated:
         return EMULATED
     if run.exclusive is None:
-        return "unknown whether it had the device for itself (a CPU is always shared)"
+        return "unknown whether something else used the device, as on every CPU"
     return None if run.exclusive else run.speed_measured or "something else used the device"
 
 

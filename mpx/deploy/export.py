@@ -159,7 +159,7 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
                 for beside, text in file.beside.items():
                     write_whole(made / beside, text)
     except OSError as error:
-        raise UserError(f"run={folder}: cannot write {EXPORTS}/{name} there ({error.strerror}). Make room there, or allow it.") from error
+        raise UserError(f"{folder}: cannot write {EXPORTS}/{name} there ({error.strerror}). Make room there, or allow it.") from error
     return {
         kind: {"file": f"{EXPORTS}/{name}/model.{kind}", "bytes": len(file.content)} | file.found for kind, file in files.items()
     }  # fmt: skip

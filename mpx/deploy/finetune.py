@@ -34,6 +34,7 @@ from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
+from mpx.runs.folder import RESULT
 from mpx.settings.values import check_value, leaves
 from mpx.spec import Spec
 from mpx.training.loss import loss_of
@@ -65,7 +66,7 @@ class Tuning:
 
 
 def tuning_of(config: dict[str, Any], epochs: float, lr_share: float) -> Tuning:
-    """config: of the run. lr_share: share of its learning rate. Raises UserError if the record lacks the settings of a training."""
+    """config: of the run. lr_share: share of its learning rate. Raises UserError if the record lacks settings of a training."""
     try:
         run = {key: config[key] for key in ("optimizer", "label_smoothing", "seed")}
         lr = {key: run["optimizer"][key] for key in ("name", "weight_decay", "lr")}["lr"]
@@ -74,8 +75,12 @@ def tuning_of(config: dict[str, Any], epochs: float, lr_share: float) -> Tuning:
         raise UserError(
             f"finetune.epochs={epochs:g}: the run's record lacks settings of its training ({reason}). Use finetune.epochs=0."
         ) from error
-    for key, value in leaves(run):
-        check_value(key, value)
+    try:
+        for key, value in leaves(run):
+            check_value(key, value)
+    except UserError as error:
+        problem = str(error).partition(". ")[0]  # the rest asks for other settings of a training
+        raise UserError(f"finetune.epochs={epochs:g}: the run's {RESULT} is damaged ({problem}). Use finetune.epochs=0.") from error
     optimizer = OmegaConf.create(run["optimizer"] | {"lr": lr_share * lr})
     return Tuning(epochs, optimizer, config["data"], run["label_smoothing"], run["seed"])
 

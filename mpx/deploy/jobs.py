@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mpx.deploy.record import CARD, EXPORTS, add_row, check_writable, completed_run, own_files
+from mpx.deploy.record import CARD, EXPORTS, ROW_KEY, add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.runs.folder import DEPLOYED
@@ -49,12 +49,18 @@ def serve_all(
 def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | None, **options) -> Row:
     with heavy():
         from mpx.deploy.card import write_card
+        from mpx.deploy.export import write
         from mpx.deploy.serve import serve
         from mpx.deploy.show import replaced, show
         from mpx.measure.devices import chosen
 
     device = chosen(accelerator)
-    row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
+    row, files = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
+    unwritten = None
+    try:
+        row["exports"] = write(folder, "-".join(row[key] for key in ROW_KEY), files)
+    except UserError as error:  # the figures are kept
+        row["exports"], unwritten = {}, error
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
     show(row, record)  # first, since the folder may have become full
@@ -64,6 +70,8 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     print(f"written to {folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}")
     if earlier is not None:
         print(replaced(earlier))
+    if unwritten is not None:
+        raise unwritten
     return row
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mpx.errors import UserError
-from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result
+from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result, refuse_unreadable
 from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import try_writing, write_whole
 
@@ -30,6 +30,7 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
         raise UserError(
             f"run={run} has no {RESULT}: it is not a run's folder, or its run has not ended. Give the folder of a completed run."
         )
+    refuse_unreadable(folder)
     record = read_result(folder) if os.path.getsize(folder / RESULT) <= MAX_BYTES else None
     config = record.get("config") if record is not None else None
     if isinstance(config, dict) and (config.get("loop") == OWN_LOOP or "module" in config):

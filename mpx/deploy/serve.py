@@ -20,7 +20,7 @@ from mpx.deploy.attention import layer_by_layer, split
 from mpx.deploy.backends import Callers, backends, gpu_is_lost
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
-from mpx.deploy.export import File, check_packages, programs, weights_file, write
+from mpx.deploy.export import File, check_packages, programs, weights_file
 from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
 from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
@@ -47,8 +47,8 @@ def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
     *, format: str, weights: str, backend: str, batch: int | list[int], export: str | list[str], finetune: dict[str, float],
     target: str | list[str] | None, ckpt: str | None,
-) -> dict[str, Any]:  # fmt: skip
-    """A row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`.
+) -> tuple[dict[str, Any], dict[str, File]]:  # fmt: skip
+    """(a row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`; the files to export, by kind).
 
     announce: called with the name of what is measured next. Raises UserError for settings that this run or device does not support.
     """
@@ -87,12 +87,11 @@ def serve(
         if not out_of_memory(error):
             raise
         raise _too_large(sizes) from error
-    exports = write(folder, f"{format}-{weights}-{device.type}", files)
     asked = {"format": format, "weights": weights, "backend": choice.backend}
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
     norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
     asked |= {"depends_on_batch": norms} if norms else {}
-    return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned, "exports": exports} | where
+    return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned} | where, files
 
 
 def possible(fmt: str, backend: str, export: str | list[str], device: torch.device) -> tuple[Mode, list[str], list[str]]:

@@ -187,7 +187,7 @@ def _export(file: Row) -> str:
 def _tuning(tuned: Row, name: str) -> str:
     changes = (f"{key.replace('/', ' ')} {_value(tuned['before'], key)} → {_value(tuned['after'], key)}" for key in (name, "val/loss"))
     verdict = "served so" if tuned["kept"] else "no better, so the model is served without it"
-    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {', '.join(changes)}; {verdict}"
+    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epoch{'s' * (tuned['epochs'] != 1)}: {', '.join(changes)}; {verdict}"
 
 
 def _rate(value: float) -> str:

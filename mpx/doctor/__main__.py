@@ -9,6 +9,7 @@ import sys
 from mpx.doctor.machine import broken, machine
 from mpx.doctor.packages import launchers, packages
 from mpx.errors import UserError
+from mpx.imports import check_compilers_cache
 from mpx.printing import print_without_failing
 from mpx.render.table import print_table
 from mpx.settings.front_door import errors_in_one_line, read_words
@@ -24,6 +25,7 @@ def main() -> None:
             read_words((), "mpx.doctor")
             if sys.argv[1:]:
                 raise UserError(f"{sys.argv[1]}: mpx.doctor takes no settings. Start it as python -m mpx.doctor.")
+            check_compilers_cache()
         if (line := broken()) is not None:
             print(f"error: {line}", file=sys.stderr)
             sys.exit(1)

@@ -35,7 +35,7 @@ def machine() -> Table:
 
     found = environment()
     rows = [("Python", f"{found['python']} on {found['os']}"), *_gpus(found)]
-    rows += [("CPU", f"{_known(found, 'cpu')}; {found['cores']} cores, {found['threads']} threads of PyTorch"), ("RAM", _ram(found))]
+    rows += [("CPU", f"{_known(found, 'cpu')}; {found['cores']} cores, threads of PyTorch: {found['threads']}"), ("RAM", _ram(found))]
     rows += [(label, _known(found, name)) for name, label in LIBRARIES.items()] + [("cuSPARSELt", _cusparselt()), ("free disk", _disk())]
     return Table(version(), words("", ""), rows)
 

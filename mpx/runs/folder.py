@@ -87,12 +87,14 @@ def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep:
 
 def _unfinished(path: Path, config: dict) -> bool:
     """Whether the run in `path` has these settings and did not finish."""
+    refuse_unreadable(path)
     record = read_result(path)
     return stored(path, "comparable") == config and (record is None or record["status"] not in DONE)
 
 
 def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
+    refuse_unreadable(path)
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         return Folder(path, finished=record)
@@ -202,6 +204,16 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
                 f"{path} was started with {key}={before.get(key)}, this command has {key}={config.get(key)}. "
                 "Repeat the first command to continue it, or use if_exists=new."
             )
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise UserError where the record in `path` is there but cannot be read: the run may be a finished one."""
+    try:
+        open(path / RESULT, "rb").close()
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    except OSError as error:
+        raise UserError(f"{path / RESULT} cannot be read ({error.strerror}), so how its run ended is unknown. Allow reading it.") from error
 
 
 def read_result(path: Path) -> dict | None:

@@ -90,7 +90,7 @@ def test_many_runs_of_one_process_are_all_compiled(monkeypatch):
 
 def test_asked_for_by_hand_it_must_compile(monkeypatch):
     layer = broken(monkeypatch, required=True, tell=print)
-    with pytest.raises(UserError, match=r"trainer.compile failed: .*no such backend here.* Use trainer.compile=off"):
+    with pytest.raises(UserError, match=r"trainer\.compile failed: .*no such backend here\. Use trainer\.compile=off"):
         layer(torch.ones(1, 2))
 
 

@@ -147,7 +147,7 @@ def test_a_control_that_diverges_is_said():
 REFUSED = [
     ({"emulated": True}, "emulated: not the speed of this format"),
     ({"exclusive": False}, "something else used the device"),
-    ({"exclusive": None}, "unknown whether it had the device for itself (a CPU is always shared)"),
+    ({"exclusive": None}, "unknown whether something else used the device, as on every CPU"),
     ({"train_samples_per_s": None}, "no throughput was measured"),
     ({"batch_size": 128}, "batch size 128, fp32-dense with batch size 256"),
     ({"device": "NVIDIA L4"}, "ran on NVIDIA L4, fp32-dense on NVIDIA H200"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from hypothesis import example, given, settings
@@ -141,6 +142,14 @@ def test_a_file_that_is_none_of_mpx(tmp_path, content):
     (run,), ((name, reason),) = collect(tmp_path / "outputs" / "s")
     assert (run.served, name) == ((), "a/seed0")
     assert reason.startswith("deploy.json was not written by mpx, or is damaged (")
+
+
+def test_a_file_that_may_not_be_read(tmp_path):
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row()]}))
+    (tmp_path / "deploy.json").chmod(0)
+    if os.access(tmp_path / "deploy.json", os.R_OK):
+        pytest.skip("root may read everything")
+    assert read_served(tmp_path, TRAINED, ACCURACY) == ((), ["deploy.json cannot be read: Permission denied"])
 
 
 ANY = st.recursive(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -227,10 +228,25 @@ def test_no_room_leaves_what_was_there(tmp_path, earlier):
     if earlier:
         write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old")})
     before = list(tmp_path.rglob("*"))
-    message = r"run=.*: cannot write served/fp32-auto-cpu there \(File too large\)\. Make room there, or allow it\."
+    message = r": cannot write served/fp32-auto-cpu there \(File too large\)\. Make room there, or allow it\."
     with full_disk(4096), pytest.raises(UserError, match=message):
         write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"small"), "pt2": File(bytes(5000))})
     assert list(tmp_path.rglob("*")) == before
+
+
+def test_no_room_does_not_hide_what_was_measured(deploy, runs):
+    """The row is kept, and lists no file that is not there."""
+    shutil.copytree(runs("mlp"), deploy.folder)
+    with full_disk(16_000):
+        done, _ = deploy("mlp", "batch=[4]", "backend=eager", "export=safetensors")
+    assert (done.code, "dense, eager" in done.words, "served/" in done.words) == (2, True, False)
+    assert done.err.splitlines()[-1].endswith(
+        "/seed0: cannot write served/fp32-auto-cpu there (File too large). Make room there, or allow it."
+    )
+    (row,) = json.loads((deploy.folder / "deploy.json").read_text())["rows"]
+    assert (row["speed"][0]["batch"], row["exports"]) == (4, {})
+    assert "Dense FP32, eager" in (deploy.folder / "card.md").read_text()
+    assert not (deploy.folder / "served").exists()
 
 
 def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):

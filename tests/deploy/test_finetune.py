@@ -249,8 +249,11 @@ def test_row(deploy, name):
     [
         ({"optimizer": None}, r"^finetune.epochs=1: the run's record lacks settings of its training \(TypeError: "),
         ({"optimizer": {"name": "sgd"}}, r"lacks settings of its training \(KeyError: 'weight_decay'\)\. Use finetune\.epochs=0\.$"),
-        ({"optimizer": ADAMW | {"lr": "x"}}, "^optimizer.lr=x must be a number"),
-        ({"seed": -1}, "^seed=-1 must be a whole number"),
+        (
+            {"optimizer": ADAMW | {"lr": "x"}},
+            r"^finetune.epochs=1: the run's result.json is damaged \(optimizer.lr=x must be a number above 0\)\. Use finetune.epochs=0\.$",
+        ),
+        ({"seed": -1}, r"^finetune.epochs=1: the run's result.json is damaged \(seed=-1 must be a whole number"),
     ],
 )
 def test_a_record_without_the_settings_of_a_training(change, message):

@@ -43,7 +43,7 @@ def test_a_shared_device_shows_its_rate_with_a_mark_and_columns_without_figures_
     runs = [*seeds("fp32-dense", [0.95, 0.951], exclusive=None), *seeds("amp-dense", [0.95, 0.951], exclusive=None, emulated=True)]
     words = " ".join(printed(runs).split())
     assert "fp32-dense 1,000 ± 1 (shared) 2.50 60.0 s 0.0 0.000% amp-dense – 2.50 60.0 s 0.0 0.000%" in words
-    assert "(a CPU is always shared); samples/s marked (shared) and times are as measured" in words
+    assert "as on every CPU; samples/s marked (shared) and times are as measured" in words
     assert "speed-up" not in words
     assert "diverged" not in words
     assert "density" not in words

@@ -64,6 +64,19 @@ def test_resume_of_a_finished_run_leaves_it(setting):
     assert start(setting, "resume").finished["status"] == "completed"
 
 
+@pytest.mark.parametrize("if_exists", ["resume", "skip"])
+def test_a_record_that_cannot_be_read_may_be_of_a_finished_run(setting, if_exists):
+    path = leave(start(setting), "completed", checkpoint=True).path
+    (path / "result.json").unlink()
+    (path / "result.json").symlink_to("result.json")  # in a loop, which not even root can read
+    message = (
+        r"seed0/result\.json cannot be read \(Too many levels of symbolic links\), so how its run ended is unknown\. Allow reading it\."
+    )
+    with pytest.raises(UserError, match=message):
+        start(setting, if_exists)
+    assert (path / "result.json").is_symlink()
+
+
 def test_a_failed_run_is_skipped_by_a_sweep_and_continued_on_request(setting):
     leave(start(setting), "failed", checkpoint=True)
     assert start(setting, sweep=True).finished["status"] == "failed"
