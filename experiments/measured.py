@@ -85,14 +85,14 @@ def points(row: Row) -> str:
 def sentences() -> Iterator[str]:
     speed, scaling = (read(HERE / name / "results.csv") for name in ("speed", "scaling"))
     speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
-    formats = sorted({FORMATS[row["precision"]] for row in speed})
     rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
     tuned = span(sorted(against(speed, "lightning, tuned")))
     defaults = f"Lightning's defaults, and {tuned} times as fast as Lightning tuned (most for the LSTM, which has no CUDA graph there)"
     for contender, words in {"lightning": defaults, "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
         ratios = sorted(against(speed, contender))
-        models = len({row["model"] for row in speed if row["contender"] == contender})
-        on = f"{speed[0]['device']} in {' and '.join(formats)}, {models} models, {rounds} rounds"
+        compared = {(row["model"], row["precision"]) for row in speed if row["contender"] == contender}
+        models = Counter(FORMATS[precision] for _, precision in compared)
+        on = f"{speed[0]['device']}, {' and '.join(f'{models[name]} models in {name}' for name in sorted(models))}, {rounds} rounds"
         yield f"- One {on}: mpx trains {span(ratios)} times as fast as {words} ([speed](experiments/speed))."
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]

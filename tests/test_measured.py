@@ -107,7 +107,8 @@ def test_the_rivals(contender, words):
     ends = (min(ahead.values()), max(ahead.values()))
     ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)  # a rival that is just faster shows
     assert f" {' to '.join(ends)} times as fast as {words}" in PART
-    assert f" in BF16 and FP16, {len({model for model, _ in ahead})} models, " in PART
+    half, bf16 = (sum(name == precision for _, name in ahead) for precision in ("amp", "amp_bf16"))
+    assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds: " in PART
 
 
 def rates(table, contender, **wanted):

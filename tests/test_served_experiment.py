@@ -81,12 +81,16 @@ def test_what_the_card_says_of_the_fastest_dense_model_is_what_the_rows_say():
     h100, h200 = rates().values()
     dense, eager = (256e3 / h200["bert_base"][name] for name in ("bf16 own kernels", "transformers, eager"))
     assert f"{256e3 / h100['bert_base']['bf16 own kernels']:.2f} ms a batch on the H100 and {dense:.2f} on the H200" in words
-    assert f"in the H200's call that took {eager:.2f}, so the dense model takes {dense / eager:.2f} of it" in words
+    assert f"in the H200's call here it took {eager:.2f}.)" in words
     assert f"makes it slower: {256e3 / h100['bert_base']['autotune, own kernels']:.2f} ms on the H100" in words
-    ahead = [h100[name]["bf16 own kernels"] / h100[name]["transformers, compile"] for name in ("bert_base", "bert_large")]
-    assert "compiled model is nearly as fast as mpx's ({:.2f} and {:.2f} times)".format(*ahead) in words
+    ahead = [h100[name]["bf16 own kernels"] / h100[name]["transformers, compile"] for name in ("bert_base", "bert_large", "bert_small")]
+    assert "mpx's BERT-base and BERT-large have {:.2f} and {:.2f} times its speed, BERT-small {:.2f}".format(*ahead) in words
     ahead = [found["resnet50"]["bf16 own kernels"] / found["resnet50"]["torchvision, compile"] for found in (h100, h200)]
-    assert "`weights=auto` chooses that: {:.2f} times torchvision's compiled one (H200: {:.2f})".format(*ahead) in words
+    assert "it has {:.2f} times the speed of torchvision's compiled one (H200: {:.2f})".format(*ahead) in words
+    eight = [found["bert_large"] for found in (h100, h200)]
+    for plan in ("bf16 fastest kernels", "int8 fastest kernels"):
+        here, there = (found[plan] / found["fp8 dense kernels"] for found in eight)
+        assert any(f"{here:.2f}{rest} ({before}{there:.2f})" in words for rest, before in ((" of its speed", "H200: "), ("", "")))
 
 
 def test_what_the_card_says_of_small_models_with_every_kernel_is_what_the_rows_say():
@@ -103,9 +107,12 @@ def test_what_the_card_says_of_small_models_with_every_kernel_is_what_the_rows_s
 def test_what_the_card_says_of_layers_is_what_the_rows_say():
     words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
     layers: dict[tuple, dict[str, float]] = {}
+    number: dict[tuple, int] = {}
     with open(EXPERIMENTS / "served" / "layers.csv", newline="") as file:
         for row in csv.DictReader(file):
-            layers.setdefault((row["model"], row["format"], row["layer"], row["shape"]), {})[row["kernel"]] = float(row["ms"])
+            name = (row["model"], row["format"], row["layer"], row["shape"])
+            layers.setdefault(name, {})[row["kernel"]] = float(row["ms"])
+            number[name] = int(row["layers"])
 
     def fastest(ms, of):
         return min(value for kernel, value in ms.items() if of in kernel)
@@ -118,10 +125,10 @@ def test_what_the_card_says_of_layers_is_what_the_rows_say():
     for model in ("bert_base", "bert_large", "bert_small"):
         assert all(ratio < 1 for fmt in ("bf16", "int8") for ratio in ratios(model, fmt, "encoder"))
     feed, int8 = (ratios("bert_large", fmt, "4096") for fmt in ("bf16", "int8"))
-    assert f"2:4 takes {feed[0]:.2f} times as long as the dense product in BF16, and at most {int8[-1]:.2f} times in INT8" in words
+    assert f"2:4 takes {feed[0]:.2f} times as long as the dense BF16 product in BF16, and at most {int8[-1]:.2f} times in INT8" in words
     assert f"{feed[-1]:.2f}" == f"{feed[0]:.2f}"
     others = [ratios("bert_large", fmt, "query")[0] for fmt in ("bf16", "int8")]
-    assert "in its other layers {:.2f} and {:.2f}".format(*others) in words
+    assert "in the other layers of its encoder {:.2f} and {:.2f}".format(*others) in words
     base = ratios("bert_base", "bf16", "encoder")
     assert f"it takes {base[0]:.2f} to {base[-1]:.2f} times as long in BF16" in words
     by_product, own, patches = (
@@ -129,9 +136,20 @@ def test_what_the_card_says_of_layers_is_what_the_rows_say():
         *(ratios("resnet50", "bf16", k) for k in ("×1×1", "×3×3")),
     )
     assert f"take {by_product[0]:.2f} to {by_product[-1]:.2f} times as long as the dense matrix product" in words
-    assert f"up to {1 / own[0]:.1f} times less" in words
+    assert f"as little as {own[0]:.2f} times as long as the convolution's own kernel" in words
     assert f"take {patches[0]:.1f} to {patches[-1]:.1f} times as long as their own" in words
     assert all(ratio > 1 for model in ("bert_small", "resnet18", "lstm") for ratio in ratios(model, "fp16", ""))
+
+    def with_2of4(model, fmt):
+        mine = [(ms, number[name]) for name, ms in layers.items() if name[:2] == (model, fmt)]
+        return sum(count for ms, count in mine if "2:4" in min(ms, key=ms.get)), sum(count for _, count in mine)
+
+    for model, name in (("bert_large", "BERT-large"), ("bert_base", "BERT-base"), ("bert_small", "BERT-small"), ("resnet50", "ResNet-50")):
+        counts = {with_2of4(model, fmt) for fmt in ("bf16", "int8") if (model, fmt) != ("resnet50", "int8")}
+        assert [f"{sparse} of {of} in {name}" in words for sparse, of in counts] == [True]
+    for model, name in (("resnet18", "ResNet-18"), ("lstm", "the LSTM")):
+        (half, of), (eight, _) = with_2of4(model, "bf16"), with_2of4(model, "int8")
+        assert f"{half} (BF16) and {eight} (INT8) of {of} in {name}" in words
 
 
 def test_what_the_card_says_of_a_cpu_is_what_the_rows_say():

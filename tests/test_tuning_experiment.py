@@ -128,3 +128,13 @@ def test_a_tiny_grid(script, tmp_path, monkeypatch):
 
 def test_the_committed_card_is_what_its_table_says(script):
     assert (HERE / "README.md").read_text() == script.card(read_results(HERE / "results.csv"))
+
+
+def test_all_intervals_of_the_card_include_zero(script):
+    found = {}
+    for run in read_results(HERE / "results.csv"):
+        found.setdefault((run.model, run.data, run.sparsity), []).append(run)
+    others = [best.decision for conf, best in map(script.choose, found.values()) if best is not conf]
+    assert others
+    assert all(change.low < 0 < change.high for change in others)
+    assert "All of them include zero, so conf/ stays" in (HERE / "README.md").read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ from mpx.spec import Spec
 
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")
-COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50", "relative_error")
+COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50", "relative_error", "rejected")
 LAYER_COLUMNS = ("model", "batch", "format", "layer", "layers", "shape", "rows", "kernel", "ms", "serves")
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
@@ -144,7 +144,7 @@ def autotuned(found: Trained, x: Tensor, fmt: str) -> dict:
 
 
 def rivals(name: str, x: Tensor) -> Iterator[dict]:
-    """The same network of another library in BF16, each way that its users would try; the small models have none."""
+    """The same network of another library in BF16, each way that its users would try; ResNet-18 and the LSTM have none."""
     if name in ("resnet18", "lstm"):
         return
     if name == "resnet50":
