@@ -297,7 +297,7 @@ class Recorder:
             if not self._begun:
                 return
             if not self._writes:
-                self._tell_samples()
+                self._tell_samples(error)
             elif error is None:
                 self._conclude()
             else:
@@ -307,10 +307,12 @@ class Recorder:
             if self._writes:
                 self._run.end()
 
-    def _tell_samples(self) -> None:
+    def _tell_samples(self, error: BaseException | None) -> None:
         """The end in a rank above 0."""
         self._windows.leave("end")
         self._ranks.leave(self._windows.measured_steps, self._windows.samples)
+        if error is None and self._sparsity is not None:
+            self._sparsity()  # rank 0's gathers weights that FSDP has sharded, for which all ranks are needed
 
     def _break_off(self, error: BaseException) -> None:
         """Record as much as is known."""

@@ -14,10 +14,17 @@ import torch.distributed as dist
 from made_clock import Clock
 from processes import on_ranks
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import mpx
 from mpx.loop import ranks, recorder
 from mpx.measure import environment, windows
+from mpx.sparsity.coverage import coverage
+from mpx.sparsity.coverage import record as sparsity
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import NofM
 
 STEP_S, WARMUP, STEPS = 0.02, 2, 10
 SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
@@ -156,6 +163,27 @@ def test_processes_that_share_samples(tmp_path):
     assert (record["speed"]["model_tflops_per_s"], record["speed"]["mfu"]) == (None, None)
     assert "several processes share samples" in record["speed"]["mfu_reason"]
     assert record["environment"]["resumed_from_steps"] == [3]
+
+
+def _shards(rank, folder):
+    _join(rank, folder)
+    net = fully_shard(nn.Linear(16, 8), mesh=init_device_mesh("cpu", (2,)))
+    masks = Masks(weights(net, NofM(2, 4), Rules(min_size=1)), NofM(2, 4))
+    with _recorder(folder, sparsity="2of4") as run:
+        masks.prune([])
+        run.pruned(lambda: sparsity(masks, "asp", coverage(masks, fmt="fp32", device=torch.device("cpu"))))
+        _loop(run, rank)
+        dist.barrier()
+        time.sleep(rank)
+    dist.barrier()
+
+
+def test_sparsity_of_a_sharded_model(tmp_path):
+    """Rank 0 needs all ranks for it, also those whose block ends later."""
+    on_ranks(2, _shards, str(tmp_path))
+    found = _result(tmp_path, "net-set-fp32-2of4")
+    assert (found["sparsity"]["verified"], found["sparsity"]["density"]) == (True, 0.5)
+    assert found["speed"]["train_samples_per_s"] > 0
 
 
 def _fails(rank, folder):
