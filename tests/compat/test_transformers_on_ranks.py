@@ -27,6 +27,7 @@ with mpx.Recorder(study="hf", setting=setting, model=model, warmup_steps=1) as r
     trainer.train()
     trainer.evaluate(data, metric_key_prefix="test")
 trainer.evaluate(data)
+torch.distributed.destroy_process_group()  # without it, Gloo's threads sometimes abort the exit
 """
 
 
