@@ -145,7 +145,7 @@ class RecorderCallback(TrainerCallback):
         self.on_substep_end(args, state, control)
         samples = self._samples or args.train_batch_size * args.gradient_accumulation_steps
         per_sample = {shapes: Fraction(count, samples) for shapes, count in self._shapes.items()}
-        self.recorder.end_step(samples * args.world_size, per_sample)
+        self.recorder.end_step(samples, per_sample)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
         if "loss" in logs and not args.fp16 and math.isnan(logs.get("grad_norm", 0.0)):
@@ -165,10 +165,10 @@ class RecorderCallback(TrainerCallback):
             split, _, name = key.partition("_")
             if split in SPLITS and not name.endswith(SPEEDS) and isinstance(value, int | float | torch.Tensor):
                 found[f"{SPLITS[split]}/{NO_NAME.sub('_', name)}"] = value
-        if self.recorder.ended:
-            print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(found)}. Put the evaluation into the block.")
-        else:
+        if not self.recorder.ended:
             self.recorder.metrics(found)
+        elif args.process_index == 0:
+            print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(found)}. Put the evaluation into the block.")
 
     on_predict = on_evaluate
 

@@ -21,6 +21,7 @@ from mpx.sparsity.tiles import Tiles
 
 PATTERNS: dict[str, Pattern] = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
 UNSEEN = "mpx.Recorder sees a loop from outside"
+SHARED = "several processes share samples, and only the first one's operations were counted"
 NO_MODEL = "mpx.Recorder was given no model"
 
 
@@ -30,17 +31,23 @@ def audit(device: torch.device) -> Audit:
 
 
 def speed(
-    windows: Windows, seen: Audit, total: int, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool
-) -> dict[str, Any]:
+    windows: Windows, seen: Audit, total: int, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool,
+    each: list[int], unknown: str | None,
+) -> dict[str, Any]:  # fmt: skip
     """seen: the observed step. total: its FLOPs, also of products that no precision mode concerns. samples: of that step; 0 if none was
-    observed. alike: it stands for the others."""
-    found = windows.record(total / samples if samples and alike else None)
+    observed. alike: it stands for the others. each, unknown: what `mpx.loop.ranks.Ranks.samples` returns."""
+    shared = 0 in each[1:]
+    found = windows.record(total / samples if samples and alike and not shared else None, sum(each[1:]))
     exclusive, reason = exclusivity.verdict()
     found |= {"exclusive": exclusive, "exclusive_reason": reason}
+    if unknown is not None and found["train_samples_per_s"] is not None:
+        names = ("train_samples_per_s", "model_tflops_per_s", "mfu")
+        return found | dict.fromkeys(names) | dict.fromkeys((f"{name}_reason" for name in names), unknown)
     if not samples:
         return found | {"mfu": None, "mfu_reason": "no step was observed (observe=)"}
-    if not alike:
-        return found | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": UNLIKE}
+    if not alike or shared:
+        reason = SHARED if shared else UNLIKE
+        return found | {"model_tflops_per_s_reason": reason, "mfu": None, "mfu_reason": reason}
     return found | mfu(found["model_tflops_per_s"], seen.flops_by_format(), exclusivity.device, output_dir, count=devices)
 
 

@@ -13,19 +13,20 @@ from torch import Tensor, nn
 
 from mpx.errors import Diverged, UserError
 from mpx.loop import facts
-from mpx.loop.scalars import Scalars, number
-from mpx.measure.environment import environment, host_of_rank_0
+from mpx.loop.ranks import WAIT_S, Ranks
+from mpx.loop.scalars import Scalars, Value, number
+from mpx.measure.environment import environment, host_of_rank_0, joined
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.flops import FlopCounter
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
-from mpx.processes import rank_and_world
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
 LOSS = "train/loss"
+NO_FOLDER = "mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …"
 Shapes = frozenset[tuple[int, ...]]  # of mpx.measure.batches.sample_shapes
 
 
@@ -53,8 +54,10 @@ class Recorder:
     observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for torch.compile(fullgraph=True).
 
     The status is `completed` if the block ends, `interrupted` after Ctrl-C or SystemExit, `diverged` for a loss or metric that is infinite
-    or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing. Under torchrun, only rank 0
-    has a Recorder.
+    or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing.
+
+    Where several processes train one model, each makes a Recorder with the same setting. That of rank 0 writes the record and prints; the
+    others count their samples.
     Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that the setting names.
     """
 
@@ -78,10 +81,9 @@ class Recorder:
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
         setting = plain(setting)
         check_recorder(given, setting)
-        if rank_and_world()[0] > 0:
-            raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
         self.setting, self.model, self.steps = setting, model, 0
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
+        self._ranks: Ranks | None = None  # from the `with` statement on
         self._device, self._scaler, self._observe, self._output_dir = device, scaler, observe, output_dir
         self._windows = Windows(warmup_steps)
         self._metrics: dict[str, float] = {}
@@ -94,19 +96,31 @@ class Recorder:
         self._inside = False  # a step
         self._broken = False  # the newest step raised an error
         self._begun = self.ended = False
+        self._look = ExitStack()
 
     def __enter__(self) -> "Recorder":
-        if self._run.folder is not None:
+        if self._ranks is not None:
             raise UserError("mpx.Recorder records one run. Make another for the next `with` block.")
-        self._run.claim()
+        ranks = Ranks(f"{self._run.setting_dir.parent.name}/{self._run.trial}/{self._run.seed}")
+        if ranks.rank == 0:
+            self._run.claim()
+        self._ranks = ranks
+        self._join()
         return self
+
+    def _join(self) -> None:
+        self._ranks.join(str(self._run.folder.path) if self._writes else "")
+
+    @property
+    def _writes(self) -> bool:
+        return self._ranks is None or self._ranks.rank == 0
 
     @property
     def folder(self) -> Path:
         """The run's folder. Raises UserError outside a `with` block."""
-        if self._run.folder is None:
-            raise UserError("mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …")
-        return self._run.folder.path
+        if self._ranks is None:
+            raise UserError(NO_FOLDER)
+        return self._run.folder.path if self._writes else Path(self._ranks.folder())
 
     @property
     def record(self) -> dict[str, Any]:
@@ -115,12 +129,12 @@ class Recorder:
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
-        """One optimizer step. samples: of all processes.
+        """One optimizer step. samples: of this process; 0 in a rank above 0 whose samples are those of another, as with tensor parallelism.
 
         The Recorder observes the first step's operations, and does not time the first `warmup_steps` steps. The time between two steps
         counts as waiting for data, except before `metrics` and in `pause`.
         """
-        samples = check_samples(samples)
+        samples = check_samples(samples, least=1 if self._writes else 0)
         if self._inside:
             raise UserError("step within a step: one is an optimizer step. Put it around all batches whose gradients that step takes.")
         self.begin_step()
@@ -148,7 +162,8 @@ class Recorder:
             self._look.enter_context(self._audit)
 
     def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
-        """samples: those that the step has had. shapes: theirs, where they are known, and how often for each sample the model had such."""
+        """samples: those that the step has had in this process. shapes: theirs, where they are known, and how often for each sample the
+        model had such."""
         self._look.close()
         self._inside = False
         self.steps += 1
@@ -174,7 +189,7 @@ class Recorder:
         check_metrics(dict.fromkeys(values, 0.0))
         values = {name: number(name, value) for name, value in values.items()}
         self._begin()
-        self._scalars.add(values, self.steps + self._inside)
+        self._add(values, self.steps + self._inside)
 
     def metrics(self, values: Mapping[str, float | Tensor]) -> None:
         """Metrics for result.json, such as `test/accuracy` (a fraction) and `val/loss`. A later value replaces an earlier one.
@@ -186,7 +201,11 @@ class Recorder:
         self._begin()
         self._leave("validation")
         self._metrics |= values
-        self._scalars.add({name: value for name, value in values.items() if not name.startswith("test/")}, self.steps)
+        self._add({name: value for name, value in values.items() if not name.startswith("test/")}, self.steps)
+
+    def _add(self, values: Mapping[str, Value], step: int) -> None:
+        if self._writes:
+            self._scalars.add(values, step)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -222,33 +241,45 @@ class Recorder:
         """
         self._begin()
         self.steps = self._earlier = steps
-        self.record["environment"]["resumed_from_steps"] = [steps]
+        if self._writes:
+            self.record["environment"]["resumed_from_steps"] = [steps]
 
     def _begin(self) -> None:
         """With the first step or value, the run begins: its folder is written."""
         if self.ended:
-            raise UserError(f"mpx.Recorder: the `with` block has ended, and {self.folder} is written. Put this into the block.")
+            raise UserError("mpx.Recorder: the `with` block has ended, and the record is written. Put this into the block.")
         if self._begun:
             return
+        if self._ranks is None:
+            raise UserError(NO_FOLDER)
+        self._ranks.check()
+        self._join()
+        if self._writes:
+            self._begin_record()
+        else:
+            self._observe, self._clock_device = False, torch.device("cpu")  # which counts the timed steps without a mark on the GPU
+        self._windows.begin(self._clock_device)
+        self._begun = True
+
+    def _begin_record(self) -> None:
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
         self._clock_device = torch.device(device)
-        self.record["config"]["trainer"] = {"devices": rank_and_world()[1]}
+        self.record["config"]["trainer"] = {"devices": self._ranks.world}
         here = environment()
         self._run.begin(here | {"host": host_of_rank_0(here["host"])})
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
-        self._audit, self._flops, self._look = facts.audit(self._clock_device), FlopCounter(), ExitStack()
+        self._audit, self._flops = facts.audit(self._clock_device), FlopCounter()
         self._exclusivity = ExclusivityChecks(self._clock_device)
         self._exclusivity.look()
         self._first_scale = self._scaler.get_scale() if self._scaler is not None else None
         reset_peak(self._clock_device)
-        self._windows.begin(self._clock_device)
-        self._begun = True
 
     def _leave(self, then: str) -> None:
         """The window ends with the last step; the device is waited for."""
         self._windows.leave(then)
-        self._scalars.write()
-        self._exclusivity.look()
+        if self._writes:
+            self._scalars.write()
+            self._exclusivity.look()
 
     def _warn(self) -> None:
         """Say it where the observed step contradicts the setting."""
@@ -263,12 +294,25 @@ class Recorder:
         try:
             if error is None:
                 self._begin()
+            if not self._begun:
+                return
+            if not self._writes:
+                self._tell_samples(error)
+            elif error is None:
                 self._conclude()
-            elif self._begun:
+            else:
                 self._break_off(error)
         finally:
             self.ended = True
-            self._run.end()
+            if self._writes:
+                self._run.end()
+
+    def _tell_samples(self, error: BaseException | None) -> None:
+        """The end in a rank above 0."""
+        self._windows.leave("end")
+        self._ranks.leave(self._windows.measured_steps, self._windows.samples)
+        if error is None and self._sparsity is not None:
+            self._sparsity()  # rank 0's gathers weights that FSDP has sharded, for which all ranks are needed
 
     def _break_off(self, error: BaseException) -> None:
         """Record as much as is known."""
@@ -286,7 +330,7 @@ class Recorder:
         try:
             self._leave("end")
             self._windows.finish_with_last_step()
-            self._fill()
+            unknown = self._fill(WAIT_S)
             self._close()
         except BaseException as failed:
             self._break_off(failed)
@@ -296,6 +340,8 @@ class Recorder:
             line = f"setting: sparsity={pattern}, but the finished model does not have that pattern. Prune it, or name what it is."
             self._run.write("failed", line)
             raise UserError(line)
+        if unknown is not None:
+            print(f"mpx.Recorder: {unknown}")
         if (judged := self.record["metric"]) is not None and judged["name"] not in self._metrics:
             print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {', '.join(self._metrics) or 'nothing'}")
         line = self._not_finite()
@@ -308,19 +354,27 @@ class Recorder:
             (f"the {name.replace('/', ' ')} is infinite or NaN." for name, value in found.items() if not math.isfinite(value)), None
         )
 
-    def _fill(self) -> None:
-        """The parts of result.json that are known after training, however it ended."""
-        record, devices = self.record, self.record["config"]["trainer"]["devices"]
+    def _fill(self, wait_s: float = 0) -> str | None:
+        """The parts of result.json that are known after training, however it ended. wait_s: for other processes, at most.
+
+        Returns why the samples of other processes are unknown, if they are.
+        """
+        record = self.record
         record["metrics"] = self._metrics
-        if self._samples:
-            record["config"]["data"]["batch_size"] = max(self._samples, key=self._samples.get) // devices
+        each, unknown = self._ranks.samples(self._windows.measured_steps, self._windows.samples, wait_s)
+        if self._samples and unknown is None:
+            record["config"]["data"]["batch_size"] = max(self._samples, key=self._samples.get)
+        if (hosts := self._ranks.hosts()) is not None:
+            record["environment"]["host"] = joined(hosts)
         record["memory"] = peak_memory(self._clock_device)
         record["precision"] = facts.precision(self.setting["precision"], self._audit, self.steps, self._scaler, self._first_scale)
-        where = self._exclusivity, str(self._output_dir), devices
-        record["speed"] = facts.speed(self._windows, self._audit, self._flops.total, self._observed, *where, alike=self._alike)
+        where = self._exclusivity, str(self._output_dir), self._ranks.world
+        what = self._windows, self._audit, self._flops.total, self._observed
+        record["speed"] = facts.speed(*what, *where, alike=self._alike, each=each, unknown=unknown)
         if self._earlier:
             record["speed"] |= {"time_to_train_s": None, "time_to_train_s_reason": f"the first {self._earlier} steps were trained before"}
         record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)
+        return unknown
 
     def _close(self) -> None:
         """Write the last scalars."""

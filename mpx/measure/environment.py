@@ -7,6 +7,7 @@ import hashlib
 import platform
 import shlex
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -61,11 +62,16 @@ def host_id() -> str | None:
 
 def host_of_all(mine: str | None) -> str | None:
     """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of this process, if known."""
-    return "-".join(sorted(set(filter(None, from_all(mine))))) or None
+    return joined(from_all(mine))
+
+
+def joined(hosts: Iterable[str | None]) -> str | None:
+    """The hosts of the processes of a run, each once. Those that are unknown are left out."""
+    return "-".join(sorted(set(filter(None, hosts)))) or None
 
 
 def host_of_rank_0(mine: str | None) -> str | None:
-    """As `host_of_all`, where rank 0 alone calls it: `0a1b2c-unknown` if other processes may run on hosts that it does not know."""
+    """As `host_of_all`, of what rank 0 knows alone: `0a1b2c-unknown` if other processes may run on other hosts."""
     return mine if mine is None or all_here(rank_and_world()[1]) else f"{mine}-unknown"
 
 

@@ -435,7 +435,7 @@ def test_nothing_is_lost_after_the_block(recorder):
     with recorder() as run, run.step(1):
         pass
     for late in (lambda: run.metrics({"test/accuracy": 0.5}), lambda: run.log({"train/loss": 1.0}), lambda: run.step(1).__enter__()):
-        with pytest.raises(UserError, match=r"the `with` block has ended, and .*seed0 is written\. Put this into the block"):
+        with pytest.raises(UserError, match=r"the `with` block has ended, and the record is written\. Put this into the block"):
             late()
 
 
