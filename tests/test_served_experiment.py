@@ -95,6 +95,9 @@ def test_what_the_card_says_of_the_fastest_dense_model_is_what_the_rows_say():
 
 def test_what_the_card_says_of_small_models_with_every_kernel_is_what_the_rows_say():
     words = " ".join(text(EXPERIMENTS / "served" / "README.md").split())
+    of_all = [found for found in rates()["NVIDIA H100 80GB HBM3"].values() if "int8 own kernels" in found]
+    again = [found["bf16 own kernels"] / found["int8 own kernels"] for found in of_all]  # the same dense model
+    assert f"differs by up to {100 * max(max(ratio, 1 / ratio) - 1 for ratio in again):.1f} %" in words
     for model, label in (("bert_small", "BERT-small"), ("resnet18", "ResNet-18"), ("lstm", "LSTM")):
         found = rates()["NVIDIA H100 80GB HBM3"][model]
         dense = found["bf16 own kernels"]
