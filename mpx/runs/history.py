@@ -12,6 +12,9 @@ from mpx.errors import UserError
 from mpx.runs.checkpoint import Best
 from mpx.runs.reading import continuing, read_checkpoint
 
+PROGRESS = ("ready", "started", "processed", "completed")  # Lightning's counts, in their order
+KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
+
 
 class History(Callback):
     """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
@@ -38,14 +41,25 @@ class History(Callback):
                 if not other_data:
                     _refuse_other_data(resume_from, changed_data(checkpoint, data))
                 self.steps, self.trained_as = _earlier(checkpoint)
+                for step in self.steps:
+                    _refuse_other_counts(0, step, "resumed_from_steps")
                 pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
                 self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning["by"] if pruning else None
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Raises ValueError for counts that Lightning would take as 0, so that the run would repeat its steps, and for parts of a
+        callback's state that have another type."""
+        loops = checkpoint["loops"]["fit_loop"]
+        _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
+        if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
+            raise ValueError("it does not say how far the epoch's data were read")
         if changed_data(checkpoint, self.data):  # then its validations, and the best of them, are of other data
             pl_module.forget_results(trainer)
             for best in (callback for callback in trainer.callbacks if isinstance(callback, Best)):
                 checkpoint["callbacks"].pop(best.state_key, None)
+        for callback in trainer.callbacks:
+            if callback.state_key in checkpoint.get("callbacks", {}):
+                _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "data": self.data}
@@ -71,6 +85,30 @@ def _earlier(checkpoint: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
     """(the steps at which the run was continued, with that of this checkpoint; the settings that it was trained with)."""
     kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
     return [*kept.get("resumed_from_steps", []), checkpoint["global_step"]], dict(kept.get("setting", {}))
+
+
+def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
+    """expected: what this run would save now. `found` needs the same keys, and counts that agree: a step is started before it completes."""
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            _refuse_other_counts(value, found[key], key)
+        counts = [found[key] for key in PROGRESS if key in expected]
+        if counts != sorted(counts, reverse=True) or (counts and counts[0] - counts[-1] > 1):
+            raise ValueError(f"its {where} counts {found}")
+    elif not isinstance(found, int) or found < 0:
+        raise ValueError(f"its {where} is {found!r}, not a count")
+
+
+def _refuse_other_kinds(expected: dict[str, Any], found: dict[str, Any], where: str) -> None:
+    """expected: the callback's present state; None in it means not known yet."""
+    if not isinstance(found, dict):
+        raise ValueError(f"its {where} is a {type(found).__name__}")
+    if expected and not found:  # Lightning would take it for the state of a callback that has none
+        raise ValueError(f"its {where} is empty")
+    for key, value in expected.items():
+        kind = next((kind for kind in KINDS if isinstance(value, kind)), object)
+        if key in found and not isinstance(found[key], kind):
+            raise ValueError(f"its {where} has a {type(found[key]).__name__} as {key}")
 
 
 def _refuse_not_finite(model: nn.Module, theirs: dict[str, torch.Tensor]) -> None:

@@ -11,11 +11,11 @@ from few_steps import FEW_STEPS
 from made_data import text_file
 
 from mpx.runs.damage import damage
+from mpx.runs.history import PROGRESS
 
 SETTING = ["model=mlp", "model.widths=[16,16]", "precision=amp", "sparsity=2of4", "sparsity.shape_rule=any", "sparsity.start_step=1"]
 SETTING += ["trainer.ema_decay=0.9", *FEW_STEPS, "trainer.progress=off"]
-EPOCHS = "loops/fit_loop/epoch_progress/current"
-SEVEN = dict.fromkeys(("ready", "started", "processed", "completed"), 7)
+LOOP = "loops/fit_loop"
 SCALE = "ModePrecision/loss_scale"
 MOMENTS = "optimizer_states/0/state"
 
@@ -55,9 +55,15 @@ SPOILED = [  # where, the value there, the reason that is given
     ("callbacks/Pruning/masks/layers.0.weight", torch.logical_not, "its weights of layers.0.weight break the pattern or the mask"),
 ]
 MORE = [
-    (EPOCHS, SEVEN, "You restored a checkpoint with current_epoch=7, but you have set"),
+    (f"{LOOP}/epoch_progress", ..., "there is no 'epoch_progress'"),
+    (f"{LOOP}/epoch_progress/current/completed", "x", "its completed is 'x', not a count"),
+    (f"{LOOP}/epoch_progress/current", dict.fromkeys(PROGRESS, 7), "You restored a checkpoint with current_epoch=7, but you have set"),
     (f"{MOMENTS}/0/exp_avg_sq", None, "its optimizer's exp_avg_sq is a NoneType"),
+    ("callbacks/Numerics", None, "its Numerics is a NoneType"),
+    ("callbacks/Pruning/sensitivity", "x", "its Pruning has a str as sensitivity"),
     ("callbacks/Pruning/kept/layers.0.weight", "x", "could not convert string to float"),
+    (f"{LOOP}/epoch_loop.batch_progress/total/ready", -1, "its ready is -1, not a count"),
+    (f"{LOOP}/state_dict", {}, "it does not say how far the epoch's data were read"),
     (f"{SCALE}/scale", float("inf"), "its loss scale is inf"),
     (f"{SCALE}/range/1", float("nan"), "its loss scale is nan"),
     ("callbacks/RandomState/python/2", "x", "its state of Python's random numbers ends with a str"),
@@ -75,10 +81,13 @@ MORE = [
     (f"{MOMENTS}/0/exp_avg_sq", lambda value: value + 1, "its optimizer's state of layers.0.weight (exp_avg_sq) is not zero where"),
     (f"{MOMENTS}/1/exp_avg_sq", torch.Tensor.neg, "its optimizer's exp_avg_sq is negative"),
     (f"{MOMENTS}/0/step", torch.Tensor.neg, "its optimizer's step is negative"),
+    (f"{LOOP}/epoch_progress/current/started", 4, "its current counts {'ready': 1, 'completed': 0, 'started': 4"),
+    ("callbacks/Pruning", {}, "its Pruning is empty"),
     ("callbacks/Ema/averages/layers.0.bias", torch.Tensor.log, "its average of layers.0.bias is infinite or NaN"),
     ("callbacks/Numerics/totals", torch.Tensor.neg, "its counts of gradients are negative, infinite or NaN"),
     ("callbacks/Throughput/time_to_train_s", float("nan"), "its time_to_train_s is nan"),
     ("ModePrecision/steps", float("nan"), "its steps is nan, not a count"),
+    ("mpx/resumed_from_steps", ["x"], "its resumed_from_steps is 'x', not a count"),
     ("results", {"val/loss": "x"}, "could not convert string to float"),
     ("callbacks/RandomState/torch", torch.zeros(3, dtype=torch.uint8), "cannot be continued"),
     ("callbacks", 5, "cannot be continued"),
