@@ -23,6 +23,7 @@ NO_HOST = {  # studies with older rows, which name the processor only
     "batch_size/results.csv", "loss_scaling/results.csv", "precision_grid/results.csv", "pretrained/results.csv",
     "sparsity_grid/results.csv", "tuning/results.csv",
 }  # fmt: skip
+HOSTS_SINCE = "2026-11-26"  # all later runs name it
 ANYWHERE = {"intervals/results.csv", "looks/results.csv", "worked_lstm/results.csv"}  # computed: the same numbers on any machine
 BEFORE_OF_SPEED = {"sparse", "numerics", "whole"}  # sections of speed/results.csv, likewise
 PREDICTIONS = sorted(EXPERIMENTS.glob("*/predictions.csv"))  # of the runs whose rows are beside them
@@ -36,7 +37,8 @@ def rows_of(table):
         rows = list(csv.DictReader(file))
     if "environment" in rows[0]:
         environments = [json.loads(row["environment"]) for row in rows]
-        hosts = [e.get("host") or (e["cpu"] if table in NO_HOST else None) for e in environments]
+        older = table in NO_HOST
+        hosts = [e.get("host") or (e["cpu"] if older and e["started_at"] < HOSTS_SINCE else None) for e in environments]
         return [
             {"commit": e["git"], "time": e["started_at"], "host": host, "device": "-", "torch": e["torch"]}
             for e, host in zip(environments, hosts, strict=True)

@@ -1,7 +1,6 @@
 """A checkpoint that is damaged, or whose parts do not fit the run, is refused whole before training, or an older one is taken."""
 
 import copy
-import os
 import random
 import shutil
 
@@ -107,11 +106,8 @@ def test_a_part_that_does_not_fit(train, good, tmp_path, where, value, reason):
 
 def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path):
     file = tmp_path / "whole.ckpt"
-    torch.save({"step": 3}, file)
-    file.chmod(0)
-    if os.access(file, os.R_OK):
-        pytest.skip("root may read everything")
-    assert "Permission denied" in damage(file)
+    file.symlink_to(file.name)  # in a loop, which not even root can read
+    assert "Too many levels of symbolic links" in damage(file)
 
 
 def test_one_flipped_byte_anywhere(tmp_path):
