@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import config
 
+from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError, one_line
 from mpx.private.torch_modules import compiler_errors
 
@@ -22,13 +22,8 @@ NOISE = (  # warnings of the compiler that a user cannot act on
 
 
 def prepare_compiler() -> None:
-    """Keep its cache apart for CPUs with other instructions, and silence what it says and a user can do nothing about.
-
-    The cache's key lacks the instructions. Code for a CPU with AVX-512 is then reused on one with AVX2, where it leaves out half of the
-    values without an error (torch 2.11 and 2.14).
-    """
-    if (instructions := torch.backends.cpu.get_cpu_capability()) not in config.cache_key_tag:
-        config.cache_key_tag += instructions
+    """Keep its cache apart for CPUs with other instructions, and silence what it says and a user can do nothing about."""
+    keep_apart(cpu=torch.backends.cpu.get_cpu_capability())
     for message in NOISE:
         warnings.filterwarnings("ignore", message)
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # reports a CUDA toolkit without a device

@@ -11,6 +11,7 @@ from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
 from mpx.closures import needs_closure
+from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError
 from mpx.precision import skips
 from mpx.precision.attention import RoundedAttention
@@ -93,6 +94,7 @@ class ModePrecision(Precision):
                 self._emulating = True
                 stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
+                keep_apart(autocast=mode.autocast)
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=not self.own))
             if on_cpu and not self.emulate and mode.attention == "bf16":
                 stack.enter_context(RoundedAttention("bf16"))

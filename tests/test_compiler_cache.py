@@ -1,0 +1,54 @@
+"""Compiled code of one kind is not taken for that of another."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+PROGRAM = """
+import sys, torch
+from mpx.precision.modes import MODES
+from mpx.precision.plugin import ModePrecision
+precision = ModePrecision(MODES[sys.argv[1]], torch.device("cpu"), emulate=False)
+layer, x = torch.nn.Linear(64, 64), torch.randn(8, 64)
+with precision.forward_context():
+    print(torch.compiler.config.cache_key_tag)
+    if "compile" in sys.argv:
+        y = torch.compile(lambda x: layer(x), dynamic=False)(x)
+if "compile" in sys.argv:
+    y.float().sum().backward()
+    print(y.dtype)
+"""
+
+
+def printed(cache, *words, **environment):
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)} | environment
+    return subprocess.run([sys.executable, "-c", PROGRAM, *words], env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_the_cache_is_told_the_format_of_autocast_beside_the_users_own_tag(tmp_path):
+    tags = {mode: printed(tmp_path, mode, TORCH_COMPILE_CACHE_KEY_TAG="mine") for mode in ("amp", "amp_bf16")}
+    assert tags == {"amp": ["mine autocast=torch.float16"], "amp_bf16": ["mine autocast=torch.bfloat16"]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
+def test_code_of_another_format_is_not_reused(tmp_path):
+    """torch 2.11 and 2.12 themselves compute in BF16 where FP16 follows it, and the other way round."""
+    found = {mode: printed(tmp_path, mode, "compile")[-1] for mode in ("amp_bf16", "amp")}
+    assert found == {"amp_bf16": "torch.bfloat16", "amp": "torch.float16"}
+
+
+def test_values_given_earlier_remain(monkeypatch):
+    from mpx import compiler_cache
+
+    monkeypatch.setattr(compiler_cache, "_parts", {})
+    monkeypatch.setattr(compiler_cache, "_given", "")
+    monkeypatch.setattr(torch.compiler.config, "cache_key_tag", "")
+    compiler_cache.keep_apart(cpu="AVX2")
+    compiler_cache.keep_apart(autocast=torch.float16)
+    compiler_cache.keep_apart(autocast=torch.bfloat16)
+    assert torch.compiler.config.cache_key_tag == " autocast=torch.bfloat16 cpu=AVX2"
