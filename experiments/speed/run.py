@@ -29,6 +29,7 @@ from collecting import Arguments, some_of, table  # noqa: E402
 from front_door import WAYS, Mpx  # noqa: E402
 from setups import MODELS, Setup, device, setup  # noqa: E402
 
+from mpx.compiler_cache import keep_apart  # noqa: E402
 from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
 
 SECTIONS = ("rivals", "plain", "sparse", "numerics", "whole")
@@ -130,6 +131,7 @@ ONLY = {"numerics": ("resnet18", "bert_small", "lstm"), "sparse": ("resnet18", "
 
 def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict[str, Any]]:
     """One row per contender and round; every other round in the reverse order. Stops early when there is `enough`."""
+    keep_apart(contenders=comparison.setup.precision)  # Lightning's and the loops' compiled code, as mpx keeps its own
     names, ready, failed = list(comparison.make), {}, set()
     for number in range(comparison.rounds):
         for name in names if number % 2 == 0 else reversed(names):

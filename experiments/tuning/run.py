@@ -35,7 +35,7 @@ GRIDS = {  # task: its sweeps, each with the values of conf/ among the others; t
     "resnet18_cifar10": ("optimizer.lr=0.2,0.4,0.6 optimizer.weight_decay=0.0005,0.001", START),
     # On SST-2 more epochs are not always better: the phrases come from few sentences.
     "bert_small_sst2": ("optimizer.lr=5e-5,1e-4,2e-4 model.hidden_dropout=0.1,0.3 trainer.max_epochs=4,6", START),
-    "lstm_sst2": ("optimizer.lr=0.0005,0.001,0.002 trainer.max_epochs=4,8", START),
+    "lstm_sst2": ("optimizer.lr=0.001,0.002,0.004 trainer.max_epochs=4,8", START),
 }
 SEEDS = (0, 1, 2, 3, 4)
 # Seconds of a run on an H200 in BF16: the time to train in precision_grid, and 8 s for start and test, which are a guess.

@@ -2,14 +2,19 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from processes import on_ranks
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import mpx
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
 STEPS, WARMUP, BATCH = 60, 10, 4096
 
@@ -72,3 +77,38 @@ def test_a_default_convolution_is_not_called_fp32(tmp_path, capsys):
         net(x).sum().backward()
     assert set(recorder.record["precision"]["observed"]["conv"]) == {"tf32"}
     assert "precision=fp32 means conv in fp32, but the first step ran tf32" in capsys.readouterr().out
+
+
+SAMPLES = [4, 6]  # of a batch, by rank
+
+
+def _on_one_of_two(rank, folder):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    net = DistributedDataParallel(nn.Linear(64, 64).cuda(), device_ids=[rank])
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=1e-3), torch.randn(SAMPLES[rank], 64, device="cuda")
+    with mpx.Recorder(setting=SETTING, model=net, output_dir=folder, warmup_steps=WARMUP) as recorder:
+        for step in range(STEPS):
+            if step == WARMUP:
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+            with recorder.step(SAMPLES[rank]):
+                recorder.log({"train/loss": loop(net, optimizer, x)})
+                time.sleep(0.01)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        recorder.metrics({"test/accuracy": 0.5})
+    if rank == 0:
+        Path(folder, "seen.json").write_text(json.dumps({"seconds": seconds, "folder": str(recorder.folder)}))
+    dist.destroy_process_group()
+
+
+@needs_two
+def test_one_record_of_two_gpus(tmp_path):
+    on_ranks(2, _on_one_of_two, str(tmp_path))
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    record = json.loads((Path(seen["folder"]) / "result.json").read_text())
+    assert (record["status"], record["config"]["trainer"]["devices"]) == ("completed", 2)
+    assert record["speed"]["measured_steps"] == STEPS - WARMUP
+    assert record["speed"]["train_samples_per_s"] == pytest.approx((STEPS - WARMUP) * sum(SAMPLES) / seen["seconds"], rel=0.05)
+    assert [str(path.parent) for path in tmp_path.rglob("result.json")] == [seen["folder"]]
