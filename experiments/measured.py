@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from mpx.compare.comparison import Group, Row, Verdict
 from mpx.compare.verdict import Outcome, fastest_to_train
@@ -24,6 +25,7 @@ TASKS = {
     ("resnet18", "cifar10"): "ResNet-18, CIFAR-10", ("resnet18", "fashion_mnist"): "ResNet-18, Fashion-MNIST",
     ("bert_small", "sst2"): "BERT-small, SST-2", ("lstm", "sst2"): "LSTM, SST-2",
 }  # fmt: skip
+MARGIN = 0.005  # of the grid
 FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
 
@@ -51,7 +53,7 @@ def measured() -> str:
     return table + "\n\n" + "\n".join(sentences()) + "\n"
 
 
-def groups(study: str, **how: str) -> dict[tuple[str, str], Group]:
+def groups(study: str, **how: Any) -> dict[tuple[str, str], Group]:
     folder = HERE / study
     comparison = compare_file(folder / "results.csv", {key: value for key, value in options("", folder).items() if key != "show"} | how)
     return {(group.model, group.data): group for group in comparison.groups}
@@ -86,14 +88,14 @@ def sentences() -> Iterator[str]:
     speed, scaling = (read(HERE / name / "results.csv") for name in ("speed", "scaling"))
     speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
     rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
-    tuned = span(sorted(against(speed, "lightning, tuned")))
-    defaults = f"Lightning's defaults, and {tuned} times as fast as Lightning tuned (most for the LSTM, which has no CUDA graph there)"
-    for contender, words in {"lightning": defaults, "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
-        ratios = sorted(against(speed, contender))
-        compared = {(row["model"], row["precision"]) for row in speed if row["contender"] == contender}
-        models = Counter(FORMATS[precision] for _, precision in compared)
-        on = f"{speed[0]['device']}, {' and '.join(f'{models[name]} models in {name}' for name in sorted(models))}, {rounds} rounds"
-        yield f"- One {on}: mpx trains {span(ratios)} times as fast as {words} ([speed](experiments/speed))."
+    models = Counter(FORMATS[precision] for _, precision in {(row["model"], row["precision"]) for row in speed})
+    on = f"{speed[0]['device']}, {' and '.join(f'{models[name]} models in {name}' for name in sorted(models))}, {rounds} rounds"
+    lightning, tuned, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand"))
+    yield (
+        f"- One {on}: mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most for the "
+        f"LSTM, which has no CUDA graph there), and {hand} times as fast as a loop tuned by hand whose step is one CUDA graph "
+        "([speed](experiments/speed))."
+    )
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
     before = span(sorted(ratio for rows in calls for ratio in two_gpus(rows)))
@@ -102,6 +104,22 @@ def sentences() -> Iterator[str]:
     words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(two_gpus(scaling)))} times as fast as one"
     words += f" (one round; {before} in earlier ones)"
     yield f"- Two {words}, and {beside} times as fast as such a loop on two ([scaling](experiments/scaling))."
+    yield from map(narrower, filter(decided, groups("grid", margin=MARGIN).values()))
+
+
+def decided(group: Group) -> bool:
+    return fastest_to_train(group, 0.95).outcome is Outcome.SETTING
+
+
+def narrower(group: Group) -> str:
+    """Of a model and data set that the grid has decided on."""
+    best, others = fastest(group), group.rows[1:]
+    safe = sum(row.decision.verdict is Verdict.NO_LOSS for row in others)
+    run, how = best.runs[0], f"margin {100 * MARGIN:g} points, looks planned in advance"
+    return (
+        f"- {TASKS[run.model, run.data]} ([grid](experiments/grid): {run.device}, {how}): {safe} of {len(others)} settings (formats, dense "
+        f"or 2:4) are at no loss to dense FP32. {named(best)}, {run.sparsity}, is fastest, {best.speedup.ratio:.2f} times FP32's speed."
+    )
 
 
 def span(ratios: list[float]) -> str:

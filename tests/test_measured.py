@@ -111,6 +111,32 @@ def test_the_rivals(contender, words):
     assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds: " in PART
 
 
+def test_what_the_grid_has_decided():
+    """Each setting by a one-sided test at the lowest level of a look, 1.5 %, by Holm's correction."""
+    groups = {}
+    for row in rows("grid/results.csv", model="lstm", data="sst2"):
+        groups.setdefault((row["precision"], row["sparsity"]), {})[row["seed"]] = row
+    control = groups.pop(("fp32", "dense"))
+    chances = []
+    for runs in groups.values():
+        less = [float(runs[seed]["test/accuracy"]) - float(control[seed]["test/accuracy"]) + 0.005 for seed in runs.keys() & control.keys()]
+        chances.append(stats.ttest_1samp(less, 0, alternative="greater").pvalue)
+    assert max(p * (len(chances) - rank) for rank, p in enumerate(sorted(chances))) < 0.015
+    speed = {name: np.mean([float(row["train_samples_per_s"]) for row in runs.values()]) for name, runs in groups.items()}
+    assert max(speed, key=speed.get) == ("amp_bf16", "dense")
+    of = np.mean([float(row["train_samples_per_s"]) for row in control.values()])
+    assert (
+        f"{len(groups)} of {len(groups)} settings (formats, dense or 2:4) are at no loss to dense FP32. BF16, dense, is fastest, " in PART
+    )
+    assert f"is fastest, {speed['amp_bf16', 'dense'] / of:.2f} times FP32's speed" in PART
+    assert "margin 0.5 points" in PART
+    card = " ".join(text(EXPERIMENTS / "grid" / "README.md").split())
+    assert f"The study took {sum(map(len, groups.values())) + len(control)} runs" in card
+    speed["fp32", "dense"] = of
+    slower = [100 * (1 - speed[name, "2of4"] / speed[name, "dense"]) for name in WORDS]
+    assert f"They are {min(slower):.1f} to {max(slower):.1f} % slower" in card
+
+
 def rates(table, contender, **wanted):
     of = {}
     for row in rows(table, contender=contender, **wanted):

@@ -66,8 +66,8 @@ difference has an interval of 95 %, paired over the seeds and corrected by Bonfe
 the first. `new_seeds.csv` holds the runs:
 
 ```bash
-python -m mpx.train -m study=new_seeds task=lstm_sst2 seed=5,6,7,8,9,10,11,12,13,14 precision=amp_bf16 data.root=DIR \\
-    optimizer.lr=0.001 trainer.max_epochs=8  # and with 0.002 and 4
+python -m mpx.train -m study=new_seeds task=lstm_sst2 seed=5,6,7,8,9,10,11,12,13,14 optimizer.lr=0.001 trainer.max_epochs=8 {files}
+python -m mpx.train -m study=new_seeds task=lstm_sst2 seed=5,6,7,8,9,10,11,12,13,14 optimizer.lr=0.002 trainer.max_epochs=4 {files}
 python -m mpx.compare results=experiments/tuning/new_seeds.csv metric=val/accuracy
 ```
 
@@ -151,6 +151,7 @@ def card(runs: list[Run]) -> str:
     commands += [f"{' '.join(with_files)} {FILES}"] * bool(with_files)
     ran = {f"{run.device}, torch {run.environment['torch']}" for run in runs}
     return CARD.format(
+        files=FILES,
         device="; ".join(sorted(ran)),
         seeds=", ".join(map(str, SEEDS)),
         commands=" and ".join(f"`python experiments/tuning/run.py {words}`" for words in commands),
