@@ -102,7 +102,7 @@ def possible(fmt: str, backend: str, export: str | list[str], device: torch.devi
 
 
 def _too_large(sizes: list[int]) -> UserError:
-    return UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than there is. Lower batch=.")
+    return UserError(f"batch={sizes}: a batch of {sizes[-1]} needs more memory than there is. Lower batch=.")
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:

@@ -80,7 +80,7 @@ UNMET = [
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
     (["backend=tensorrt"], "backend=tensorrt: TensorRT needs a CUDA device. Use backend=auto or eager."),
-    (["batch=[4,2000000000]"], "batch=[4, 2000000000]: 2000000000 samples at once need more memory than there is. Lower batch=."),
+    (["batch=[4,2000000000]"], "batch=[4, 2000000000]: a batch of 2000000000 needs more memory than there is. Lower batch=."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom or data=custom that import it, as run="),
 ]
 
