@@ -91,6 +91,13 @@ def test_a_wish_that_a_cpu_cannot_meet(deploy, overrides, message):
     assert not (deploy.folder / "deploy.json").exists()
 
 
+def test_a_batch_whose_activations_do_not_fit(deploy, monkeypatch):
+    """Its inputs take 7.7 MB, and with the first layer's outputs twice as much."""
+    monkeypatch.setattr("mpx.deploy.serve.memory_bytes", lambda: 10_000_000)
+    message = "batch=[4, 30000]: a batch of 30000 needs more memory than there is. Lower batch=."
+    refused(deploy("mlp", "batch=[4,30000]")[0], message)
+
+
 def refused(done, message):
     error = done.err.splitlines()[-1]
     assert done.code == 2
