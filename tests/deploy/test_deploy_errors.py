@@ -50,7 +50,7 @@ MISTAKES = [
     (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
     (["run=.", "format=fp16,bf16"], "Start a sweep with python -m mpx.deploy -m, or write a list as format=[…]."),
     (["run=.", "-m", "formt=fp16,bf16"], "formt: no such key. Did you mean format?"),
-    (["run=outputs/lr=1/seed0"], """write key=value, quoting values with special characters, as 'run="outputs/lr=1/seed0"'."""),
+    (["run=outputs/lr=1/seed0"], "run=outputs/lr=1/seed0 is not a folder (seen from "),
     (["run=outputs/w=[8,8]/seed0"], """as 'run="outputs/w=[8,8]/seed0"'."""),
     (["run=a/lr=1,b/lr=2"], """as 'run="a/lr=1","b/lr=2"'."""),
     (["run=[a/lr=1, b]"], """as 'run=["a/lr=1","b"]'."""),
