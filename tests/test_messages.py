@@ -142,6 +142,7 @@ CASES = [
     (["-m", "--cfg", "job"], "-m and --cfg cannot be given together. Leave one of them out."),
     (["ckpt_path=a/lr=1,b/lr=2"], 'quoting values with special characters, as \'ckpt_path="a/lr=1","b/lr=2"\'.'),
     (["ckpt_path=a/lr=1/last.ckpt"], "ckpt_path=a/lr=1/last.ckpt is not a file"),
+    (["resnet20"], "'resnet20' is not a setting: write key=value, as precision=amp.\n"),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
     (["data.workers=é"], """'data.workers="é"'."""),
     (["seed=choice(1,2)"], "seed=choice(1,2) gives several values to a single run."),

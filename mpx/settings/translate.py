@@ -22,6 +22,7 @@ GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedu
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
+FIRST = {"mpx.compare": "study=default", "mpx.deploy": "run=FOLDER", "mpx.bench": "what=gemm", "mpx.train": "precision=amp"}
 KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
@@ -49,6 +50,8 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
         key, _, value = (error.override or "").partition("=")
+        if program in FIRST and (not value or "-" in key):  # a folder without its key
+            return f"{error.override!r} is not a setting: write key=value, as {FIRST[program]}."
         quoted = ("=" in value or not value.isascii()) and '"' not in value
         example = f"{key}={_quoted(value)}" if quoted else 'key="a, b"'
         return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."

@@ -12,6 +12,7 @@ from mpx.settings.values import key_of
 
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
 
+NAME = re.compile(r"[\w.+/]+")  # of a key
 SYNTAX = set("'[]{}(),$\\")  # characters by which Hydra knows lists, names with values, functions, sweeps and other keys' values
 MODES = {"-m", "--multirun", "-r", "--run", "-c", "--cfg", "-i", "--info", "-sc", "--shell-completion"}  # of which Hydra takes one
 
@@ -34,7 +35,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
 
 def _quoted(word: str) -> str:
     key, _, value = word.partition("=")
-    if "=" not in value or '"' in value or word.startswith("-"):
+    if "=" not in value or '"' in value or not NAME.fullmatch(key):
         return word
     return f'{key}="{value}"' if SYNTAX.isdisjoint(value) or os.path.exists(value) else word
 

@@ -52,6 +52,7 @@ MISTAKES = [
     (["run=.", "-m", "formt=fp16,bf16"], "formt: no such key. Did you mean format?"),
     (["run=outputs/lr=1/seed0"], "run=outputs/lr=1/seed0 is not a folder (seen from "),
     (["run=outputs/w=[8,8]/seed0"], """as 'run="outputs/w=[8,8]/seed0"'."""),
+    (["outputs/mlp-lr=1-x=2/seed0"], "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER."),
     (["run=a/lr=1,b/lr=2"], """as 'run="a/lr=1","b/lr=2"'."""),
     (["run=[a/lr=1, b]"], """as 'run=["a/lr=1","b"]'."""),
     (["-m", "run=.", "hydra/launcher=joblib"], "hydra/launcher: mpx.deploy measures one after another"),

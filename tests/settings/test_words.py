@@ -9,5 +9,14 @@ def test_a_folder_with_an_equals_sign_needs_no_quotes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w=[8,8]" / "seed0").mkdir(parents=True)
     plain = ["run=a/lr=1/seed*", "run=w=[8,8]/seed0"]
-    others = ["run=a/lr=1,b/lr=2", "run=v=[8,8]/seed0", 'run="a/lr=1"', "run='a/lr=1'", "run=${oc.env:X,a=b}", r"run=a/lr\=1", "run=a"]
+    others = [
+        "run=a/lr=1,b/lr=2",
+        "run=v=[8,8]/seed0",
+        'run="a/lr=1"',
+        "run='a/lr=1'",
+        "run=${oc.env:X,a=b}",
+        r"run=a/lr\=1",
+        "run=a",
+        "a-b=1/c=2",
+    ]
     assert checked([*plain, *others], ["run"], "mpx.deploy", CONF) == ['run="a/lr=1/seed*"', 'run="w=[8,8]/seed0"', *others]
