@@ -63,8 +63,8 @@ def check_layout(devices: int, num_nodes: int) -> None:
     nodes = started.world // started.local_world
     if (devices, num_nodes) != (started.local_world, nodes):
         raise UserError(
-            f"trainer.devices={devices} trainer.num_nodes={num_nodes}, but {started.by} started {started.local_world} processes on each of "
-            f"{nodes} machines. Use trainer.devices={started.local_world} trainer.num_nodes={nodes}."
+            f"trainer.devices={devices} trainer.num_nodes={num_nodes}, but {started.by} started {nodes} × {started.local_world} processes "
+            f"(machines × devices). Use trainer.devices={started.local_world} trainer.num_nodes={nodes}."
         )
 
 

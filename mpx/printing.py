@@ -20,6 +20,11 @@ def shown(text: str) -> str:
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def how_many(count: int, thing: str) -> str:
+    """`1 run`, `2 runs`, `1,000 runs`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook, whose cells show HTML."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

@@ -33,13 +33,13 @@ def Net(input_shape, num_classes):
 TWO_DEVICES = "trainer.devices=2"
 TORCHRUN = Path(torch.__file__).parent / "distributed" / "run.py"
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["mpx.sweep.imported"])
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["mpx.sweep.imported"])
 
 
 def on_ranks(count: int, target: Callable[..., None], *args: Any) -> None:
     """Run target(rank, *args) in `count` processes at once, and fail where one of them fails."""
-    ranks = [_forks.Process(target=target, args=(rank, *args)) for rank in range(count)]
+    ranks = [forks.Process(target=target, args=(rank, *args)) for rank in range(count)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -62,7 +62,7 @@ class Fork:
         self._files = [output / f"{number}.{stream}" for stream in ("out", "err")]
         for file in self._files:
             file.touch()
-        self._process = _forks.Process(target=_run, args=(words, folder, os.environ | (env or {}), self._files, before, script))
+        self._process = forks.Process(target=_run, args=(words, folder, os.environ | (env or {}), self._files, before, script))
         self._process.start()
 
     @property

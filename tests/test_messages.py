@@ -75,6 +75,15 @@ CASES = [
     ),
     (["+data.tta=flip"], "data.tta: the chosen data has no such key. Choose another data=, or leave the key out."),
     (["model=lstm", "+model.kwargs.x=1"], "model.kwargs: the chosen model has no such key. Choose another model="),
+    (["model._target_=a.Net"], "model._target_: the chosen model has no such key. Add model=custom, or leave the key out."),
+    (
+        ["model=custom", "model._target_=a.Net", "model.kwargs.width=8"],
+        "model.kwargs.width: an argument of the constructor is added with a +, as +model.kwargs.width=VALUE.",
+    ),
+    (
+        ["model=custom", "model._target_=a.Net", "+model.width=8"],
+        "model.width is not a setting of mpx.train. Did you mean model.widths? An argument of your own class is +model.kwargs.width=",
+    ),
     (["precision=fp32", "+precision.loss_scale.initial=4"], "precision=fp32 scales no loss"),
     (["precision=fp32", "precision.loss_scale.initial=4"], "precision.loss_scale.initial: the chosen precision has no such key. Choose"),
     (
@@ -131,7 +140,9 @@ CASES = [
     (["seed=${nosuch}"], "seed: Interpolation key 'nosuch' not found"),
     (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
     (["-m", "--cfg", "job"], "-m and --cfg cannot be given together. Leave one of them out."),
-    (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
+    (["ckpt_path=a/lr=1,b/lr=2"], 'quoting values with special characters, as \'ckpt_path="a/lr=1","b/lr=2"\'.'),
+    (["ckpt_path=a/lr=1/last.ckpt"], "ckpt_path=a/lr=1/last.ckpt is not a file"),
+    (["resnet20"], "'resnet20' is not a setting: write key=value, as precision=amp.\n"),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
     (["data.workers=é"], """'data.workers="é"'."""),
     (["seed=choice(1,2)"], "seed=choice(1,2) gives several values to a single run."),

@@ -10,6 +10,7 @@ from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
+from mpx.printing import how_many
 from mpx.runs.record import metric_name
 
 NARROW = (
@@ -75,9 +76,10 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     found = []
     completed = [run for run in row.runs if run.status == "completed"]
     if len(values(completed, metric)) < len(completed):
-        found.append(f"{row.setting}: {len(completed) - len(values(completed, metric))} completed runs have no {metric.name}")
+        missing = len(completed) - len(values(completed, metric))
+        found.append(f"{row.setting}: {metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
     if row.decision and row.metric and (shared := seeds_of_both(row, group.rows[0], metric)):
-        found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
+        found.append(f"{row.setting}: {metric.words} compared over the {how_many(shared, 'seed')} that it shares with the control")
     if len(ways := Counter(run.compiled or "not compiled" for run in completed)) > 1:
         each = ", ".join(f"{number} {way}" for way, number in ways.items())
         more = "so their speed and rounding differ; set trainer.compile to have all alike"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mpx.data.files import read_text
 from mpx.errors import UserError
+from mpx.printing import how_many
 
 csv.field_size_limit(2**31 - 1)  # Python's limit of 128 KiB would refuse long documents
 
@@ -51,7 +52,7 @@ def checked(path: Path, line: int, row: list[str], header: list[str], at: list[i
     """(text, label) of one row. at: the indices of their columns. Raises a UserError that names the line."""
     if len(row) != len(header):
         raise UserError(
-            f"data file {path}, line {line}: {len(row)} columns where the header has {len(header)} ({', '.join(header)}): "
+            f"data file {path}, line {line}: {how_many(len(row), 'column')} where the header has {len(header)} ({', '.join(header)}): "
             "correct that line; in CSV, quote texts that contain commas"
         )
     text, label = (row[i].strip() for i in at)

@@ -14,6 +14,7 @@ from mpx.data.sst2_files import TEST, fetch_sst2
 from mpx.data.tables import read_table
 from mpx.data.targets import classes_of, from_cell, targets
 from mpx.errors import UserError
+from mpx.printing import how_many
 from mpx.spec import NO_LABEL, Spec
 
 Part = tuple[list[str], list[Any]]  # texts, labels as mpx.data.targets has them
@@ -69,7 +70,7 @@ def held_out(parts: Named, task: str) -> Named:
         return parts
     if tenth == 0:
         raise UserError(
-            f"data.path: {source} has {len(texts)} rows, too few to split: give 10 or more, or data.val_path and data.test_path"
+            f"data.path: {source} has {how_many(len(texts), 'row')}, too few to split: give 10 or more, or data.val_path and data.test_path"
         )
     place = {name: number for number, name in enumerate(sorted(set(labels)))} if task == "classification" else {}
     order = stratified_order(torch.tensor([place[label] if place else 0 for label in labels]), SPLIT_SEED).tolist()

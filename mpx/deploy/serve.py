@@ -23,6 +23,7 @@ from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible,
 from mpx.deploy.export import File, check_packages, programs, weights_file
 from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
+from mpx.deploy.hooks import forward_hooks
 from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.recurrent import apart, projections
@@ -34,6 +35,7 @@ from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
+from mpx.private.torch_dispatch import tree_leaves
 from mpx.private.torch_modules import BATCH_NORM
 from mpx.runs.folder import LAST
 from mpx.settings.deploy import QUANTISED, listed
@@ -67,6 +69,8 @@ def serve(
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             data, settings = as_trained.data, record["config"]["data"]
             test, val = (opened.enter_context(Samples(split, data.spec, settings, device)) for split in (data.test, data.val))
+            if device.type == "cpu" and _held(as_trained.model, test, sizes[-1]) > (memory_bytes() or math.inf):
+                raise _too_large(sizes)
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())
@@ -102,7 +106,24 @@ def possible(fmt: str, backend: str, export: str | list[str], device: torch.devi
 
 
 def _too_large(sizes: list[int]) -> UserError:
-    return UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than there is. Lower batch=.")
+    return UserError(f"batch={sizes}: a batch of {sizes[-1]} needs more memory than there is. Lower batch=.")
+
+
+def _held(model: nn.Module, test: Samples, size: int) -> float:
+    """The bytes of a layer's inputs and outputs in a batch of `size`, of the largest layer: a forward pass needs this much or more."""
+
+    def most(x: Tensor) -> int:
+        found = [0]
+
+        def see(name: str, *call: Any) -> None:
+            storages = {t.untyped_storage().data_ptr(): t.nbytes for t in tree_leaves(call) if isinstance(t, Tensor)}
+            found.append(sum(storages.values()))
+
+        with forward_hooks(model, dict(model.named_modules()), see):
+            model(x)
+        return max(found)
+
+    return (most(test.batch(4)) - most(test.batch(2))) / 2 * size
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:

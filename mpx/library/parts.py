@@ -12,13 +12,13 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
 from mpx.errors import UserError, nearest
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import SHARED, samples_in
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
 from mpx.measure.flops import FlopCounter, model_flops
 from mpx.measure.memory import peak_memory
-from mpx.measure.throughput import Throughput
+from mpx.measure.throughput import Throughput, replicas
 from mpx.precision.audit import Audit
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
@@ -95,15 +95,18 @@ def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Container[str
         )
 
 
-def speed_part(throughput: Throughput, seen: Look, exclusivity: ExclusivityChecks, output_dir: str | Path, count: int) -> dict[str, Any]:
-    """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
+def speed_part(
+    throughput: Throughput, seen: Look, exclusivity: ExclusivityChecks, output_dir: str | Path, trainer: pl.Trainer
+) -> dict[str, Any]:
+    """output_dir: where mpx.bench may have left this machine's limits."""
     exclusive, reason = exclusivity.verdict()
-    unlike, emulated = seen.step.unlike, seen.audit.emulate
+    unlike = seen.step.unlike if replicas(trainer) == trainer.world_size else SHARED
+    emulated = seen.audit.emulate
     speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and unlike is None else None)
     speed |= {"exclusive": exclusive, "exclusive_reason": reason} | ({} if unlike is None else {"model_tflops_per_s_reason": unlike})
     if emulated or unlike is not None:
         return speed | {"mfu": None, "mfu_reason": EMULATED if emulated else unlike}
-    return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), exclusivity.device, output_dir, count=count)
+    return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), exclusivity.device, output_dir, count=trainer.world_size)
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def parts_of(trainer: pl.Trainer, seen: Look, exclusivity: ExclusivityChecks, ou
     plugin, device, throughput = trainer.precision_plugin, exclusivity.device, find(trainer, Throughput)
     nothing = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.Throughput in the Trainer"}
     return {
-        "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, output_dir, trainer.world_size),
+        "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, output_dir, trainer),
         "memory": peak_memory(device),
         "precision": precision_part(plugin, seen.audit, find(trainer, Numerics), trainer.global_step),
         "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).narrowest, device),

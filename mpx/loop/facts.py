@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpx.measure.batches import UNLIKE
+from mpx.measure.batches import SHARED, UNLIKE
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.flops import model_flops
@@ -21,7 +21,6 @@ from mpx.sparsity.tiles import Tiles
 
 PATTERNS: dict[str, Pattern] = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
 UNSEEN = "mpx.Recorder sees a loop from outside"
-SHARED = "several processes share samples, and only the first one's operations were counted"
 NO_MODEL = "mpx.Recorder was given no model"
 
 

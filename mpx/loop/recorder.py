@@ -21,6 +21,7 @@ from mpx.measure.flops import FlopCounter
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
+from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
@@ -53,8 +54,8 @@ class Recorder:
     warmup_steps: first steps that the throughput leaves out.
     observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for torch.compile(fullgraph=True).
 
-    The status is `completed` if the block ends, `interrupted` after Ctrl-C or SystemExit, `diverged` for a loss or metric that is infinite
-    or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing.
+    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged` for a loss or metric that is
+    infinite or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing.
 
     Where several processes train one model, each makes a Recorder with the same setting. That of rank 0 writes the record and prints; the
     others count their samples.
@@ -96,7 +97,7 @@ class Recorder:
         self._inside = False  # a step
         self._broken = False  # the newest step raised an error
         self._begun = self.ended = False
-        self._look = ExitStack()
+        self._look, self._signals = ExitStack(), ExitStack()
 
     def __enter__(self) -> "Recorder":
         if self._ranks is not None:
@@ -106,6 +107,7 @@ class Recorder:
             self._run.claim()
         self._ranks = ranks
         self._join()
+        self._signals.enter_context(signals.termination_raises())
         return self
 
     def _join(self) -> None:
@@ -301,11 +303,13 @@ class Recorder:
             elif error is None:
                 self._conclude()
             else:
-                self._break_off(error)
+                with signals.held():  # torchrun's comes once another process has ended, which has led to this error, too
+                    self._break_off(error)
         finally:
             self.ended = True
             if self._writes:
                 self._run.end()
+            self._signals.close()
 
     def _tell_samples(self, error: BaseException | None) -> None:
         """The end in a rank above 0."""

@@ -11,6 +11,7 @@ from mpx.errors import UserError
 
 PLAIN = (str, int, float)
 UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
+SHARED = "several processes share samples, and only the first one's operations were counted"
 
 
 def samples_in(batch: Any) -> int:

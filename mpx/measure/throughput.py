@@ -17,6 +17,11 @@ def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
     return getattr(trainer.train_dataloader, "take_waits", list)()
 
 
+def replicas(trainer: pl.Trainer) -> int:
+    """Processes with samples of their own. With tensor parallelism, several share theirs."""
+    return (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
+
+
 class Throughput(Windows, Callback):
     """Times training steps, in any Trainer: `pl.Trainer(callbacks=[mpx.Throughput()])`.
 
@@ -61,7 +66,7 @@ class Throughput(Windows, Callback):
             self.open_window()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.stepped(self.samples_of(batch) * trainer.world_size)
+        self.stepped(self.samples_of(batch) * replicas(trainer))
 
     def pause(self) -> None:
         """Leave out everything until `resume`. Call both between two steps."""

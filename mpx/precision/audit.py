@@ -10,6 +10,7 @@ import torch
 from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, OperationRecorder
+from mpx.printing import how_many
 
 RESULTS = {"tf32": "fp32", "fp8_e4m3": "bf16"}  # formats of results, where they differ from the operands'
 
@@ -115,7 +116,7 @@ def complaint(audit: Audit) -> str | None:
     worst, shares = rows[0], audit.as_promised()
     kernel = f" (kernel {min(worst.kernels)[:80]})" if worst.kernels else ""
     kept = ", ".join(f"{share:.1%} of {kind}" for kind, share in shares.items() if share < 1)
-    found = f"{worst.calls} calls of {worst.name} ran in {worst.fmt}{kernel}; as promised: {kept} FLOPs"
+    found = f"{how_many(worst.calls, 'call')} of {worst.name} ran in {worst.fmt}{kernel}; as promised: {kept} FLOPs"
     return (
         f"precision={audit.mode.name} promises {worst.kind} in {audit.mode.formats[worst.kind]}, but {found}. "
         "Use precision.strict=false to train all the same, or another precision=."

@@ -11,6 +11,7 @@ from mpx.precision.ops import inside, multiplied
 from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.switches import tf32_products
 from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, computing_again, tree_leaves, tree_map, without_dispatch_modes
+from mpx.shards import local
 
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
 BINS = HIGHEST - LOWEST + 2  # and one for zeros
@@ -52,7 +53,7 @@ class GradientWatch(TorchDispatchMode):
         return out
 
     def _count(self, values: Tensor) -> None:
-        size = _some(values.detach()).abs()
+        size = _some(local(values.detach())).abs()
         nonzero, finite = size != 0, size < self.format.overflows_at  # NaN is neither zero nor finite
         counts = [
             nonzero,

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import all_runs, environment_rows, margin, paragraphs, places, title
-from mpx.printing import shown
+from mpx.printing import how_many, shown
 from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, served_tables, settings_table
 from mpx.render.markdown import HEADS
 from mpx.render.plots.colours import INK, Styles
@@ -75,4 +75,6 @@ def _about(comparison: Comparison) -> str:
     pairs = "; ".join(title(group) for group in groups) if len(groups) <= MAX_TITLES else f"{len(groups)} groups"
     devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
     confidence = f"{comparison.confidence * 100:g} % confidence"
-    return f"{len(runs)} runs of {settings} settings: {pairs}. On {devices}; intervals and decisions at {confidence}."
+    return (
+        f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}: {pairs}. On {devices}; intervals and decisions at {confidence}."
+    )

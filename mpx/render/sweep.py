@@ -8,6 +8,7 @@ from typing import Any
 from mpx.compare.commands import DEFAULTS, compare_command, typed_text
 from mpx.compare.comparison import judged_by
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
+from mpx.printing import how_many
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import BESIDE
 
@@ -21,7 +22,7 @@ def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, A
     print_table(Table("sweep", words("setting", "jobs", _heading(reports), "samples/s", "folder"), rows))
     _print_bad(reports)
     if not_begun:
-        print(f"fail_fast=true: {not_begun} more jobs were not started", file=sys.stderr)
+        print(f"fail_fast=true: {how_many(not_begun, 'job')} not started", file=sys.stderr)
     for line in _to_compare(reports, plan):
         print(line)
 
@@ -33,7 +34,7 @@ def _print_bad(reports: list[dict[str, Any]]) -> None:
     for report in bad:
         causes.setdefault((report["status"], report["line"]), []).append(str(report["job"]))
     if bad:
-        print(f"{len(bad)} of {len(reports)} jobs did not complete:", file=sys.stderr)
+        print(f"{len(bad)} of {how_many(len(reports), 'job')} did not complete:", file=sys.stderr)
     for (status, line), jobs in causes.items():
         print(f"  job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)} ({status}): {line}", file=sys.stderr)
     if any(report["status"] == "failed" and report["folder"] for report in bad):

@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from mpx.errors import UserError
+from mpx.printing import how_many
 from mpx.processes import from_all
 from mpx.shards import is_sharded
 
@@ -36,7 +37,7 @@ class Agreement(Callback):
         if not any(is_sharded(weight) for weight in pl_module.parameters()):
             compared |= _replicated(pl_module, checkpoint)
         if differing := _differing(dict(_leaves(compared)), trainer.strategy.root_device):
-            others = f" and {len(differing) - 1} others" if len(differing) > 1 else ""
+            others = f" and {how_many(len(differing) - 1, 'other')}" if len(differing) > 1 else ""
             raise UserError(
                 f"the processes of this run no longer hold the same state: {differing[0]}{others} differ from rank 0's. Leave out what the "
                 "model does on one rank alone, changes outside its optimizer, and parameters that take no part in the loss of a step."

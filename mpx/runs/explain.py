@@ -1,14 +1,19 @@
 """Explain in one line what went wrong in a run and what to do about it."""
 
+import os
 from pathlib import Path
+from traceback import walk_tb
 
 import torch
 from omegaconf import DictConfig
 
+import mpx
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import held_by_others, out_of_memory
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
+NOT_THE_USERS = (Path(mpx.__file__).parent, Path(os.__file__).parent)  # mpx and Python
+INSTALLED = {"site-packages", "dist-packages"}
 
 UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
 
@@ -30,8 +35,8 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         )
     if _disk_full(error):
         return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."
-    if isinstance(error, IN_THE_WAY):
-        below = folder.absolute() in Path(error.filename or "").absolute().parents
+    if isinstance(error, IN_THE_WAY) and error.filename is not None and not _in_users_code(error):
+        below = folder.absolute() in Path(error.filename).absolute().parents
         mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."
         return f"{error.filename} cannot be {'written' if below else 'used'} ({error.strerror}). {mend}"
     return None
@@ -52,3 +57,9 @@ def _crowded() -> str:
 
 def _disk_full(error: BaseException) -> bool:
     return any(isinstance(e, OSError) and e.errno in DISK_FULL for e in causes(error))
+
+
+def _in_users_code(error: BaseException) -> bool:
+    files = [Path(frame.f_code.co_filename) for frame, _ in walk_tb(error.__traceback__)]
+    files = [file for file in files if not file.name.startswith("<")]  # Python's frozen modules
+    return any(INSTALLED.isdisjoint(file.parts) and not any(map(file.is_relative_to, NOT_THE_USERS)) for file in files)

@@ -122,6 +122,28 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
+def termination_raises() -> Iterator[None]:
+    """In the block, SIGTERM raises SystemExit(143) where it would end the process without a word. A handler of the program's own stays."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    stop = Stop()
+
+    def handler(number: int, frame: Any) -> None:
+        if os.getpid() != stop.process:  # a fork, which knows nothing of the block
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        stop(number, frame)
+
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def as_found() -> Iterator[None]:
     """After the block, every handler of ENDING is the one from before it."""
     global _stop

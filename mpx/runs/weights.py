@@ -22,7 +22,7 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of
     another model.
     """
-    found = read_tensors(path, key)
+    found = read_tensors(path, key, " Save the weights alone, as by torch.save(model.state_dict(), FILE).")
     weights = found.get("state_dict", found) if isinstance(found, dict) else {}
     if (
         not isinstance(weights, dict)
@@ -73,8 +73,11 @@ def load_averages(checkpoint: dict[str, Any], model: nn.Module) -> None:
     model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there
 
 
-def read_tensors(path: Path, key: str) -> Any:
-    """What torch.save or safetensors wrote to `path`. Raises UserError where that is unreadable, or more than tensors and plain values."""
+def read_tensors(path: Path, key: str, remedy: str = "") -> Any:
+    """What torch.save or safetensors wrote to `path`. Raises UserError where that is unreadable, or more than tensors and plain values.
+
+    remedy: for the latter, a sentence after a space.
+    """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -82,7 +85,7 @@ def read_tensors(path: Path, key: str) -> Any:
             raise ValueError(reason)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
+        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.{remedy}") from error
     except UNREADABLE as error:
         raise UserError(
             f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)[:160]}). Use another checkpoint."

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.launch import check_layout
 from mpx.machine import usable_cores
+from mpx.printing import how_many
 from mpx.settings.data import family
 from mpx.settings.extras import install
 
@@ -65,8 +66,8 @@ def check_cpu_devices(requested: Any) -> None:
         )
     if isinstance(requested, int) and requested > usable_cores():
         raise UserError(
-            f"trainer.devices={requested} starts as many processes, and this process may use {usable_cores()} cores. Use at most "
-            f"trainer.devices={usable_cores()}."
+            f"trainer.devices={requested} starts as many processes, and this process may use {how_many(usable_cores(), 'core')}. Use at "
+            f"most trainer.devices={usable_cores()}."
         )
 
 

@@ -16,12 +16,13 @@ from mpx.settings.bench import BENCH
 from mpx.settings.compare import COMPARE
 from mpx.settings.deploy import DEPLOY
 from mpx.settings.extras import install
-from mpx.settings.fields import FIELDS, FREE_BELOW
+from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
+FIRST = {"mpx.compare": "study=default", "mpx.deploy": "run=FOLDER", "mpx.bench": "what=gemm", "mpx.train": "precision=amp"}
 KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
@@ -49,6 +50,8 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
         key, _, value = (error.override or "").partition("=")
+        if program in FIRST and (not value or "-" in key):  # a folder without its key
+            return f"{error.override!r} is not a setting: write key=value, as {FIRST[program]}."
         quoted = ("=" in value or not value.isascii()) and '"' not in value
         example = f"{key}={_quoted(value)}" if quoted else 'key="a, b"'
         return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
@@ -134,7 +137,7 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
-    if key.startswith(FREE_BELOW) and not key.endswith("._target_"):
+    if key.startswith((*FREE_BELOW, *(f"{free}." for free in FREE))) and not key.endswith("._target_"):
         return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."
     if key.split(".")[0] in ("module", "datamodule", "metric", "metric_goal"):
         return f"{key} belongs to a project of your own. Name its module, as module._target_=package.module.Class."
@@ -159,4 +162,5 @@ def _command_of(key: str, keys: Iterable[str]) -> str | None:
 def no_such_key(key: str) -> str:
     """The line for a key that only other choices of its group have."""
     group = key.split(".")[0]
-    return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."
+    choose = f"Add {group}=custom" if key.endswith("._target_") else f"Choose another {group}="
+    return f"{key}: the chosen {group} has no such key. {choose}, or leave the key out."

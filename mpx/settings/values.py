@@ -56,7 +56,7 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
     if rule is None and key.startswith(FREE_BELOW):
         return
     if rule is None:
-        raise UserError(f"{key} is not a setting of {program}.{nearest(key, rules)} See python -m {program} --help.")
+        raise UserError(f"{key} is not a setting of {program}.{nearest(key, rules)}{_argument(key)} See python -m {program} --help.")
     if not rule.fits(value):
         too_large = rule.largest is not None and type(value) is int and value > rule.largest
         allowed = f"at most {rule.largest}" if too_large else rule.allowed
@@ -66,6 +66,12 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
 def key_of(word: str) -> str:
     """The key of a setting as typed: `key` of `++key=value`."""
     return word.partition("=")[0].lstrip("+")
+
+
+def _argument(key: str) -> str:
+    """How to give a class of the user's own an argument, for an unknown key that may be meant as one."""
+    group, _, name = key.partition(".")
+    return f" An argument of your own class is +{group}.kwargs.{name}=VALUE." if f"{group}.kwargs" in FREE and "." not in name else ""
 
 
 def not_set(key: str) -> UserError:

@@ -1,5 +1,6 @@
 """Check the command line before Hydra reads it, for words that Hydra misunderstands or answers with a traceback."""
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,11 +12,14 @@ from mpx.settings.values import key_of
 
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
 
+NAME = re.compile(r"[\w.+/]+")  # of a key
+SYNTAX = set("'[]{}(),$\\")  # characters by which Hydra knows lists, names with values, functions, sweeps and other keys' values
 MODES = {"-m", "--multirun", "-r", "--run", "-c", "--cfg", "-i", "--info", "-sc", "--shell-completion"}  # of which Hydra takes one
 
 
 def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
-    """Return `words` with the home folder for ~ in each `key=~/…`, as some shells write it. Raises UserError.
+    """Return `words` with the home folder for ~ in each `key=~/…`, as some shells write it, and quotes around a value such as a run's
+    folder, whose = Hydra takes in quotes only. Raises UserError.
 
     keys: those that `program` takes. conf: the folder of the groups.
     """
@@ -26,7 +30,14 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
         _check_key(word, keys)
         _check_grid(word, words)
         _check_choice(word, keys, conf)
-    return [re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word) for word in words]
+    return [_quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word)) for word in words]
+
+
+def _quoted(word: str) -> str:
+    key, _, value = word.partition("=")
+    if "=" not in value or '"' in value or not NAME.fullmatch(key):
+        return word
+    return f'{key}="{value}"' if SYNTAX.isdisjoint(value) or os.path.exists(value) else word
 
 
 def _check_modes(words: list[str]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.printing import how_many
 
 DENSITY_STEPS = 20  # `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
 
@@ -37,6 +38,8 @@ def _start(sparsity: DictConfig, total: int, epoch: int) -> int:
     for key, length in (("start_step", 1), ("start_epoch", epoch)):
         if (value := getattr(sparsity, key)) is not None:
             if value * length >= total:
-                raise UserError(f"sparsity.{key}={value} lies beyond the run, which has {total} steps ({epoch} an epoch). Lower it.")
+                raise UserError(
+                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(total, 'step')} ({epoch} an epoch). Lower it."
+                )
             return value * length
     return min(round(sparsity.start * total), max(total - 1, 0))

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.machine import TOLD_TO_GO
+from mpx.printing import how_many
 from mpx.runs.signals import TERMINATED
 from mpx.settings.translate import not_installed
 
@@ -69,7 +70,7 @@ def missing(kind: str, choice: str) -> str | None:
 def announce(config: DictConfig, jobs: int, what: str) -> None:
     """Say what submitit is to start; its workers print into files of their own. config: Hydra's. what: sweep, or one round of it."""
     if launcher_of(config) is not None:
-        print(f"{what} of {jobs} jobs by submitit, which print into {Path(config.sweep.dir) / SUBMITTED}", flush=True)
+        print(f"{what} of {how_many(jobs, 'job')} by submitit, which print into {Path(config.sweep.dir) / SUBMITTED}", flush=True)
 
 
 def wait(job: "subprocess.Popen[bytes]") -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from mpx.printing import how_many
 from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
 from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, each_report, failed_now, note_start, started_at
@@ -72,7 +73,7 @@ def begin(job: Path) -> None:
     note_start(job)
     if job.name == "job0":
         size = json.loads((job.parent / SIZE).read_text())
-        print(f"sweep of {size['total']} jobs, {size['at_once']} at once", flush=True)
+        print(f"sweep of {how_many(size['total'], 'job')}, {size['at_once']} at once", flush=True)
 
 
 def end(job: Path, report: dict[str, Any]) -> None:

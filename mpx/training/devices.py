@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.launch import check_layout, launch
+from mpx.printing import how_many
 from mpx.settings.reachable import check_cpu_devices, require_gpu
 
 
@@ -52,5 +53,5 @@ def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
     requested = list(range(gpus)) if devices == "auto" else devices
     chosen = list(range(requested)) if isinstance(requested, int) else list(requested)
     if max(chosen) >= gpus:
-        raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs. Lower trainer.devices.")
+        raise UserError(f"trainer.devices={devices}: this machine has {how_many(gpus, 'GPU')}. Lower trainer.devices.")
     return chosen

@@ -72,7 +72,7 @@ def test_set(run: Run) -> str:
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
-    speed = speed_part(measuring.throughput, measuring.look, measuring.exclusivity, output_dir, run.devices.count)
+    speed = speed_part(measuring.throughput, measuring.look, measuring.exclusivity, output_dir, run.trainer)
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
     return speed | {"chosen": run.chosen()}

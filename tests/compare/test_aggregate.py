@@ -256,7 +256,7 @@ def test_runs_without_the_metric_are_said():
     runs = [*AMP[:4], made("amp-dense", 4, None)]
     group, rows = only(compared([*CONTROL, *runs]))
     assert rows["amp-dense"].metric.n == 4
-    assert "amp-dense: 1 completed runs have no test/accuracy" in group.notes
+    assert "amp-dense: test/accuracy is missing in 1 of 5 completed runs" in group.notes
     group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
     assert rows["amp-dense"].decision is None
     assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."

@@ -191,7 +191,7 @@ MISTAKES = [
     (["results=outputs/default/results.csv", "study=default"], "results and study both say which runs to compare. Leave one of them out."),
     (["study=default,other"], "study=default,other gives several values, and mpx.compare takes one. Start it once for each."),
     (["--study", "default"], "--study: no such option. Settings are written key=value, without dashes. Did you mean study?"),
-    (["outputs/default"], "'outputs/default' is not a setting: write key=value"),
+    (["outputs/default"], "'outputs/default' is not a setting: write key=value, as study=default."),
     ([f"output_dir={__file__}"], f"output_dir={__file__} is a file. Give the folder that holds the studies"),
     (["results=outputs"], "results=outputs cannot be read (Is a directory)."),
     ([f"study={'x' * 300}"], f"study={'x' * 300}: outputs/{'x' * 300} is not there."),

@@ -50,8 +50,9 @@ MISTAKES = [
     (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
     (["run=.", "format=fp16,bf16"], "Start a sweep with python -m mpx.deploy -m, or write a list as format=[…]."),
     (["run=.", "-m", "formt=fp16,bf16"], "formt: no such key. Did you mean format?"),
-    (["run=outputs/lr=1/seed0"], """write key=value, quoting values with special characters, as 'run="outputs/lr=1/seed0"'."""),
+    (["run=outputs/lr=1/seed0"], "run=outputs/lr=1/seed0 is not a folder (seen from "),
     (["run=outputs/w=[8,8]/seed0"], """as 'run="outputs/w=[8,8]/seed0"'."""),
+    (["outputs/mlp-lr=1-x=2/seed0"], "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER."),
     (["run=a/lr=1,b/lr=2"], """as 'run="a/lr=1","b/lr=2"'."""),
     (["run=[a/lr=1, b]"], """as 'run=["a/lr=1","b"]'."""),
     (["-m", "run=.", "hydra/launcher=joblib"], "hydra/launcher: mpx.deploy measures one after another"),
@@ -80,7 +81,7 @@ UNMET = [
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
     (["backend=tensorrt"], "backend=tensorrt: TensorRT needs a CUDA device. Use backend=auto or eager."),
-    (["batch=[4,2000000000]"], "batch=[4, 2000000000]: 2000000000 samples at once need more memory than there is. Lower batch=."),
+    (["batch=[4,2000000000]"], "batch=[4, 2000000000]: a batch of 2000000000 needs more memory than there is. Lower batch=."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom or data=custom that import it, as run="),
 ]
 
@@ -89,6 +90,13 @@ UNMET = [
 def test_a_wish_that_a_cpu_cannot_meet(deploy, overrides, message):
     refused(deploy("mlp", "batch=[4]", *overrides)[0], message)
     assert not (deploy.folder / "deploy.json").exists()
+
+
+def test_a_batch_whose_activations_do_not_fit(deploy, monkeypatch):
+    """Its inputs take 7.7 MB, and with the first layer's outputs twice as much."""
+    monkeypatch.setattr("mpx.deploy.serve.memory_bytes", lambda: 10_000_000)
+    message = "batch=[4, 30000]: a batch of 30000 needs more memory than there is. Lower batch=."
+    refused(deploy("mlp", "batch=[4,30000]")[0], message)
 
 
 def refused(done, message):

@@ -109,6 +109,10 @@ def nested():
 
 DAMAGED = {
     "code": (lambda state, path: torch.save({"state_dict": Code()}, path), "holds something other than tensors and plain values"),
+    "a whole model": (
+        lambda state, path: torch.save(torch.nn.Linear(1, 1), path),
+        "Save the weights alone, as by torch.save(model.state_dict()",
+    ),
     "a list": (lambda state, path: torch.save([1], path), "holds no weights."),
     "numbers for names": (lambda state, path: torch.save(dict(enumerate(state.values())), path), "holds no weights."),
     "no tensors": (lambda state, path: torch.save({"state_dict": {"out.weight": 1}}, path), "holds no weights."),

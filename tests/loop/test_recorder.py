@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import os
 import signal
 import threading
+import time
 from queue import Queue
 
 import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from processes import forks, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -20,6 +23,7 @@ from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
 from mpx.runs.curves import rows
 from mpx.runs.folder import LOCK
+from mpx.runs.own import OwnRun
 
 SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
 STEP_S, WAIT_S = 0.02, 0.01
@@ -223,6 +227,64 @@ def test_how_the_block_ends(recorder, error, status):
     assert record["error"] == {"failed": "ValueError: bad thing", "diverged": "Diverged: NaN"}.get(status, record["error"])
     assert record["memory"]["peak_rss_gib"] > 0
     assert len(rows(run.folder / "curves.csv")) == 3
+
+
+def _trains_until_told(folder):
+    """A fork of it ends as it would without a Recorder."""
+    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
+        if (child := os.fork()) == 0:
+            time.sleep(100)
+            os._exit(0)
+        train(run, nn.Linear(16, 8))
+        os.kill(child, signal.SIGTERM)
+        (folder / "child").write_text(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+        train(run, nn.Linear(16, 8), 10**9)
+
+
+def test_a_process_that_is_told_to_go_leaves_its_record(tmp_path):
+    process = forks.Process(target=_trains_until_told, args=(tmp_path,))
+    process.start()
+    wait_for((tmp_path / "child").exists)
+    process.terminate()
+    process.join(60)
+    assert process.exitcode == 143
+    (record,) = tmp_path.glob("mine/*/seed0/result.json")
+    assert json.loads(record.read_text())["status"] == "interrupted"
+    assert (tmp_path / "child").read_text() == str(-signal.SIGTERM)
+
+
+def _fails_and_is_told(folder):
+    write = OwnRun.write
+    OwnRun.write = lambda *given: (signal.raise_signal(signal.SIGTERM), write(*given))
+    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
+        train(run, nn.Linear(16, 8))
+        raise ValueError("another process is gone")
+
+
+def test_a_record_that_is_being_written_is_finished(tmp_path):
+    process = forks.Process(target=_fails_and_is_told, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 143
+    (record,) = tmp_path.glob("mine/*/seed0/result.json")
+    assert json.loads(record.read_text())["error"] == "ValueError: another process is gone"
+
+
+def test_handlers_are_afterwards_as_before(recorder, monkeypatch):
+    def mine(*_):
+        raise InterruptedError
+
+    with recorder():
+        pass
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        with pytest.raises(InterruptedError), recorder() as run:  # noqa: PT012
+            train(run, nn.Linear(16, 8))
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def test_ctrl_c_waits_until_tensorboards_thread_has_the_event(recorder, monkeypatch):

@@ -131,7 +131,7 @@ class Stray(nn.Module):
 def test_complaint_names_operation_format_and_share():
     audit = audited("amp_bf16", Stray((3, 8, 8), 4), X, autocast="bf16")
     line = complaint(audit)
-    assert line.startswith("precision=amp_bf16 promises matmul in bf16, but ")
+    assert line.startswith("precision=amp_bf16 promises matmul in bf16, but 1 call of ")
     assert "ran in fp32; as promised: " in line
     assert line.endswith("Use precision.strict=false to train all the same, or another precision=.")
     assert "\n" not in line

@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import shutil
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -270,6 +271,38 @@ def test_out_of_memory_is_explained_though_the_device_cannot_be_asked(monkeypatc
 
 def test_a_bug_keeps_its_traceback():
     assert explain(ZeroDivisionError("division by zero"), CFG, Path("runs")) is None
+
+
+CLUMSY = """
+import os
+from torch import nn
+
+class Clumsy(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.out = nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        if self.training:
+            {statement}
+        return self.out(x.flatten(1))
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["os.makedirs('.')", "open(__file__ + '/cache')", "raise PermissionError('not today')", "os.mkdir('outputs/default')"],
+)
+def test_the_users_own_code_keeps_its_traceback(train, tmp_path, monkeypatch, statement):
+    """Also where it is in the way of its own files, and not of mpx's."""
+    (tmp_path / "clumsy.py").write_text(CLUMSY.format(statement=statement))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "clumsy", raising=False)
+    ran = train("model=custom", "model._target_=clumsy.Clumsy", *FEW_STEPS)
+    assert ran.code == 1
+    assert (ran.err.count("Traceback"), statement in ran.err) == (1, True), ran.err
+    assert ran.record["error"].startswith(("FileExistsError: ", "NotADirectoryError: ", "PermissionError: not today"))
 
 
 ROOM = 300_000  # bytes: for a record, and not for a checkpoint of 2.5 MB

@@ -105,6 +105,12 @@ def test_the_disk_is_full_when_a_sweep_begins(train):
     assert_refused(ran, "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.")
 
 
+def test_a_single_job_is_not_told_of_as_many(forked):
+    ran = forked("-m", "seed=0", "model=mlp", "optimizer=sgd", "optimizer.lr=1e30", *FEW_STEPS)
+    assert ran.out.startswith("sweep of 1 job, 1 at once\n")
+    assert "1 of 1 job did not complete:\n  job 0 (diverged): " in ran.err
+
+
 @pytest.mark.parametrize("words", [["seed=0,1"], ["study=a,b", "hydra.sweep.dir=${output_dir}/sweep-${study}"]])
 def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch, words):
     """The jobs are listed as lost, and the sweep still ends with its table and its exit code; also where jobs look for other folders."""

@@ -32,7 +32,7 @@ def test_one_job_fails_and_the_others_go_on(forked):
     assert "diverged earlier: the loss became infinite or NaN by step" in again.err
     assert "2 of 4 jobs did not complete:" in again.err
     assert "job 1 was already diverged: 1 of 6 done, 1 failed, 0 running, 4 left\n" in again.out
-    assert "fail_fast=true: 2 more jobs were not started" in again.err
+    assert "fail_fast=true: 2 jobs not started" in again.err
 
 
 @pytest.mark.slow

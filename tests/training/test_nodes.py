@@ -151,7 +151,7 @@ def test_tasks_of_unknown_layout_are_refused():
         (ELASTIC, 1, 2, None),
         ({}, 1, 2, "torchrun --nnodes=2 --nproc-per-node=1"),
         (ELASTIC, 1, 1, "Use trainer.devices=1 trainer.num_nodes=2."),
-        (STEP, 1, 4, "srun started 2 processes on each of 2 machines. Use trainer.devices=2 trainer.num_nodes=2."),
+        (STEP, 1, 4, "srun started 2 × 2 processes .* Use trainer.devices=2 trainer.num_nodes=2."),
     ],
 )
 def test_settings_must_fit_the_processes(monkeypatch, environment, devices, num_nodes, line):

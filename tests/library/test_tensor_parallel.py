@@ -1,0 +1,61 @@
+"""mpx's parts in a Trainer whose two processes share each sample, as tensor parallelism has it."""
+
+import json
+import os
+import warnings
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from processes import on_ranks
+from pytorch_lightning.strategies import ModelParallelStrategy
+from silent import silent_trainer
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.data import DataLoader, TensorDataset
+
+import mpx
+
+BATCH, STEPS, WARMUP = 8, 12, 2
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def configure_model(self):
+        parallelize_module(self, self.device_mesh["tensor_parallel"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+    def training_step(self, batch, index):
+        loss = self.down(self.up(batch[0]).relu()).square().mean()
+        self.log("train/loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(BATCH * STEPS, 16)), BATCH)
+
+
+def _trains(rank, folder):
+    warnings.simplefilter("ignore")  # Lightning's hints about workers
+    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": str(rank)}  # to Lightning, somebody else has started these processes
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    pl.seed_everything(0, verbose=False)
+    throughput = mpx.Throughput(WARMUP)
+    parts = [throughput, mpx.Numerics(every=1), mpx.Record(study="tensors", output_dir=folder)]
+    strategy = ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2)
+    silent_trainer(devices=1, num_nodes=2, strategy=strategy, max_epochs=1, callbacks=parts).fit(Net())
+    assert throughput.samples == (STEPS - WARMUP) * BATCH
+    dist.destroy_process_group()
+
+
+def test_samples_that_processes_share_count_once(tmp_path):
+    on_ranks(2, _trains, str(tmp_path))
+    (file,) = tmp_path.glob("tensors/*/seed0/result.json")
+    record = json.loads(file.read_text())
+    assert (record["speed"]["model_tflops_per_s"], record["speed"]["mfu"]) == (None, None)
+    assert record["speed"]["mfu_reason"].startswith("several processes share samples")
+    assert (record["precision"]["gradient_underflow_fraction"], record["precision"]["gradient_samples"]) == (0, STEPS)
