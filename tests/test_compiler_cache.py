@@ -7,6 +7,11 @@ import sys
 
 import pytest
 import torch
+from pytorch_lightning.demos.boring_classes import BoringModel
+from silent import silent_trainer
+
+import mpx
+from mpx import compiler_cache
 
 PROGRAM = """
 import sys, torch
@@ -42,12 +47,28 @@ def test_code_of_another_format_is_not_reused(tmp_path):
     assert found == {"amp_bf16": "torch.bfloat16", "amp": "torch.float16"}
 
 
-def test_values_given_earlier_remain(monkeypatch):
-    from mpx import compiler_cache
-
+@pytest.fixture
+def fresh(monkeypatch):
     monkeypatch.setattr(compiler_cache, "_parts", {})
     monkeypatch.setattr(compiler_cache, "_given", "")
-    monkeypatch.setattr(torch.compiler.config, "cache_key_tag", "")
+    with torch.compiler.config.patch(cache_key_tag=""):
+        yield
+
+
+def test_the_cache_is_told_the_precision_of_a_recorded_loop(fresh, tmp_path):
+    """Its own autocast is not known."""
+    setting = {"model": "net", "data": "set", "precision": "amp_bf16", "sparsity": "dense", "seed": 0}
+    with mpx.Recorder(setting=setting, output_dir=tmp_path):
+        assert "precision=amp_bf16" in torch.compiler.config.cache_key_tag.split()
+
+
+def test_the_cache_is_told_the_precision_of_a_lightning_trainer(fresh, tmp_path):
+    trainer = silent_trainer(max_steps=1, precision="bf16-mixed", callbacks=[mpx.Record(output_dir=tmp_path)], default_root_dir=tmp_path)
+    trainer.fit(BoringModel())
+    assert "precision=amp_bf16" in torch.compiler.config.cache_key_tag.split()
+
+
+def test_values_given_earlier_remain(fresh):
     compiler_cache.keep_apart(cpu="AVX2")
     compiler_cache.keep_apart(autocast=torch.float16)
     compiler_cache.keep_apart(autocast=torch.bfloat16)

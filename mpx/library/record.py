@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from mpx.compiler_cache import keep_apart
 from mpx.errors import Diverged, UserError
 from mpx.library.parts import Newest, find, look, metrics_of, parts_of, refuse_missing
 from mpx.measure.batches import samples_in
@@ -97,6 +98,7 @@ class Record(Callback):
         setting |= getattr(plugin, "changes", {}) | getattr(pruning, "changes", {}) | self.changes
         self._run = OwnRun(self.study, setting, output_dir=self.output_dir, if_exists=self.if_exists, metric=self.metric, goal=self.goal)
         reset_peak(device)
+        keep_apart(precision=setting["precision"])
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         host = host_of_all(host_id())

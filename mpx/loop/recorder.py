@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpx.compiler_cache import keep_apart
 from mpx.errors import Diverged, UserError
 from mpx.loop import facts
 from mpx.loop.ranks import WAIT_S, Ranks
@@ -107,6 +108,7 @@ class Recorder:
             self._run.claim()
         self._ranks = ranks
         self._join()
+        keep_apart(precision=self.setting["precision"])
         self._signals.enter_context(signals.termination_raises())
         return self
 
