@@ -11,14 +11,17 @@ Neither gives an error.
 
 from torch.compiler import config
 
-_given = config.cache_key_tag  # TORCH_COMPILE_CACHE_KEY_TAG
 _parts: dict[str, str] = {}
+_added = ""  # behind the user's own tag, which they may set at any time
 
 
 def keep_apart(**parts: object) -> None:
     """From now on, code is cached for these values, as in `autocast=torch.float16`. Others that were given before remain."""
+    global _added
     words = {name: str(value) for name, value in parts.items()}
-    if words.items() <= _parts.items():  # the precision plugin asks at every step
+    tag = config.cache_key_tag
+    if words.items() <= _parts.items() and tag.endswith(_added):  # the precision plugin asks at every step
         return
     _parts.update(words)
-    config.cache_key_tag = " ".join([_given, *(f"{name}={word}" for name, word in sorted(_parts.items()))])
+    given, _added = tag.removesuffix(_added), "".join(f" {name}={word}" for name, word in sorted(_parts.items()))
+    config.cache_key_tag = given + _added

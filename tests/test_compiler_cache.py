@@ -50,7 +50,7 @@ def test_code_of_another_format_is_not_reused(tmp_path):
 @pytest.fixture
 def fresh(monkeypatch):
     monkeypatch.setattr(compiler_cache, "_parts", {})
-    monkeypatch.setattr(compiler_cache, "_given", "")
+    monkeypatch.setattr(compiler_cache, "_added", "")
     with torch.compiler.config.patch(cache_key_tag=""):
         yield
 
@@ -73,3 +73,12 @@ def test_values_given_earlier_remain(fresh):
     compiler_cache.keep_apart(autocast=torch.float16)
     compiler_cache.keep_apart(autocast=torch.bfloat16)
     assert torch.compiler.config.cache_key_tag == " autocast=torch.bfloat16 cpu=AVX2"
+
+
+def test_a_tag_that_the_user_sets_later_remains_beside_it(fresh):
+    compiler_cache.keep_apart(autocast=torch.bfloat16)
+    torch.compiler.config.cache_key_tag = "mine"
+    compiler_cache.keep_apart(autocast=torch.bfloat16)
+    assert torch.compiler.config.cache_key_tag == "mine autocast=torch.bfloat16"
+    compiler_cache.keep_apart(autocast=torch.float16)
+    assert torch.compiler.config.cache_key_tag == "mine autocast=torch.float16"

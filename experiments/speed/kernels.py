@@ -101,11 +101,14 @@ def rows() -> Iterator[dict[str, Any]]:
     from hand import Loop
     from setups import setup
 
+    from mpx.compiler_cache import keep_apart
+
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
     for fmt in ("float16", "bfloat16"):
         for way in ("as trained", "cast"):
             yield {"model": "nn.LSTM", "precision": fmt, "contender": way, "kernel": "all", "us_per_step": 1e3 * of_an_lstm(fmt, way)}
     for model, precision in CASES:
+        keep_apart(contenders=precision)  # the loop's compiled code, as mpx keeps its own
         here = setup(model, precision, tiny=False)
         for name, contender in (("hand", Loop(here, "hand")), ("mpx", Mpx(here, "auto"))):
             contender.samples_per_s()  # compiles
