@@ -115,7 +115,8 @@ def narrower(group: Group) -> str:
     """Of a model and data set that the grid has decided on."""
     best, others = fastest(group), group.rows[1:]
     safe = sum(row.decision.verdict is Verdict.NO_LOSS for row in others)
-    run, how = best.runs[0], f"margin {100 * MARGIN:g} points, looks planned in advance"
+    seeds = " or ".join(str(count) for count in sorted({len(row.runs) for row in others}))
+    run, how = best.runs[0], f"{seeds} seeds, margin {100 * MARGIN:g} points, looks planned in advance"
     return (
         f"- {TASKS[run.model, run.data]} ([grid](experiments/grid): {run.device}, {how}): {safe} of {len(others)} settings (formats, dense "
         f"or 2:4) are at no loss to dense FP32. {named(best)}, {run.sparsity}, is fastest, {best.speedup.ratio:.2f} times FP32's speed."

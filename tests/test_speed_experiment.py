@@ -231,6 +231,11 @@ def test_the_kernels_behind_the_rest_in_bf16():
         us[row["model"], row["precision"], row["contender"]][row["kernel"]] = float(row["us_per_step"])
     longer = {way: us["nn.LSTM", "bfloat16", way]["all"] / us["nn.LSTM", "float16", way]["all"] - 1 for way in ("cast", "as trained")}
     assert "takes {:.1%} longer with weights cast before, {:.1%} as trained".format(*longer.values()).replace("%", " %") in words
+    trained = us["nn.LSTM", "bfloat16", "as trained"]["all"] - us["nn.LSTM", "float16", "as trained"]["all"]
+    rivals = [row for row in table("speed/results.csv") if row["section"] == "rivals" and not row["rejected"] and row["samples_per_s"]]
+    lstm = [row for row in rivals if (row["model"], row["precision"]) == ("lstm", "amp_bf16")]
+    mpx, hand = (256e6 / median(float(row["samples_per_s"]) for row in lstm if row["contender"] == name) for name in ("mpx", "hand"))
+    assert f"The latter are {trained:.0f} of the {mpx - hand:.0f} µs that mpx's step takes more" in words
     assert not any("bfloat" in kernel and "RNN" in kernel for kernel in us["lstm", "amp_bf16", "hand"])
     assert any("bfloat" in kernel and "RNN" in kernel for kernel in us["lstm", "amp_bf16", "mpx"])
 
