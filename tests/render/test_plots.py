@@ -44,8 +44,12 @@ def study(tmp_path_factory):
     return comparison
 
 
-def test_all_pictures_of_a_full_study(study):
-    found = drawn(study)
+@pytest.fixture(scope="module")
+def found(study):
+    return drawn(study)
+
+
+def test_all_pictures_of_a_full_study(found):
     assert tuple(found) == PARTS
     assert [name for name, one in found.items() if one.reason] == []
     for one in found.values():
@@ -73,10 +77,9 @@ def test_a_setting_without_a_known_share_has_no_mark_in_the_picture_of_its_layer
     assert [list(line.get_xdata()) for line in kept.lines] == [[0.7], []]
 
 
-def test_the_same_data_gives_the_same_files(study):
-    first, second = drawn(study), drawn(study)
-    assert {name: (one.svg, one.png) for name, one in first.items()} == {name: (one.svg, one.png) for name, one in second.items()}
-    assert "<dc:date>" not in first["front"].svg
+def test_the_same_data_gives_the_same_files(study, found):
+    assert {name: (one.svg, one.png) for name, one in found.items()} == {name: (one.svg, one.png) for name, one in drawn(study).items()}
+    assert "<dc:date>" not in found["front"].svg
 
 
 def test_what_cannot_be_drawn_says_why(tmp_path):
@@ -133,8 +136,8 @@ def test_names_with_dollars_and_angles_are_taken_literally(tmp_path):
     assert "data.path=$a_b$<c>&d" in text.replace("\n", "")
 
 
-def test_an_inline_picture_follows_the_page(study):
-    one = drawn(study)["loss"]
+def test_an_inline_picture_follows_the_page(found):
+    one = found["loss"]
     svg = inline(one)
     root = ET.fromstring(svg)
     assert root.attrib["role"] == "img"
@@ -144,7 +147,7 @@ def test_an_inline_picture_follows_the_page(study):
         assert colour not in svg
     ids = re.findall(r' id="([^"]+)"', svg)
     assert len(ids) == len(set(ids))
-    others = re.findall(r'<(?:clipPath|path) id="([^"]+)"', inline(drawn(study)["seeds"]))
+    others = re.findall(r'<(?:clipPath|path) id="([^"]+)"', inline(found["seeds"]))
     assert not set(re.findall(r'<(?:clipPath|path) id="([^"]+)"', svg)) & set(others)
 
 
