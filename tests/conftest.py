@@ -30,7 +30,7 @@ def pytest_collection():
     collected = yield
     gc.freeze()  # nor is any of it looked at later
     gc.enable()
-    gc.set_threshold(7000, 10, 50)  # nor is a run of some tests: a full search takes a tenth of a second, and modules that runs import make many
+    gc.set_threshold(7000, 10, 50)  # what runs import makes many full searches due, each of which takes a tenth of a second
     return collected
 
 

@@ -9,13 +9,13 @@ from omegaconf import OmegaConf
 from mpx.train import CONF
 
 WORDS = [
+    ["experiment=precision_grid", "seed=0"],
     [],
     ["model=mlp", "seed=3", "model.widths=[8]", "sparsity=2of4", "+note=x"],
     ["task=lstm_sst2", "precision=amp", "precision.loss_scale.initial=4"],
     ["seed=4", "model=mlp", "sparsity=2of4"],
     ["data=mnist", "model=resnet18", "hydra.run.dir=x", "optimizer=sgd", "optimizer.lr=${seed}"],
     ["model=mlp", "optimizer={name:mine}"],
-    ["experiment=precision_grid", "seed=0"],
 ]
 
 
