@@ -32,9 +32,10 @@ MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12)
 WIDE = ("fp32-dense", *(f"amp-dense data.transform=comb_{'comma_' * 12} model.width={i}" for i in range(9)))
 
 
-def drawn(comparison, group=None):
+def drawn(comparison, group=None, parts=PARTS):
     group = group or comparison.groups[0]
-    return {one.name.rpartition("-")[2]: one for one in pictures(group, comparison, group_curves(group, comparison), styles(comparison))}
+    made = pictures(group, comparison, group_curves(group, comparison), styles(comparison), parts)
+    return {one.name.rpartition("-")[2]: one for one in made}
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +176,10 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
         assert all(rows[setting].throughput is not None for setting in ("tf32-dense", "fp8-dense"))
         figure = front_figure(group, styles(comparison))
         assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
-        assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("settings on another device or with another batch size.")
+        front = drawn(made_comparison(tmp_path, group), parts=["front"])["front"]
+        assert front.caption.endswith("settings on another device or with another batch size.")
     group, _ = only(compared([*CONTROL, *AMP]))
-    assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("(Pareto front).")
+    assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith("(Pareto front).")
 
 
 def test_groups_never_share_a_file():
@@ -203,13 +205,13 @@ def test_pictures_say_what_they_leave_out(tmp_path):
         record = json.loads(path.read_text())
         record["sparsity"]["layers"] = [{"name": f"l{i}", "pruned": True, "density": 0.5, "kept_magnitude": 0.7} for i in range(100)]
         path.write_text(json.dumps(record))
-    found = drawn(comparison)
+    found = drawn(comparison, parts=["front", "loss", "layers"])
     assert found["loss"].caption.endswith("The control and the 7 settings next to it in the table.")
     assert found["layers"].caption == "One run of each pruned setting. The first 8 of 9."
     assert "the first 80 of 100 layers" in found["layers"].svg
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
     alone = replace(group, control=None)
-    assert drawn(comparison, alone)["loss"].caption.endswith("The first 8 settings of the table.")
+    assert drawn(comparison, alone, ["loss"])["loss"].caption.endswith("The first 8 settings of the table.")
 
 
 def test_panels_of_many_settings_are_apart(tmp_path):
