@@ -1,8 +1,6 @@
 """Three ways through the front door: `train(...)` in this process, `forked(...)` in a process of its own that has imported PyTorch already,
 and `command(...)` as a user would, which costs the seconds that PyTorch's import takes."""
 
-import copy
-import functools
 import gc
 import json
 import os
@@ -16,10 +14,10 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch reads it; where several use the machine, threads wait at full speed
 
-from hydra import compose
-from hydra._internal.hydra import Hydra
-from hydra.core.global_hydra import GlobalHydra
+import composing
 from processes import Fork
+
+composing.keep()
 
 gc.disable()  # until the tests are collected: looking for garbage takes two fifths of what they import
 
@@ -32,7 +30,23 @@ def pytest_collection():
     collected = yield
     gc.freeze()  # nor is any of it looked at later
     gc.enable()
+    gc.set_threshold(7000, 10, 50)
     return collected
+
+
+_modules = len(sys.modules)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    """Nor is what tests import later: mpx.deploy looks for garbage before each measurement, which then took three quarters of its time."""
+    global _modules
+    ran = yield
+    if len(sys.modules) > _modules + 50:
+        gc.collect()
+        gc.freeze()
+        _modules = len(sys.modules)
+    return ran
 
 
 @dataclass
@@ -62,9 +76,6 @@ def train(tmp_path, monkeypatch, capsys):
     """train(*overrides) -> Ran; its outputs lie in tmp_path/outputs."""
     from mpx.train import main
 
-    # Hydra composes the configuration once more only to read hydra.mode. None leaves the mode to -m, at two thirds of the time to compose.
-    monkeypatch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: None)
-    monkeypatch.setattr("mpx.runs.name.compose", _composed)
     monkeypatch.setattr("mpx.sweep.Summary.failed", 0)  # a process has one sweep, this one those of other tests
 
     def run(*overrides: str) -> Ran:
@@ -76,17 +87,6 @@ def train(tmp_path, monkeypatch, capsys):
         return Ran(ended.value.code, printed.out, printed.err, tmp_path / "outputs")
 
     return run
-
-
-def _composed(config_name, overrides, return_hydra_config=False):
-    """What Hydra's compose gives, composed once for all runs of this process, at a twentieth of the time."""
-    searched = tuple(str(entry) for entry in GlobalHydra.instance().config_loader().get_search_path().get_path())
-    return copy.deepcopy(_compose_once(config_name, tuple(overrides), return_hydra_config, searched))
-
-
-@functools.cache
-def _compose_once(config_name, overrides, return_hydra_config, searched):
-    return compose(config_name, list(overrides), return_hydra_config=return_hydra_config)
 
 
 @pytest.fixture

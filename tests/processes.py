@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import composing
 import torch
 
 WAITING_NET = """
@@ -101,6 +102,7 @@ def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], file
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    composing.keep()
     sys.argv[1:] = words
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

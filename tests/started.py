@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from hydra._internal.hydra import Hydra
-
 HEAVY = ("torch", "pytorch_lightning", "scipy", "numpy", "rich", "matplotlib")
 
 
@@ -29,13 +27,12 @@ class Done:
 
 
 def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str, str] | None = None) -> Done:
-    """main: that of a front door. Its mode is that of -m alone: to read hydra.mode, Hydra composes the configuration once more."""
+    """main: that of a front door."""
     out, err, code, handler = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGTERM)
     with (
         contextlib.chdir(folder),
         patch.object(sys, "argv", [sys.modules[main.__module__].__file__, *overrides]),
         patch.dict(os.environ, env or {}),
-        patch.object(Hydra, "get_mode", lambda self, config_name, overrides: None),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -1,5 +1,7 @@
 """What stands in the place of a file that a command writes at its end is found at its beginning, in one line."""
 
+import shutil
+
 import pytest
 from few_steps import FEW_STEPS
 from made_runs import record, write
@@ -11,17 +13,32 @@ import mpx.compare.__main__ as compare
 import mpx.deploy.__main__ as deploy
 from mpx.errors import UserError
 from mpx.runs.own import OwnRun
+from mpx.train import main as train_main
 
 MLP = ["model=mlp", *FEW_STEPS]
 
 
-@pytest.fixture
-def unfinished(train):
-    """The folder of a run that was cut off."""
-    ran = train(*MLP)
-    folder = ran.folder
-    (folder / "result.json").unlink()
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Where outputs/ has a finished run, which tests leave as it is."""
+    folder = tmp_path_factory.mktemp("trained")
+    assert start(train_main, folder, *MLP).code == 0
     return folder
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    """The folder of a finished run, for this test alone."""
+    shutil.copytree(trained / "outputs", tmp_path / "outputs")
+    (folder,) = tmp_path.glob("outputs/*/*/seed0")
+    return folder
+
+
+@pytest.fixture
+def unfinished(finished):
+    """The folder of a run that was cut off."""
+    (finished / "result.json").unlink()
+    return finished
 
 
 def stand(path, kind):
@@ -66,13 +83,12 @@ def test_a_loop_of_ones_own_that_continues(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", []), (".lock", [])])
-def test_deploy_refuses_before_it_measures(train, tmp_path, name, words):
-    ran = train(*MLP)
-    stand(ran.folder / name, "file" if name == "served" else "folder")
-    (ran.folder / "checkpoints" / "last.ckpt").write_bytes(b"damaged")  # what is found later
-    done = start(deploy.main, tmp_path, f'run="{ran.folder}"', "batch=[1]", "backend=eager", "accelerator=cpu", *words)
+def test_deploy_refuses_before_it_measures(finished, tmp_path, name, words):
+    stand(finished / name, "file" if name == "served" else "folder")
+    (finished / "checkpoints" / "last.ckpt").write_bytes(b"damaged")  # what is found later
+    done = start(deploy.main, tmp_path, f'run="{finished}"', "batch=[1]", "backend=eager", "accelerator=cpu", *words)
     assert (done.code, done.out) == (2, "")
-    assert str(ran.folder / name) in done.err
+    assert str(finished / name) in done.err
     assert done.err.count("\n") == 1
 
 

@@ -4,6 +4,8 @@ A fixed stratified shuffle splits them into 360 test, 140 validation and 1,297 t
 sequential split would test on the handwriting of other people.
 """
 
+import functools
+
 import torch
 
 from mpx.data.images import image_data
@@ -14,13 +16,17 @@ TEST, VAL = 360, 140
 
 
 def load(cfg) -> Data:
-    """Images uint8 [N, 1, 8, 8]."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
-    labels = torch.from_numpy(bunch.target).long()
+    images, labels = _file()
     order = stratified_order(labels, SPLIT_SEED)
     test, val, train = order[:TEST], order[TEST : TEST + VAL], order[TEST + VAL :]
     parts = [(images[index], labels[index]) for index in (train, val, test)]
     return image_data(cfg, *parts, classes=10, top=16)
+
+
+@functools.cache
+def _file() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images uint8 [N, 1, 8, 8], labels. Reading their text takes a tenth of a short run, and a process may have many."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return torch.from_numpy(bunch.images).to(torch.uint8)[:, None], torch.from_numpy(bunch.target).long()

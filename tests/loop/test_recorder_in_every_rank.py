@@ -69,7 +69,7 @@ def _trains(rank, folder):
         Path(folder, f"folder{rank}").write_text(str(run.folder))
         dist.barrier()
         dist.destroy_process_group()
-        time.sleep(rank)  # rank 0 waits for the other
+        time.sleep(rank / 5)  # rank 0 waits for the other
     Path(folder, f"said{rank}").write_text(said.getvalue())
 
 
@@ -174,7 +174,7 @@ def _shards(rank, folder):
         run.pruned(lambda: sparsity(masks, "asp", coverage(masks, fmt="fp32", device=torch.device("cpu"))))
         _loop(run, rank)
         dist.barrier()
-        time.sleep(rank)
+        time.sleep(rank / 5)
     dist.barrier()
 
 

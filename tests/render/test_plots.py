@@ -32,9 +32,10 @@ MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12)
 WIDE = ("fp32-dense", *(f"amp-dense data.transform=comb_{'comma_' * 12} model.width={i}" for i in range(9)))
 
 
-def drawn(comparison, group=None):
+def drawn(comparison, group=None, parts=PARTS):
     group = group or comparison.groups[0]
-    return {one.name.rpartition("-")[2]: one for one in pictures(group, comparison, group_curves(group, comparison), styles(comparison))}
+    made = pictures(group, comparison, group_curves(group, comparison), styles(comparison), parts)
+    return {one.name.rpartition("-")[2]: one for one in made}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,12 @@ def study(tmp_path_factory):
     return comparison
 
 
-def test_all_pictures_of_a_full_study(study):
-    found = drawn(study)
+@pytest.fixture(scope="module")
+def found(study):
+    return drawn(study)
+
+
+def test_all_pictures_of_a_full_study(found):
     assert tuple(found) == PARTS
     assert [name for name, one in found.items() if one.reason] == []
     for one in found.values():
@@ -73,10 +78,9 @@ def test_a_setting_without_a_known_share_has_no_mark_in_the_picture_of_its_layer
     assert [list(line.get_xdata()) for line in kept.lines] == [[0.7], []]
 
 
-def test_the_same_data_gives_the_same_files(study):
-    first, second = drawn(study), drawn(study)
-    assert {name: (one.svg, one.png) for name, one in first.items()} == {name: (one.svg, one.png) for name, one in second.items()}
-    assert "<dc:date>" not in first["front"].svg
+def test_the_same_data_gives_the_same_files(study, found):
+    assert {name: (one.svg, one.png) for name, one in found.items()} == {name: (one.svg, one.png) for name, one in drawn(study).items()}
+    assert "<dc:date>" not in found["front"].svg
 
 
 def test_what_cannot_be_drawn_says_why(tmp_path):
@@ -133,8 +137,8 @@ def test_names_with_dollars_and_angles_are_taken_literally(tmp_path):
     assert "data.path=$a_b$<c>&d" in text.replace("\n", "")
 
 
-def test_an_inline_picture_follows_the_page(study):
-    one = drawn(study)["loss"]
+def test_an_inline_picture_follows_the_page(found):
+    one = found["loss"]
     svg = inline(one)
     root = ET.fromstring(svg)
     assert root.attrib["role"] == "img"
@@ -144,7 +148,7 @@ def test_an_inline_picture_follows_the_page(study):
         assert colour not in svg
     ids = re.findall(r' id="([^"]+)"', svg)
     assert len(ids) == len(set(ids))
-    others = re.findall(r'<(?:clipPath|path) id="([^"]+)"', inline(drawn(study)["seeds"]))
+    others = re.findall(r'<(?:clipPath|path) id="([^"]+)"', inline(found["seeds"]))
     assert not set(re.findall(r'<(?:clipPath|path) id="([^"]+)"', svg)) & set(others)
 
 
@@ -172,9 +176,10 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
         assert all(rows[setting].throughput is not None for setting in ("tf32-dense", "fp8-dense"))
         figure = front_figure(group, styles(comparison))
         assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
-        assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("settings on another device or with another batch size.")
+        front = drawn(made_comparison(tmp_path, group), parts=["front"])["front"]
+        assert front.caption.endswith("settings on another device or with another batch size.")
     group, _ = only(compared([*CONTROL, *AMP]))
-    assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("(Pareto front).")
+    assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith("(Pareto front).")
 
 
 def test_groups_never_share_a_file():
@@ -200,13 +205,13 @@ def test_pictures_say_what_they_leave_out(tmp_path):
         record = json.loads(path.read_text())
         record["sparsity"]["layers"] = [{"name": f"l{i}", "pruned": True, "density": 0.5, "kept_magnitude": 0.7} for i in range(100)]
         path.write_text(json.dumps(record))
-    found = drawn(comparison)
+    found = drawn(comparison, parts=["front", "loss", "layers"])
     assert found["loss"].caption.endswith("The control and the 7 settings next to it in the table.")
     assert found["layers"].caption == "One run of each pruned setting. The first 8 of 9."
     assert "the first 80 of 100 layers" in found["layers"].svg
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
     alone = replace(group, control=None)
-    assert drawn(comparison, alone)["loss"].caption.endswith("The first 8 settings of the table.")
+    assert drawn(comparison, alone, ["loss"])["loss"].caption.endswith("The first 8 settings of the table.")
 
 
 def test_panels_of_many_settings_are_apart(tmp_path):
