@@ -3,7 +3,7 @@
 Its key lacks:
 
 - the CPU's instructions. Code for a CPU with AVX-512 is reused on one with AVX2, where it leaves out half of the values (torch 2.11, 2.14).
-- autocast's format. After a run in BF16, a run in FP16 computes in BF16 (torch 2.11; fixed by
+- autocast's format. After a run in BF16, a run in FP16 computes in BF16 (torch 2.11 and 2.12; fixed by
   https://github.com/pytorch/pytorch/pull/181564).
 
 Neither gives an error.

@@ -158,4 +158,6 @@ def build_compiling(
     """The callback that decides in the first steps whether to compile the rest. After that, speed and memory are measured again."""
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
-    return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
+    return CompileIfItPays(
+        choice, acceleration, notebook, lambda: measures_beside_others() or measuring.exclusivity.verdict()[0] is False, after
+    )

@@ -22,14 +22,19 @@ TIMED = 10  # batches, after those in which kernels are chosen and the step is r
 class CompileIfItPays(Callback):
     """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not pay for one, none compiles.
 
-    choice: as it stands now. notebook: keeps what was measured, so that later runs of the same step decide alike; None: other work slowed
-    the steps down. after: called when the steps are compiled from now on, or no longer.
+    choice: as it stands now. notebook: keeps what was measured, so that later runs of the same step decide alike. shared: whether other
+    work slows the steps down, which are then not kept. after: called when the steps are compiled from now on, or no longer.
     """
 
     def __init__(
-        self, choice: Choice, acceleration: Acceleration, notebook: Notebook | None, after: Sequence[Callable[[pl.Trainer], None]]
+        self,
+        choice: Choice,
+        acceleration: Acceleration,
+        notebook: Notebook | None,
+        shared: Callable[[], bool],
+        after: Sequence[Callable[[pl.Trainer], None]],
     ):
-        self.choice, self.acceleration, self.notebook, self.after = choice, acceleration, notebook, after
+        self.choice, self.acceleration, self.notebook, self.shared, self.after = choice, acceleration, notebook, shared, after
         self._figures = choice.undecided
         self._marks: list[tuple[Any, Any, int]] | None = []  # begin, end and number of each batch; None: nothing is left to decide
 
@@ -100,5 +105,6 @@ class CompileIfItPays(Callback):
     def _done(self, trainer: pl.Trainer, compiled_ms: float | None = None, compile_s: float | None = None) -> None:
         """compiled_ms: of a compiled step and the gap behind it."""
         self._marks = None
-        if self.notebook is not None and trainer.local_rank == 0 and self.acceleration.compiled.given_up is None:
+        given_up = self.acceleration.compiled.given_up is not None
+        if self.notebook is not None and trainer.local_rank == 0 and not given_up and not self.shared():
             self.notebook.write(self._figures, compiled_ms, compile_s)

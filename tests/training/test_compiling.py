@@ -53,12 +53,12 @@ def train(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiling, "say", lambda line: None)
 
-    def train(model, batches, *, epoch=200, validation_s=0.0, between_s=0.0, accumulated=1, done=0):
+    def train(model, batches, *, epoch=200, validation_s=0.0, between_s=0.0, accumulated=1, done=0, shared=False):
         convolutions, plain_ms, compiled_ms, compile_s = model
         clock, steps, notebook = Clock(), Steps(plain_ms / 1e3, compiled_ms / 1e3, compile_s), Notebook("this step")
         monkeypatch.setattr(compiling, "Clock", lambda device: clock)
         choice = Choice(True, "off", False, undecided=typical(convolutions, "bf16"), why={"compile": ""})
-        callback = CompileIfItPays(choice, steps, notebook, [])
+        callback = CompileIfItPays(choice, steps, notebook, lambda: shared, [])
         trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=None), local_rank=0, num_training_batches=epoch)
         trainer.accumulate_grad_batches, trainer.max_epochs, trainer.max_steps = accumulated, batches // epoch, -1
         callback.on_fit_start(trainer, None)
@@ -114,3 +114,9 @@ def test_later_runs_decide_by_steps_with_their_gaps(train):
     assert known.step_ms == pytest.approx(63.8)
     assert known.saves * known.step_ms == pytest.approx(53.8 - 37.3)
     assert pays(known, 400)[0]
+
+
+def test_steps_beside_other_work_are_not_kept_for_later_runs(train):
+    for batches in (200, 6_000):
+        *_, known = train(RESNET50, batches, shared=True)
+        assert known == typical(True, "bf16")
