@@ -225,7 +225,7 @@ def test_a_tokenizer_that_is_not_there(config, rows, tmp_path, monkeypatch):
         ("text,label\nx,1\n ,2\n", r"line 3: the text is empty"),
         ("text,label\nx,1\ny, and z,2\n", r"line 3: 3 columns where the header has 2 \(text, label\): correct that line"),
         ("text,label\nx\n", r"line 2: 1 column where the header has 2"),
-        ('text,label\n"two\nlines",1\nx\n', r"line 4: 1 columns"),
+        ('text,label\n"two\nlines",1\nx\n', r"line 4: 1 column "),
         ('text,label\n"open,1\n', r"line 2: unexpected end of data: correct that line"),
         ("text,label\n" + "x,1\n" * 20, r"has one class only \(1\): two or more are needed"),
     ],

@@ -270,21 +270,22 @@ def test_a_record_that_is_being_written_is_finished(tmp_path):
     assert json.loads(record.read_text())["error"] == "ValueError: another process is gone"
 
 
-def test_handlers_are_afterwards_as_before(recorder, monkeypatch):
+def test_handlers_are_afterwards_as_before(recorder):
     def mine(*_):
         raise InterruptedError
 
-    with recorder():
-        pass
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    signal.signal(signal.SIGTERM, mine)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run in this process may have left its own
     try:
+        with recorder():
+            pass
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        signal.signal(signal.SIGTERM, mine)
         with pytest.raises(InterruptedError), recorder() as run:  # noqa: PT012
             train(run, nn.Linear(16, 8))
             signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is mine
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_ctrl_c_waits_until_tensorboards_thread_has_the_event(recorder, monkeypatch):
