@@ -82,7 +82,6 @@ def test_the_commits_of_the_speeds_of_cifar10():
     assert [len(commits[task]) for task in TASKS] == [3, 1, 1, 1]
     assert not any("host" in row for row in found)
     readme, card = (" ".join(text(path).split()) for path in (README, EXPERIMENTS / "precision_grid" / "README.md"))
-    assert "over runs of three commits of mpx on H200s, hosts unrecorded" in readme
     assert "Its speeds are of three commits, hosts unrecorded" in readme
     fp16, fp32 = (
         {row["seed"]: float(row["train_samples_per_s"]) for row in found if row["git"].startswith("bd3841d") and row["precision"] == name}
