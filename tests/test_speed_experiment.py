@@ -252,6 +252,22 @@ def test_the_kernels_behind_the_rest_in_bf16():
     assert f"backward pass reads it ({last:.0f} µs more)" in words
 
 
+def test_kernels_are_counted_in_a_window_before_the_end():
+    """A step of 10 ms has two kernels of one name and a copy; before and after the steps comes other work."""
+    kernels = script("speed/kernels.py")
+    events = [{"cat": "kernel", "name": "compile", "ts": float(ts), "dur": 10.0} for ts in range(0, 100_000, 1000)]
+    for step in range(100):
+        start = 200_000.0 + 10_000 * step
+        events += [{"cat": "kernel", "name": "matmul", "ts": start + offset, "dur": 4000.0} for offset in (0, 4500)]
+        events += [{"cat": "gpu_memcpy", "name": "copy", "ts": start + 9000, "dur": 500.0}]
+        events += [{"cat": "cpu_op", "name": "aten::mm", "ts": start, "dur": 9000.0}]
+    events += [{"cat": "kernel", "name": "evaluation", "ts": 1_200_000.0 + 1000 * batch, "dur": 900.0} for batch in range(200)]
+    assert list(kernels.kernels(events, step_us=10_000)) == [
+        {"kernel": "matmul", "us_per_step": 8000.0, "calls_per_step": 2.0},
+        {"kernel": "copy", "us_per_step": 500.0, "calls_per_step": 1.0},
+    ]
+
+
 def test_made_up_images_have_the_sizes_of_fashion_mnist(tmp_path):
     from types import SimpleNamespace
 

@@ -6,22 +6,20 @@ Writes kernels.csv into $OUT, or here: microseconds and calls of each kernel in 
 forward and backward pass of nn.LSTM, as kernel `all`.
 """
 
-import json
 import os
 import sys
 import tempfile
-import time
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # behind this folder, whose card.py is another
 from collecting import Arguments, table  # noqa: E402
+
+from mpx.measure.trace import ON_DEVICE, busy, read_trace  # noqa: E402
 
 CASES = (("lstm", "amp_bf16"), ("lstm", "amp"), ("bert_small", "amp_bf16"), ("bert_small", "amp"))
 COLUMNS = ("model", "precision", "contender", "kernel", "us_per_step", "calls_per_step")
@@ -30,34 +28,36 @@ LEAST_US, NAME = 0.5, 120  # a row is at least so many microseconds of a step, a
 LSTM = (256, 128, 512)  # samples, tokens, features
 
 
-def of_a_step(contender: Any, samples_per_s: float) -> Iterator[dict[str, Any]]:
-    """A row per kernel: of the busiest window of STEPS steps near the end of a run."""
+def of_a_step(contender: Any) -> Iterator[dict[str, Any]]:
+    """A row per kernel."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         samples_per_s = contender.samples_per_s()
     with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "trace.json")
+        trace = Path(folder, "trace.json.gz")
         profiler.export_chrome_trace(str(trace))
-        events = json.loads(trace.read_text())["traceEvents"]
-    ran = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    step_us = 1e6 * contender.setup.batch / samples_per_s
-    last = max(event["ts"] for event in ran) - 0.25e6  # mpx evaluates at the end
-    windows = [(end - STEPS * step_us, end) for end in (last - 5 * shift * step_us for shift in range(40))]
-    begin, end = max(windows, key=lambda window: sum(event["dur"] for event in ran if window[0] <= event["ts"] < window[1]))
-    found = defaultdict(list)
-    for event in ran:
-        if begin <= event["ts"] < end:
-            found[event["name"][:NAME]].append(event["dur"])
-    for name, durations in sorted(found.items(), key=lambda item: -sum(item[1])):
-        if sum(durations) >= LEAST_US * STEPS:
-            yield {"kernel": name, "us_per_step": sum(durations) / STEPS, "calls_per_step": len(durations) / STEPS}
+        yield from kernels(read_trace(trace), step_us=1e6 * contender.setup.batch / samples_per_s)
+
+
+def kernels(events: list[dict[str, Any]], step_us: float) -> Iterator[dict[str, Any]]:
+    """Of the busiest window of STEPS steps near the end of a run, whose last quarter of a second is left out: mpx evaluates there."""
+    ran = [event | {"name": event["name"][:NAME]} for event in events if event.get("cat") in ON_DEVICE]
+    last = max(event["ts"] for event in ran) - 0.25e6
+    ends = (last - 5 * shift * step_us for shift in range(40))
+    windows = ([event for event in ran if end - STEPS * step_us <= event["ts"] < end] for end in ends)
+    window = max(windows, key=lambda window: sum(event["dur"] for event in window))
+    for name, (calls, ms) in busy(window).kernels.items():
+        if 1e3 * ms >= LEAST_US * STEPS:
+            yield {"kernel": name, "us_per_step": 1e3 * ms / STEPS, "calls_per_step": calls / STEPS}
 
 
 def of_an_lstm(fmt: str, way: str) -> float:
     """Milliseconds of a recorded forward and backward pass. way: `as trained` from FP32 weights, or `cast` before, weights in `fmt`."""
     import torch
 
+    from mpx.bench.kernels.work import Work, graphed
+    from mpx.measure.timing import median_time
     from mpx.precision.rnn import BFloat16RNN
 
     dtype, (batch, tokens, features) = getattr(torch, fmt), LSTM
@@ -74,26 +74,8 @@ def of_an_lstm(fmt: str, way: str) -> float:
             y = model(x)[0]
         y.backward(gradient)
 
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        for _ in range(6):
-            step()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
-    return median(timed(graph.replay, 20) for _ in range(7))
-
-
-def timed(call: Callable[[], None], times: int) -> float:
-    """Milliseconds of a call."""
-    import torch
-
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - start) / times
+    recorded = graphed(Work(step, error=lambda _: 0.0))
+    return 1e3 * median_time(recorded.call, torch.device("cuda"), budget_s=1).seconds / recorded.repeats
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -112,7 +94,7 @@ def rows() -> Iterator[dict[str, Any]]:
         here = setup(model, precision, tiny=False)
         for name, contender in (("hand", Loop(here, "hand")), ("mpx", Mpx(here, "auto"))):
             contender.samples_per_s()  # compiles
-            for row in of_a_step(contender, contender.samples_per_s()):
+            for row in of_a_step(contender):
                 yield {"model": model, "precision": precision, "contender": name} | row
 
 
