@@ -1,18 +1,12 @@
 """mpx.Recorder around plain loops: the measured speed against a known truth, every way to end, and records that compare judges."""
 
 import contextlib
-import json
-import os
-import signal
-import threading
-import time
-from queue import Queue
 
 import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from processes import forks, wait_for
+from recorded_loops import SETTING, result, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -23,36 +17,8 @@ from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
 from mpx.runs.curves import rows
 from mpx.runs.folder import LOCK
-from mpx.runs.own import OwnRun
 
-SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
 STEP_S, WAIT_S = 0.02, 0.01
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    """recorder(precision="amp") -> a Recorder of the study `mine`; capital letters are its other arguments."""
-
-    def make(*, arguments=None, **setting):
-        given = {"study": "mine", "output_dir": tmp_path, "warmup_steps": 2} | (arguments or {})
-        return mpx.Recorder(setting=SETTING | setting, **given)
-
-    return make
-
-
-def result(recorder):
-    return json.loads((recorder.folder / "result.json").read_text())
-
-
-def train(recorder, model, steps=3, *, autocast=None, optimizer=None):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(steps):
-        with recorder.step(4), torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
-            loss = model(torch.ones(4, 16)).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            recorder.log({"train/loss": loss})
 
 
 def test_speed_leaves_out_warmup_evaluation_and_pauses(recorder, clock):
@@ -227,84 +193,6 @@ def test_how_the_block_ends(recorder, error, status):
     assert record["error"] == {"failed": "ValueError: bad thing", "diverged": "Diverged: NaN"}.get(status, record["error"])
     assert record["memory"]["peak_rss_gib"] > 0
     assert len(rows(run.folder / "curves.csv")) == 3
-
-
-def _trains_until_told(folder):
-    """A fork of it ends as it would without a Recorder."""
-    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
-        if (child := os.fork()) == 0:
-            time.sleep(100)
-            os._exit(0)
-        train(run, nn.Linear(16, 8))
-        os.kill(child, signal.SIGTERM)
-        (folder / "child").write_text(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
-        train(run, nn.Linear(16, 8), 10**9)
-
-
-def test_a_process_that_is_told_to_go_leaves_its_record(tmp_path):
-    process = forks.Process(target=_trains_until_told, args=(tmp_path,))
-    process.start()
-    wait_for((tmp_path / "child").exists)
-    process.terminate()
-    process.join(60)
-    assert process.exitcode == 143
-    (record,) = tmp_path.glob("mine/*/seed0/result.json")
-    assert json.loads(record.read_text())["status"] == "interrupted"
-    assert (tmp_path / "child").read_text() == str(-signal.SIGTERM)
-
-
-def _fails_and_is_told(folder):
-    write = OwnRun.write
-    OwnRun.write = lambda *given: (signal.raise_signal(signal.SIGTERM), write(*given))
-    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
-        train(run, nn.Linear(16, 8))
-        raise ValueError("another process is gone")
-
-
-def test_a_record_that_is_being_written_is_finished(tmp_path):
-    process = forks.Process(target=_fails_and_is_told, args=(tmp_path,))
-    process.start()
-    process.join(60)
-    assert process.exitcode == 143
-    (record,) = tmp_path.glob("mine/*/seed0/result.json")
-    assert json.loads(record.read_text())["error"] == "ValueError: another process is gone"
-
-
-def test_handlers_are_afterwards_as_before(recorder):
-    def mine(*_):
-        raise InterruptedError
-
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run in this process may have left its own
-    try:
-        with recorder():
-            pass
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        signal.signal(signal.SIGTERM, mine)
-        with pytest.raises(InterruptedError), recorder() as run:  # noqa: PT012
-            train(run, nn.Linear(16, 8))
-            signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is mine
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_ctrl_c_waits_until_tensorboards_thread_has_the_event(recorder, monkeypatch):
-    """KeyboardInterrupt amid a call of its queue would end the thread with a traceback, and with it the run as failed."""
-    put, died = Queue._put, []
-
-    def interrupted(queue, item):
-        put(queue, item)
-        if isinstance(item, bytes) and b"val/loss" in item:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Queue, "_put", interrupted)
-    monkeypatch.setattr(threading, "excepthook", died.append)
-    with pytest.raises(KeyboardInterrupt), recorder() as run:  # noqa: PT012
-        train(run, nn.Linear(16, 8))
-        run.metrics({"val/loss": 0.5})
-    assert died == []
-    assert result(run)["status"] == "interrupted"
-    assert rows(run.folder / "curves.csv")[-1] == "val/loss,3,0.5"
 
 
 def test_an_error_within_a_step(recorder):

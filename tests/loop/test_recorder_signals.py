@@ -1,0 +1,95 @@
+"""What Ctrl-C and SIGTERM do to a loop in an mpx.Recorder."""
+
+import json
+import os
+import signal
+import threading
+import time
+from queue import Queue
+
+import pytest
+from processes import forks, wait_for
+from recorded_loops import SETTING, result, train
+from torch import nn
+
+import mpx
+from mpx.runs.curves import rows
+from mpx.runs.own import OwnRun
+
+
+def _trains_until_told(folder):
+    """A fork of it ends as it would without a Recorder."""
+    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
+        if (child := os.fork()) == 0:
+            time.sleep(100)
+            os._exit(0)
+        train(run, nn.Linear(16, 8))
+        os.kill(child, signal.SIGTERM)
+        (folder / "child").write_text(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+        train(run, nn.Linear(16, 8), 10**9)
+
+
+def test_a_process_that_is_told_to_go_leaves_its_record(tmp_path):
+    process = forks.Process(target=_trains_until_told, args=(tmp_path,))
+    process.start()
+    wait_for((tmp_path / "child").exists)
+    process.terminate()
+    process.join(60)
+    assert process.exitcode == 143
+    (record,) = tmp_path.glob("mine/*/seed0/result.json")
+    assert json.loads(record.read_text())["status"] == "interrupted"
+    assert (tmp_path / "child").read_text() == str(-signal.SIGTERM)
+
+
+def _fails_and_is_told(folder):
+    write = OwnRun.write
+    OwnRun.write = lambda *given: (signal.raise_signal(signal.SIGTERM), write(*given))
+    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
+        train(run, nn.Linear(16, 8))
+        raise ValueError("another process is gone")
+
+
+def test_a_record_that_is_being_written_is_finished(tmp_path):
+    process = forks.Process(target=_fails_and_is_told, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 143
+    (record,) = tmp_path.glob("mine/*/seed0/result.json")
+    assert json.loads(record.read_text())["error"] == "ValueError: another process is gone"
+
+
+def test_handlers_are_afterwards_as_before(recorder):
+    def mine(*_):
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run in this process may have left its own
+    try:
+        with recorder():
+            pass
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        signal.signal(signal.SIGTERM, mine)
+        with pytest.raises(InterruptedError), recorder() as run:  # noqa: PT012
+            train(run, nn.Linear(16, 8))
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_waits_until_tensorboards_thread_has_the_event(recorder, monkeypatch):
+    """KeyboardInterrupt amid a call of its queue would end the thread with a traceback, and with it the run as failed."""
+    put, died = Queue._put, []
+
+    def interrupted(queue, item):
+        put(queue, item)
+        if isinstance(item, bytes) and b"val/loss" in item:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Queue, "_put", interrupted)
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    with pytest.raises(KeyboardInterrupt), recorder() as run:  # noqa: PT012
+        train(run, nn.Linear(16, 8))
+        run.metrics({"val/loss": 0.5})
+    assert died == []
+    assert result(run)["status"] == "interrupted"
+    assert rows(run.folder / "curves.csv")[-1] == "val/loss,3,0.5"
