@@ -250,6 +250,11 @@ def test_the_kernels_behind_the_rest_in_bf16():
     assert f"of which {more('layer_norm'):.0f} µs are in layer norms and {products:.0f} µs in matrix products" in words
     last = more("triton_per_fused__to_copy_native_dropout_backward_native_layer_norm_backward")
     assert f"backward pass reads it ({last:.0f} µs more)" in words
+    mine, theirs = (us["bert_small", "amp_bf16", name] for name in ("mpx", "hand"))
+    own = [took for kernel, took in mine.items() if "nvjet" in kernel and kernel not in theirs]
+    assert f"takes two products ({sum(own):.0f} µs)" in words and len(own) == 2
+    half = {name: sum(us["bert_small", "amp", name].values()) for name in ("mpx", "hand")}
+    assert f"In FP16 mpx's kernels take {half['mpx'] - half['hand']:.0f} µs more of {half['hand']:,.0f} µs" in words
 
 
 def test_kernels_are_counted_in_a_window_before_the_end():
