@@ -1,7 +1,7 @@
 """Notes on a group: the caveats that a reader must know to interpret its figures."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpx.compare import defaults, speed
 from mpx.compare.comparison import METRICS, POPULATION, Group, Metric, Row, Verdict
@@ -32,10 +32,10 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
         found.append(f"{metric.words} is above 1, so no fraction: the margin of {margin:g} is in its own unit; {percent}")
     found += [members.note] if members.note else []
     found += _about_control(group.rows[0], metric) if group.control else []
-    found += [note for row in group.rows for note in _about_row(row, group, metric)]
-    found += [f"{row.setting}: {NARROW}" for row in group.rows if _narrow(row, group.rows[0], metric, margin)]
+    found += _of_settings(group, lambda row: _about_row(row, group, metric))
+    found += _of_settings(group, lambda row: [NARROW] if _narrow(row, group.rows[0], metric, margin) else [])
     wide = margin_for == POPULATION or any(row.decision and row.decision.has_population for row in group.rows)
-    found += [note for row in group.rows for note in notes_on(row, wanted=wide)]
+    found += _of_settings(group, lambda row: notes_on(row, wanted=wide))
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
@@ -50,6 +50,15 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")
     return found
+
+
+def _of_settings(group: Group, texts: Callable[[Row], list[str]]) -> list[str]:
+    """The notes on each row, one line for all rows with the same."""
+    found: dict[str, list[Row]] = {}
+    for row in group.rows:
+        for text in texts(row):
+            found.setdefault(text, []).append(row)
+    return [f"{_who(rows, group)}: {text}" for text, rows in found.items()]
 
 
 def _who(rows: Sequence[Row], group: Group) -> str:
@@ -77,19 +86,19 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     completed = [run for run in row.runs if run.status == "completed"]
     if len(values(completed, metric)) < len(completed):
         missing = len(completed) - len(values(completed, metric))
-        found.append(f"{row.setting}: {metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
+        found.append(f"{metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
     if row.decision and row.metric and (shared := seeds_of_both(row, group.rows[0], metric)):
-        found.append(f"{row.setting}: {metric.words} compared over the {how_many(shared, 'seed')} that it shares with the control")
+        found.append(f"{metric.words} compared over the {how_many(shared, 'seed')} shared with the control")
     if len(ways := Counter(run.compiled or "not compiled" for run in completed)) > 1:
         each = ", ".join(f"{number} {way}" for way, number in ways.items())
         more = "so their speed and rounding differ; set trainer.compile to have all alike"
-        found.append(f"{row.setting}: not all seeds compiled alike ({each}), {more}")
+        found.append(f"not all seeds compiled alike ({each}), {more}")
     place = speed.own_place(speed.place_in(group), completed)
     if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
-        found.append(f"{row.setting}: speed of {len(counted)} of {len(completed)} completed runs, without {others}")
+        found.append(f"speed of {len(counted)} of {len(completed)} completed runs, without {others}")
     if row.throughput and (again := sum(run.resumed for run in completed)):
-        found.append(f"{row.setting}: time to train compared without {again} of {len(completed)} runs, which resumed, maybe elsewhere")
+        found.append(f"time to train compared without {again} of {len(completed)} runs, which resumed, maybe elsewhere")
     return found
 
 
@@ -108,9 +117,11 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
         for key, (mine, theirs) in given.items()
         if mine != theirs
     ]
-    for row in group.rows[1:]:
-        more = sum(run.seed >= row.decision.look.seeds for run in row.runs) if row.decision else 0
-        by_hand = any(run.seed >= plan.max_seeds for run in row.runs)
-        reason = f"the plan ends at {plan.max_seeds}, and seeds added after it do not count" if by_hand else "they wait for the next look"
-        found += [f"{row.setting}: {more} of {len(row.runs)} seeds have no part in the decision: {reason}"] if more else []
-    return found
+    return found + _of_settings(group, lambda row: _undecided_seeds(row, plan))
+
+
+def _undecided_seeds(row: Row, plan: Plan) -> list[str]:
+    more = sum(run.seed >= row.decision.look.seeds for run in row.runs) if row.decision else 0
+    by_hand = any(run.seed >= plan.max_seeds for run in row.runs)
+    reason = f"the plan ends at {plan.max_seeds}, and seeds added after it do not count" if by_hand else "they wait for the next look"
+    return [f"{more} of {len(row.runs)} seeds have no part in the decision: {reason}"] if more else []

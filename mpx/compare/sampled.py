@@ -95,7 +95,7 @@ def notes_on(row: Row, *, wanted: bool) -> list[str]:
         return []
     reason = decision.population.reason
     if decision.method in (Method.EXACT, Method.EQUAL):
-        shown = "it has no interval" if decision.low is None else "its interval is one test sample to each side, at no stated confidence"
+        shown = "there is no interval" if decision.low is None else "the interval is one test sample to each side, at no stated confidence"
         more = f"; single samples do not say it either, since {reason}" if reason else ""
-        return [f"{row.setting}: the seeds tie and do not say how the difference scatters, so {shown}{more}"]
-    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and (wanted or reason == OTHER_SAMPLES) else []
+        return [f"the seeds tie and do not say how the difference scatters, so {shown}{more}"]
+    return [f"no interval for the population, since {reason}"] if reason and (wanted or reason == OTHER_SAMPLES) else []

@@ -15,7 +15,7 @@ from mpx.compare.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE
 
 TIED = (
-    "amp-dense: the seeds tie and do not say how the difference scatters, so its interval is one test sample to each side, at no stated "
+    "amp-dense: the seeds tie and do not say how the difference scatters, so the interval is one test sample to each side, at no stated "
     "confidence; single samples do not say it either, since some of its runs have no predictions.json"
 )
 
@@ -43,7 +43,13 @@ def test_few_and_noisy_seeds_are_not_enough_and_say_how_many_are():
     assert decision.verdict == Verdict.UNDECIDED
     assert decision.more_seeds > 1
     assert f"amp-dense: not enough seeds to tell, about {decision.more_seeds} more would" in group.train_verdict
-    assert "amp-dense: test accuracy compared over the 2 seeds that it shares with the control" in group.notes
+    assert "amp-dense: test accuracy compared over the 2 seeds shared with the control" in group.notes
+
+
+def test_settings_with_the_same_note_share_a_line():
+    few = [run for name in ("amp-dense", "amp-2of4") for run in seeds(name, [0.94, 0.97], [3000, 3000])]
+    group, _ = only(compared([*CONTROL, *few]))
+    assert group.notes == ("amp-2of4, amp-dense: test accuracy compared over the 2 seeds shared with the control",)
 
 
 def test_one_seed_each():
@@ -452,7 +458,7 @@ def test_over_which_seeds_is_said_whatever_the_test_was():
     values = [0.950, 0.951, 0.952, 0.953, 0.954]
     group, rows = only(compared([*seeds("fp32-dense", values[:4]), *seeds("amp-dense", values)]))
     assert rows["amp-dense"].decision.method == Method.EXACT
-    assert group.notes == ("amp-dense: test accuracy compared over the 4 seeds that it shares with the control", TIED)
+    assert group.notes == ("amp-dense: test accuracy compared over the 4 seeds shared with the control", TIED)
 
 
 def test_other_defaults_are_noted():

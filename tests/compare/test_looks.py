@@ -118,9 +118,9 @@ def test_seeds_that_diverged_before_the_look_count():
 
 def test_how_many_seeds_are_shared_counts_those_of_the_look():
     seven = planned("amp-dense", [*WIDE, 0.001, 0.002, 0.003])
-    assert not any("that it shares" in note for note in only(study(*seven))[0].notes)
+    assert not any("shared with the control" in note for note in only(study(*seven))[0].notes)
     gone = [replace(seven[0], metrics={}), *seven[1:]]
-    assert "amp-dense: test accuracy compared over the 3 seeds that it shares with the control" in only(study(*gone))[0].notes
+    assert "amp-dense: test accuracy compared over the 3 seeds shared with the control" in only(study(*gone))[0].notes
 
 
 def test_a_comparison_that_is_not_the_planned_one_says_so():

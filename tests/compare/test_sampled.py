@@ -146,11 +146,11 @@ def test_seeds_that_tie_get_an_interval_from_the_samples_that_turn(count):
 def test_seeds_that_tie_in_every_sample_have_none_and_a_note_says_so():
     group, found = amp(tied(3, turning=False))
     assert (found.method, found.low) == (Method.EQUAL, None)
-    assert "amp-dense: the seeds tie and do not say how the difference scatters, so it has no interval" in group.notes
+    assert "amp-dense: the seeds tie and do not say how the difference scatters, so there is no interval" in group.notes
     assert found.population.low < -0.001 < found.population.high
     group, found = amp(tied(5, turning=False))
     assert (found.method, found.high - found.low) == (Method.EXACT, pytest.approx(0.002))
-    assert group.notes[0].endswith("so its interval is one test sample to each side, at no stated confidence")
+    assert group.notes[0].endswith("so the interval is one test sample to each side, at no stated confidence")
 
 
 def test_of_a_small_test_set_one_sample_is_more_than_the_margin():
