@@ -26,6 +26,8 @@ TASKS = {
     ("bert_small", "sst2"): "BERT-small, SST-2", ("lstm", "sst2"): "LSTM, SST-2",
 }  # fmt: skip
 MARGIN = 0.005  # of the grid
+GRID = "[grid](experiments/grid)"
+FIRST_GRIDS = "[formats](experiments/precision_grid), [sparsity](experiments/sparsity_grid)"
 FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
 
@@ -36,17 +38,24 @@ def main() -> None:
 
 
 def measured() -> str:
-    """The part between the marks."""
+    """The part between the marks. Of a model and data set that the grid has decided, it has the grid's figures."""
     formats, sparsity = groups("precision_grid"), groups("sparsity_grid", control="amp-dense")
+    grid = {task: group for task, group in groups("grid", margin=MARGIN).items() if decided(group)}
+    in_fp16 = groups("grid", margin=MARGIN, control="amp-dense")
+    formats, sparsity = formats | grid, sparsity | {task: in_fp16[task] for task in grid}
     cells: dict[str, Callable[[tuple[str, str]], str]] = {
+        "study; GPU; seeds; margin in points": lambda task: "; ".join(
+            [GRID, *setup(formats[task]), f"{100 * MARGIN:g}"] if task in grid else [FIRST_GRIDS, *setup(formats[task]), "1"]
+        ),
         "test accuracy in FP32": lambda task: f"{100 * formats[task].rows[0].metric.mean:.1f} %",
-        "fastest format at no loss: by throughput; by time to train": lambda task: "; ".join(
+        "settings at no loss to dense FP32; also for the population": lambda task: "; ".join(safe(formats[task])),
+        "fastest of these: by throughput; by time to train": lambda task: "; ".join(
             named(find(formats[task])) for find in (fastest, first)
         ),
         "throughput of the first, in units of mpx's FP32": lambda task: f"{fastest(formats[task]).speedup.ratio:.2f}",
         "its time to train, FP32's ÷ its own": lambda task: f"{sooner(formats[task]):.2f}",
-        "points that 2:4 and its second rise of the learning rate change, FP16": lambda task: points(
-            next(row for row in sparsity[task].rows if row.runs[0].sparsity == "2of4")
+        "points that 2:4 changes, FP16 (for the ResNets, with its second rise of the learning rate)": lambda task: points(
+            next(row for row in sparsity[task].rows if row.setting == "amp-2of4")
         ),
     }
     table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
@@ -72,7 +81,21 @@ def first(group: Group) -> Row:
 
 
 def named(row: Row) -> str:
-    return FORMATS[row.runs[0].precision]
+    run = row.runs[0]
+    return FORMATS[run.precision] + ("" if run.sparsity == "dense" else ", 2:4")
+
+
+def setup(group: Group) -> tuple[str, str]:
+    """GPU and number of seeds."""
+    seeds = " or ".join(str(count) for count in sorted({len(row.runs) for row in group.rows[1:]}))
+    return group.rows[0].runs[0].device.split()[1], seeds
+
+
+def safe(group: Group) -> Iterator[str]:
+    others = group.rows[1:]
+    yield f"{sum(row.decision.verdict is Verdict.NO_LOSS for row in others)} of {len(others)}"
+    intervals = [row.decision.population for row in others if row.decision.has_population]
+    yield f"{sum(interval.low > -MARGIN for interval in intervals)}" if intervals else "not known"
 
 
 def sooner(group: Group) -> float:
@@ -104,29 +127,10 @@ def sentences() -> Iterator[str]:
     words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(two_gpus(scaling)))} times as fast as one"
     words += f" (one round; {before} in earlier ones)"
     yield f"- Two {words}, and {beside} times as fast as such a loop on two ([scaling](experiments/scaling))."
-    yield of_the_grid([group for group in groups("grid", margin=MARGIN).values() if decided(group)])
 
 
 def decided(group: Group) -> bool:
     return fastest_to_train(group, 0.95).outcome is Outcome.SETTING
-
-
-def of_the_grid(found: list[Group]) -> str:
-    """What the grid has decided. found: each model and data set of which it has a fastest setting at no loss."""
-    seeds = " or ".join(str(count) for count in sorted({len(row.runs) for group in found for row in group.rows[1:]}))
-    device = " + ".join(dict.fromkeys(fastest(group).runs[0].device for group in found))
-    how = f"{device}, {seeds} seeds, margin {100 * MARGIN:g} points, looks planned in advance"
-    return f"- The [grid](experiments/grid) ({how}) compares formats, dense or 2:4, with dense FP32. {' '.join(map(answer, found))}"
-
-
-def answer(group: Group) -> str:
-    best, others = fastest(group), group.rows[1:]
-    safe = sum(row.decision.verdict is Verdict.NO_LOSS for row in others)
-    wider = sum(row.decision.has_population and row.decision.population.low > -MARGIN for row in others)
-    return (
-        f"{TASKS[group.model, group.data]}: {safe} of {len(others)} settings are at no loss on this test set, {wider} also for the "
-        f"population of its texts; {named(best)}, {best.runs[0].sparsity}, is fastest, {best.speedup.ratio:.2f} times FP32's speed."
-    )
 
 
 def span(ratios: list[float]) -> str:
