@@ -5,15 +5,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpx.loop.steps import Steps
 from mpx.measure.batches import SHARED, UNLIKE
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.flops import model_flops
-from mpx.measure.windows import Windows
-from mpx.precision.audit import Audit
-from mpx.precision.modes import MODES, Mode
+from mpx.precision.modes import MODES
 from mpx.precision.numerics import TAGS
-from mpx.precision.switches import multiplied_now
 from mpx.sparsity.coverage import DENSE, weighted
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM, Pattern
@@ -24,35 +21,30 @@ UNSEEN = "mpx.Recorder sees a loop from outside"
 NO_MODEL = "mpx.Recorder was given no model"
 
 
-def audit(device: torch.device) -> Audit:
-    """Records the products of one step on `device`. FP32 operands multiply as PyTorch's switches now say."""
-    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=model_flops)
-
-
 def speed(
-    windows: Windows, seen: Audit, total: int, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool,
-    each: list[int], unknown: str | None,
-) -> dict[str, Any]:  # fmt: skip
-    """seen: the observed step. total: its FLOPs, also of products that no precision mode concerns. samples: of that step; 0 if none was
-    observed. alike: it stands for the others. each, unknown: what `mpx.loop.ranks.Ranks.samples` returns."""
+    steps: Steps, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, each: list[int], unknown: str | None
+) -> dict[str, Any]:
+    """each, unknown: what `mpx.loop.ranks.Ranks.samples` returns."""
     shared = 0 in each[1:]
-    found = windows.record(total / samples if samples and alike and not shared else None, sum(each[1:]))
+    flops = steps.flops.total / steps.observed if steps.observed and steps.alike and not shared else None
+    found = steps.windows.record(flops, sum(each[1:]))
     exclusive, reason = exclusivity.verdict()
     found |= {"exclusive": exclusive, "exclusive_reason": reason}
     if unknown is not None and found["train_samples_per_s"] is not None:
         names = ("train_samples_per_s", "model_tflops_per_s", "mfu")
         return found | dict.fromkeys(names) | dict.fromkeys((f"{name}_reason" for name in names), unknown)
-    if not samples:
+    if not steps.observed:
         return found | {"mfu": None, "mfu_reason": "no step was observed (observe=)"}
-    if not alike or shared:
+    if not steps.alike or shared:
         reason = SHARED if shared else UNLIKE
         return found | {"model_tflops_per_s_reason": reason, "mfu": None, "mfu_reason": reason}
-    return found | mfu(found["model_tflops_per_s"], seen.flops_by_format(), exclusivity.device, output_dir, count=devices)
+    return found | mfu(found["model_tflops_per_s"], steps.audit.flops_by_format(), exclusivity.device, output_dir, count=devices)
 
 
-def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: float | None) -> dict[str, Any]:
-    """name: as the setting says. seen: the observed step. scaler: a torch.amp.GradScaler, or None."""
-    mode, kept = MODES.get(name), seen.record()
+def precision(name: str, steps: Steps, scaler: Any, first_scale: float | None) -> dict[str, Any]:
+    """name: as the setting says. scaler: a torch.amp.GradScaler, or None."""
+    mode, seen = MODES.get(name), steps.audit
+    kept = seen.record()
     kept["as_promised"] = {} if mode is None else seen.shares(mode)
     found = {"mode": name, "emulated": False, "formats": None if mode is None else mode.formats}
     found |= {"formats_reason": f"{name} is not a precision mode of mpx"} if mode is None else {}
@@ -61,7 +53,7 @@ def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: floa
     if scaled:
         found["loss_scale"] = {"initial": first_scale, "final": scaler.get_scale(), "min": None, "max": None, "dynamic": True}
         found["loss_scale"]["reason"] = UNSEEN
-    found |= {"optimizer_steps": None if scaled else steps, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
+    found |= {"optimizer_steps": None if scaled else steps.number, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
     found |= {"optimizer_steps_reason": UNSEEN} if scaled else {}
     return found | dict.fromkeys(TAGS) | {"gradient_samples": 0, "reason": UNSEEN}
 

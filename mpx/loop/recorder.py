@@ -16,11 +16,10 @@ from mpx.errors import Diverged, UserError
 from mpx.loop import facts
 from mpx.loop.ranks import WAIT_S, Ranks
 from mpx.loop.scalars import Scalars, Value, number
+from mpx.loop.steps import Shapes, Steps
 from mpx.measure.environment import environment, host_of_rank_0, joined
 from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.flops import FlopCounter
-from mpx.measure.memory import peak_memory, reset_peak
-from mpx.measure.windows import Windows
+from mpx.measure.memory import peak_memory
 from mpx.precision.modes import MODES
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
@@ -29,7 +28,6 @@ from mpx.settings.recorder import check_metrics, check_recorder, check_samples, 
 
 LOSS = "train/loss"
 NO_FOLDER = "mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …"
-Shapes = frozenset[tuple[int, ...]]  # of mpx.measure.batches.sample_shapes
 
 
 class Recorder:
@@ -83,22 +81,16 @@ class Recorder:
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
         setting = plain(setting)
         check_recorder(given, setting)
-        self.setting, self.model, self.steps = setting, model, 0
+        self.setting, self.model = setting, model
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
         self._ranks: Ranks | None = None  # from the `with` statement on
-        self._device, self._scaler, self._observe, self._output_dir = device, scaler, observe, output_dir
-        self._windows = Windows(warmup_steps)
+        self._device, self._scaler, self._output_dir = device, scaler, output_dir
+        self._steps = Steps(warmup_steps, observe=observe)
         self._metrics: dict[str, float] = {}
-        self._samples: dict[int, int] = {}  # samples of a step -> number of such steps
         self._sparsity: Callable[[], dict[str, Any]] | None = None
-        self._observed = 0  # samples of the observed step
-        self._shapes: Mapping[Shapes, Fraction] | None = None  # of its samples, as `end_step` has them
-        self._alike = True  # all steps have samples of these shapes, as often for each sample
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
-        self._inside = False  # a step
-        self._broken = False  # the newest step raised an error
         self._begun = self.ended = False
-        self._look, self._signals = ExitStack(), ExitStack()
+        self._signals = ExitStack()
 
     def __enter__(self) -> "Recorder":
         if self._ranks is not None:
@@ -131,6 +123,11 @@ class Recorder:
         """The content of result.json, as far as it is known."""
         return self._run.record
 
+    @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return self._steps.number
+
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
         """One optimizer step. samples: of this process; 0 in a rank above 0 whose samples are those of another, as with tensor parallelism.
@@ -139,61 +136,36 @@ class Recorder:
         counts as waiting for data, except before `metrics` and in `pause`.
         """
         samples = check_samples(samples, least=1 if self._writes else 0)
-        if self._inside:
+        if self._steps.inside:
             raise UserError("step within a step: one is an optimizer step. Put it around all batches whose gradients that step takes.")
         self.begin_step()
         try:
             yield
         except BaseException:
-            self._look.close()
-            self._inside, self._broken = False, True
+            self._steps.broke()
             raise
         self.end_step(samples)
 
     def begin_step(self) -> None:
         """`step` in two halves, for callbacks."""
         self._begin()
-        if self._inside or self._broken:
-            self._drop_step()
-        if self._windows.timing:
-            self._windows.waited()
-        else:
-            self._windows.enter("warmup")  # until a window opens, which it does only for warm steps
-            self._windows.open_window()
-        self._inside = True
-        if self._observe and not self._observed:
-            self._look.enter_context(self._flops)
-            self._look.enter_context(self._audit)
+        if self._steps.unfinished:
+            self._steps.drop()
+            self._leave("other")
+        self._steps.begin()
 
     def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
         """samples: those that the step has had in this process. shapes: theirs, where they are known, and how often for each sample the
         model had such."""
-        self._look.close()
-        self._inside = False
-        self.steps += 1
-        self._samples[samples] = self._samples.get(samples, 0) + 1
-        self._shapes = shapes if self._shapes is None else self._shapes
-        self._alike = self._alike and shapes == self._shapes
-        if self._observe and not self._observed:
-            self._observed = samples
-            reset_peak(self._clock_device)  # an uncompiled step may need more memory
+        if self._steps.end(samples, shapes):
             self._warn()
-        self._windows.stepped(samples)
-
-    def _drop_step(self) -> None:
-        """The newest step did not end, as when a batch did not fit and the loop went on: neither its time nor its operations count."""
-        self._look.close()
-        self._inside = self._broken = False
-        if not self._observed:
-            self._audit, self._flops = facts.audit(self._clock_device), FlopCounter()
-        self._leave("other")
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
         """Scalars of the current step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
         check_metrics(dict.fromkeys(values, 0.0))
         values = {name: number(name, value) for name, value in values.items()}
         self._begin()
-        self._add(values, self.steps + self._inside)
+        self._add(values, self.steps + self._steps.inside)
 
     def metrics(self, values: Mapping[str, float | Tensor]) -> None:
         """Metrics for result.json, such as `test/accuracy` (a fraction) and `val/loss`. A later value replaces an earlier one.
@@ -225,7 +197,7 @@ class Recorder:
         """
         self._sparsity = sparsity
         if self._begun:
-            self._windows.warm_up_again()
+            self._steps.windows.warm_up_again()
 
     def scaled(self, scaler: Any) -> None:
         """Before the first step: the loop has this torch.amp.GradScaler, as `scaler=` says it where it exists earlier."""
@@ -235,8 +207,7 @@ class Recorder:
     def start_over(self) -> None:
         """The loop begins again, with other batches: the steps so far only count for the time to train."""
         if self._begun:
-            self._windows.start_over()
-            self._samples.clear()
+            self._steps.start_over()
 
     def continued(self, steps: int) -> None:
         """Before the first step: the loop goes on from a checkpoint, which was saved after `steps` steps. Steps count on from there.
@@ -244,7 +215,7 @@ class Recorder:
         The time to train is then unknown, as that of the steps before is.
         """
         self._begin()
-        self.steps = self._earlier = steps
+        self._steps.number = self._earlier = steps
         if self._writes:
             self.record["environment"]["resumed_from_steps"] = [steps]
 
@@ -261,26 +232,23 @@ class Recorder:
         if self._writes:
             self._begin_record()
         else:
-            self._observe, self._clock_device = False, torch.device("cpu")  # which counts the timed steps without a mark on the GPU
-        self._windows.begin(self._clock_device)
+            self._steps.start(torch.device("cpu"), observe=False)  # which counts the timed steps without a mark on the GPU
         self._begun = True
 
     def _begin_record(self) -> None:
-        folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
-        self._clock_device = torch.device(device)
+        folder, device = self.folder, torch.device(self._device if self._device is not None else _device_of(self.model))
         self.record["config"]["trainer"] = {"devices": self._ranks.world}
         here = environment()
         self._run.begin(here | {"host": host_of_rank_0(here["host"])})
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
-        self._audit, self._flops = facts.audit(self._clock_device), FlopCounter()
-        self._exclusivity = ExclusivityChecks(self._clock_device)
+        self._exclusivity = ExclusivityChecks(device)
         self._exclusivity.look()
         self._first_scale = self._scaler.get_scale() if self._scaler is not None else None
-        reset_peak(self._clock_device)
+        self._steps.start(device)
 
     def _leave(self, then: str) -> None:
         """The window ends with the last step; the device is waited for."""
-        self._windows.leave(then)
+        self._steps.windows.leave(then)
         if self._writes:
             self._scalars.write()
             self._exclusivity.look()
@@ -289,9 +257,9 @@ class Recorder:
         """Say it where the observed step contradicts the setting."""
         if (mode := MODES.get(self.setting["precision"])) is None:
             return
-        for kind, share in self._audit.shares(mode).items():
+        for kind, share in self._steps.audit.shares(mode).items():
             if share < 1:
-                found = ", ".join(sorted({row.fmt for row in self._audit.rows() if row.kind == kind}))
+                found = ", ".join(sorted({row.fmt for row in self._steps.audit.rows() if row.kind == kind}))
                 print(f"mpx.Recorder: precision={mode.name} means {kind} in {mode.formats[kind]}, but the first step ran {found}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -315,15 +283,16 @@ class Recorder:
 
     def _tell_samples(self, error: BaseException | None) -> None:
         """The end in a rank above 0."""
-        self._windows.leave("end")
-        self._ranks.leave(self._windows.measured_steps, self._windows.samples)
+        windows = self._steps.windows
+        windows.leave("end")
+        self._ranks.leave(windows.measured_steps, windows.samples)
         if error is None and self._sparsity is not None:
             self._sparsity()  # rank 0's gathers weights that FSDP has sharded, for which all ranks are needed
 
     def _break_off(self, error: BaseException) -> None:
         """Record as much as is known."""
-        self._look.close()
-        self._windows.interrupt()
+        self._steps.broke()
+        self._steps.windows.interrupt()
         stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
         status = "interrupted" if stopped else "diverged" if isinstance(error, Diverged) else "failed"
         for part in (self._fill, self._close, lambda: self._run.write(status, line_of(error))):
@@ -335,7 +304,7 @@ class Recorder:
     def _conclude(self) -> None:
         try:
             self._leave("end")
-            self._windows.finish_with_last_step()
+            self._steps.windows.finish_with_last_step()
             unknown = self._fill(WAIT_S)
             self._close()
         except BaseException as failed:
@@ -365,18 +334,16 @@ class Recorder:
 
         Returns why the samples of other processes are unknown, if they are.
         """
-        record = self.record
+        record, steps = self.record, self._steps
         record["metrics"] = self._metrics
-        each, unknown = self._ranks.samples(self._windows.measured_steps, self._windows.samples, wait_s)
-        if self._samples and unknown is None:
-            record["config"]["data"]["batch_size"] = max(self._samples, key=self._samples.get)
+        each, unknown = self._ranks.samples(steps.windows.measured_steps, steps.windows.samples, wait_s)
+        if steps.samples and unknown is None:
+            record["config"]["data"]["batch_size"] = max(steps.samples, key=steps.samples.get)
         if (hosts := self._ranks.hosts()) is not None:
             record["environment"]["host"] = joined(hosts)
-        record["memory"] = peak_memory(self._clock_device)
-        record["precision"] = facts.precision(self.setting["precision"], self._audit, self.steps, self._scaler, self._first_scale)
-        where = self._exclusivity, str(self._output_dir), self._ranks.world
-        what = self._windows, self._audit, self._flops.total, self._observed
-        record["speed"] = facts.speed(*what, *where, alike=self._alike, each=each, unknown=unknown)
+        record["memory"] = peak_memory(steps.device)
+        record["precision"] = facts.precision(self.setting["precision"], steps, self._scaler, self._first_scale)
+        record["speed"] = facts.speed(steps, self._exclusivity, str(self._output_dir), self._ranks.world, each=each, unknown=unknown)
         if self._earlier:
             record["speed"] |= {"time_to_train_s": None, "time_to_train_s_reason": f"the first {self._earlier} steps were trained before"}
         record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)

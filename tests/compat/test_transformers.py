@@ -170,7 +170,7 @@ def test_what_is_measured_after_a_batch_that_did_not_fit(tmp_path, at):
     plain, _ = train(tmp_path / "plain", sparsity="dense", eval_strategy="no", max_steps=1)
     model.bert.register_forward_hook(fail_once)
     recorder, _ = train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=6)
-    assert set(recorder._samples) == {7}
+    assert set(recorder._steps.samples) == {7}
     assert recorder.record["precision"]["observed"] == plain.record["precision"]["observed"]
     assert recorder.record["speed"]["measured_steps"] == 6 - 2  # without the warm-up, which begins again
 
@@ -185,7 +185,7 @@ def test_a_loss_that_calls_the_model_twice(tmp_path):
             return (loss, first) if return_outputs else loss
 
     recorder, _ = train(tmp_path, sparsity="dense", trainer=Twice, gradient_accumulation_steps=2, eval_strategy="no", max_steps=6)
-    assert recorder._samples == {16: 5, 8 + 5: 1}
+    assert recorder._steps.samples == {16: 5, 8 + 5: 1}
 
 
 def test_saving_is_no_part_of_the_steps(tmp_path):
@@ -198,7 +198,7 @@ def test_saving_is_no_part_of_the_steps(tmp_path):
     speed = recorder.record["speed"]
     assert speed["measured_steps"] == STEPS - 2
     assert speed["time_to_train_parts_s"]["other"] > 2 * 0.3
-    assert max(recorder._windows.step_ms) < 300
+    assert max(recorder._steps.windows.step_ms) < 300
 
 
 def test_a_continued_training(tmp_path):
