@@ -12,8 +12,8 @@ from experiment import EXPERIMENTS, script
 
 CARDS = [  # (script, its function from rows to text, table); the other cards are tests/render/test_card.py's, and test_worked_lstm.py's
     *((f"{name}/run.py", "card", "results.csv") for name in (
-        "auto", "emulation_cost", "fp8", "intervals", "long_runs", "looks", "mask_speed", "masked_step", "numerics_cost", "scaling",
-        "speed_cpu", "startup", "study_time",
+        "auto", "cpu_layout", "emulation_cost", "fp8", "intervals", "long_runs", "looks", "mask_speed", "masked_step", "numerics_cost",
+        "scaling", "speed_cpu", "startup", "study_time",
     )),
     *((f"{name}/collect.py", "card", "results.csv") for name in ("digits_2of4", "every_setting", "loss_scaling_pilot", "sparsity_pilot")),
     ("audit/run.py", "card", "operations.csv"),

@@ -1,7 +1,7 @@
 """Choose what a run uses: CUDA graphs, torch.compile, cuDNN's search, channels_last. Each choice comes with its reason.
 
-`speed=auto` takes what is safe and pays off; the keys of the trainer override it. experiments/speed/README.md has the measurements behind
-the bounds.
+`speed=auto` takes what is safe and pays off; the keys of the trainer override it. experiments/speed/README.md and
+experiments/cpu_layout have the measurements behind the bounds.
 """
 
 import math
@@ -13,7 +13,7 @@ from mpx.settings.check import graphs_refused
 
 SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
 # Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters, not activations.
-FILTERS_PER_PIXEL = 300
+FILTERS_PER_PIXEL = 500
 NO_CUDA = "no CUDA device"
 
 
