@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
 
 from mpx.errors import UserError, nearest
@@ -40,15 +41,18 @@ class Precision(ModePrecision):
         self.requested = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
         usual = defaults("precision", mode).get("loss_scale", {})
         scale = checked("precision.loss_scale", loss_scale, usual, "mpx.Precision")
-        max_skips = scale.pop("max_skips", None)
-        super().__init__(MODES[mode], torch.device("cpu"), emulate=False, loss_scale=scale, max_skips=max_skips, own=True)
+        self._arguments = {"loss_scale": scale, "max_skips": scale.pop("max_skips", None), "own": True}
+        super().__init__(MODES[mode], torch.device("cpu"), emulate=False, **self._arguments)
         self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != usual[name]}
         self._switches = ExitStack()
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Lightning calls this when it starts, and only then knows the device."""
-        self.device = module.trainer.strategy.root_device
+        trainer = module.trainer
+        self.device = trainer.strategy.root_device
         self.emulate = emulated(self.mode, self.device, self.requested)
+        if trainer.state.fn == TrainerFn.FITTING and trainer.global_step == 0:  # nothing is left of an earlier Trainer's run
+            super().__init__(self.mode, self.device, emulate=self.emulate, **self._arguments)
         self._switches.enter_context(float32_matmuls(self.mode, emulate=self.emulate))
         return super().convert_module(module)
 

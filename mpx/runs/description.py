@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.runs.contents import contents
+from mpx.runs.inputs import inputs
 from mpx.runs.name import comparable, differences, named, setting_name
 from mpx.runs.record import UNKNOWN, metric_name
 from mpx.settings.project import is_project
@@ -22,7 +23,7 @@ class Description:
     @property
     def config(self) -> str:
         """The text of config.yaml."""
-        parts = {"comparable": self.comparable, "trial": self.trial} | {key: self.record[key] for key in ("config", "data")}
+        parts = {"comparable": self.comparable, "trial": self.trial} | {key: self.record[key] for key in ("config", "data", "inputs")}
         return OmegaConf.to_yaml(OmegaConf.create(parts))
 
 
@@ -34,6 +35,7 @@ def describe(cfg: DictConfig) -> Description:
         "setting": chosen | changed | {"seed": cfg.seed},
         "config": config,
         "data": {"name": chosen["data"], "contents": None if is_project(cfg) else contents(config["data"])},
+        "inputs": inputs(config),
     }
     record |= {"label": cfg.label} if cfg.label is not None else {}
     if is_project(cfg):

@@ -19,6 +19,7 @@ from mpx.runs import ranks, signals, watch
 from mpx.runs.contents import refuse_others
 from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
+from mpx.runs.inputs import changed
 from mpx.runs.record import line_of, write_result
 
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
@@ -102,6 +103,9 @@ def _claim(cfg: DictConfig, described: Description) -> Folder:
             if folder.finished is None:
                 folder.abandon()
             raise
+    for name in changed(folder.path, described.record["inputs"]) if not folder.replaces else ():
+        done = "its result is of the earlier one. if_exists=overwrite repeats it" if folder.finished else "it goes on with the present one"
+        print(f"{name} has changed since {folder.path} began: {done}.", file=sys.stderr)
     return folder
 
 

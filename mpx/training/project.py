@@ -1,6 +1,7 @@
 """Build a run of the user's own LightningModule and LightningDataModule, from the parts that stand alone in any Trainer (mpx/library/)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
@@ -19,7 +20,7 @@ from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
 from mpx.runs.history import Continued
 from mpx.runs.random_state import SameOrder
-from mpx.runs.record import stage_of
+from mpx.runs.record import metric_name, stage_of
 from mpx.runs.trained_as import setting_of
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run
@@ -105,14 +106,32 @@ def _stage(metric: str | None) -> str | None:
 
 
 class Logged(Callback):
-    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing must."""
+    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing must.
+
+    Checkpoints hold the values of the newest validation: a run that was cut off after its last step validates no more. Those of the
+    training are known only once the epoch's checkpoint is written.
+    """
 
     def __init__(self, metric: str | None):
         self.metric = metric
         self.values = Newest()
+        self._before: dict[str, Any] = {}  # what was logged before the newest validation
+        self._validated: set[str] = set()  # names of what was logged in it
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._before = dict(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
+        logged = trainer.callback_metrics.items()
+        self._validated = {metric_name(name) for name, value in logged if value is not self._before.get(name)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validated": {name: value for name, value in self.values.items() if name in self._validated}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.values.update(state_dict["validated"])
+        self._validated = set(state_dict["validated"])
 
     def check(self, trainer: pl.Trainer) -> None:
         """For the choice of the best epoch, whose metric has the name under which the module logs it."""

@@ -313,6 +313,20 @@ def test_sparsity_and_record_of_a_second_trainer_are_its_own(tmp_path, recipe):
     assert found[0][1] != found[1][1]
 
 
+def test_the_loss_scale_and_the_steps_of_a_second_trainer_are_its_own():
+    """A test after the training still has those of the training."""
+    plugin, found = mpx.Precision("amp", initial=2.0**24, growth_interval=2), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        module = Module()
+        trainer = fit(module=module, plugins=plugin, epochs=1)
+        trainer.test(module, loader(), verbose=False)
+        found.append((plugin.record(), module.head.weight.tolist()))
+    assert found[0][0]["skipped_steps"] > 0
+    assert found[0][0]["optimizer_steps"] + found[0][0]["skipped_steps"] == 8
+    assert found[1] == found[0]
+
+
 def test_numerics_of_a_second_trainer_are_its_own():
     module, numerics = Module(), mpx.Numerics(every=1, histogram=True)
     counts = []

@@ -219,6 +219,23 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at)
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
+def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch):
+    """It validates no more. What it was judged by was then said not to be logged."""
+    words = [*UNET, "datamodule._target_=own_projects.Tested"]
+
+    def cut(self, batch, index):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UNet, "test_step", cut)
+        before = train(*words).record
+    assert before["status"] == "interrupted"
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["metrics"].keys() == {"val/dice", "test/dice"}  # that of the training is known after the last checkpoint
+    assert again.record["metrics"]["val/dice"] == before["metrics"]["val/dice"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
