@@ -1,11 +1,58 @@
-"""Optimizers that compute the loss several times a step."""
+"""What an optimizer's step computes: the loss, by a closure, and the change of the weights."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
     """Whether its step calls a function that computes the loss, as that of LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
+
+
+class Updates:
+    """As a context manager, it knows whether some optimizer computes its change of the weights: in its step, outside the step's closure.
+
+    That is no arithmetic of the model. Muon multiplies matrices in BF16 there, whatever the format of the model.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0  # within each other, as that of an optimizer around another one
+        self._hooks: list[Any] = []
+
+    def __bool__(self) -> bool:
+        return self._steps > 0
+
+    def __enter__(self) -> "Updates":
+        self._hooks += [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        for _ in range(2):
+            self._hooks.pop().remove()
+
+    def _begin(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """args: with the optimizer."""
+        self._steps += 1
+        if callable(kwargs.get("closure")):
+            kwargs = kwargs | {"closure": self._outside(kwargs["closure"])}
+        elif len(args) > 1 and callable(args[1]):
+            args = (args[0], self._outside(args[1]), *args[2:])
+        return args, kwargs
+
+    def _end(self, *step: Any) -> None:
+        self._steps -= 1
+
+    def _outside(self, closure: Callable) -> Callable:
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            steps, self._steps = self._steps, 0
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                self._steps = steps
+
+        return compute

@@ -53,7 +53,8 @@ class GradientWatch(TorchDispatchMode):
         return out
 
     def _count(self, values: Tensor) -> None:
-        size = _some(local(values.detach())).abs()
+        whole = local(values.detach())
+        size = _some(whole).abs()
         nonzero, finite = size != 0, size < self.format.overflows_at  # NaN is neither zero nor finite
         counts = [
             nonzero,
@@ -61,7 +62,8 @@ class GradientWatch(TorchDispatchMode):
             nonzero & (size <= FORMATS["fp16"].rounds_to_zero * self.scale),
             ~finite,
         ]
-        counted = torch.stack([count.sum() for count in counts]).double()
+        stands_for = whole.numel() / max(1, size.numel())  # values for each of those looked at, so that a large tensor has its weight
+        counted = torch.stack([count.sum() for count in counts]).double() * stands_for
         self.counts = counted if self.counts is None else self.counts + counted
 
 

@@ -158,3 +158,22 @@ def test_a_teacher_in_inference_mode_is_counted():
     with FlopCounter() as counter, torch.inference_mode():
         nn.Linear(16, 32)(torch.randn(4, 16))
     assert counter.total == 2 * 4 * 16 * 32
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_an_optimizers_own_products_are_no_arithmetic_of_the_model(closing):
+    """Muon orthogonalises by matrix products. A forward pass of a teacher, without gradients, is the model's within a closure, too."""
+    model, teacher, x = nn.Linear(16, 32, bias=False), nn.Linear(16, 32, bias=False), torch.randn(4, 16)
+    optimizer = torch.optim.Muon(model.parameters())
+
+    def compute():
+        with torch.no_grad():
+            wanted = teacher(x)
+        (model(x) - wanted).square().sum().backward()
+
+    with FlopCounter() as counter:
+        optimizer.step(compute) if closing else (compute(), optimizer.step())
+    assert counter.total == 2 * 4 * 16 * 32 * (1 + 2)
+    with FlopCounter() as counter:
+        model(x)
+    assert counter.total == 2 * 4 * 16 * 32

@@ -164,3 +164,18 @@ def test_printed_table(train):
     operations = ran.record["precision"]["audit"]["operations"]
     assert {row["fmt"] for row in operations} == {"fp16"}
     assert ran.record["precision"]["audit"]["kernels_seen"] is False
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_mode_promises_nothing_of_an_optimizers_own_products(closing):
+    """Muon multiplies in BF16 whatever the model's format."""
+    model, audit = nn.Linear(16, 32), Audit(MODES["fp32"], emulate=False, flops_of=operation_flops)
+    optimizer = torch.optim.Muon([model.weight])
+
+    def compute():
+        model(torch.ones(4, 16)).sum().backward()
+
+    with audit:
+        optimizer.step(closure=compute) if closing else (compute(), optimizer.step())
+    assert audit.observed() == {"matmul": {"fp32": 2}}
+    assert complaint(audit) is None
