@@ -1,5 +1,6 @@
 """What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end. Imports nothing heavy."""
 
+import math
 import os
 import shutil
 import signal
@@ -10,22 +11,28 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from mpx.control_groups import cpu_quota, memory_limit
+
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 GIB = 2**30  # bytes
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use. A container or Slurm may give fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores that this process may use. A container or Slurm may give fewer than the machine has, or part of all cores' time."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return there if quota is None else min(there, math.ceil(quota))
 
 
 def memory_bytes() -> int | None:
-    """The machine's RAM; None where the system does not say."""
+    """The RAM that this process may use, as a container or Slurm may limit it; None where the system does not say."""
+    limit = memory_limit()
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        return None
+        return limit
+    return there if limit is None else min(there, limit)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.machine import GIB
+from mpx.printing import how_many
 from mpx.render.table import Table, words
 from mpx.version import version
 
@@ -35,7 +36,10 @@ def machine() -> Table:
 
     found = environment()
     rows = [("Python", f"{found['python']} on {found['os']}"), *_gpus(found)]
-    rows += [("CPU", f"{_known(found, 'cpu')}; {found['cores']} cores, threads of PyTorch: {found['threads']}"), ("RAM", _ram(found))]
+    rows += [
+        ("CPU", f"{_known(found, 'cpu')}; {how_many(found['cores'], 'core')}, threads of PyTorch: {found['threads']}"),
+        ("RAM", _ram(found)),
+    ]
     rows += [(label, _known(found, name)) for name, label in LIBRARIES.items()] + [("cuSPARSELt", _cusparselt()), ("free disk", _disk())]
     return Table(version(), words("", ""), rows)
 

@@ -102,6 +102,7 @@ class Recorder:
         self._join()
         keep_apart(precision=self.setting["precision"])
         self._signals.enter_context(signals.termination_raises())
+        self._dropped = self._signals.enter_context(signals.dropped())
         return self
 
     def _join(self) -> None:
@@ -149,6 +150,8 @@ class Recorder:
     def begin_step(self) -> None:
         """`step` in two halves, for callbacks."""
         self._begin()
+        if self._dropped:
+            raise self._dropped.pop()
         if self._steps.unfinished:
             self._steps.drop()
             self._leave("other")
@@ -273,8 +276,9 @@ class Recorder:
             elif error is None:
                 self._conclude()
             else:
-                with signals.held():  # torchrun's comes once another process has ended, which has led to this error, too
-                    self._break_off(error)
+                # torchrun's signal comes once another process has ended, which has led to this error, too
+                with signals.held(), signals.deaf_to_children():
+                    self._break_off(self._dropped[0] if self._dropped else error)
         finally:
             self.ended = True
             if self._writes:
@@ -293,8 +297,7 @@ class Recorder:
         """Record as much as is known."""
         self._steps.broke()
         self._steps.windows.interrupt()
-        stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
-        status = "interrupted" if stopped else "diverged" if isinstance(error, Diverged) else "failed"
+        status = "interrupted" if signals.ends(error) else "diverged" if isinstance(error, Diverged) else "failed"
         for part in (self._fill, self._close, lambda: self._run.write(status, line_of(error))):
             try:
                 part()

@@ -35,7 +35,7 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         )
     if _disk_full(error):
         return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."
-    if isinstance(error, IN_THE_WAY) and error.filename is not None and not _in_users_code(error):
+    if isinstance(error, IN_THE_WAY) and error.filename is not None and not _in_users_code(error, cfg):
         below = folder.absolute() in Path(error.filename).absolute().parents
         mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."
         return f"{error.filename} cannot be {'written' if below else 'used'} ({error.strerror}). {mend}"
@@ -59,7 +59,12 @@ def _disk_full(error: BaseException) -> bool:
     return any(isinstance(e, OSError) and e.errno in DISK_FULL for e in causes(error))
 
 
-def _in_users_code(error: BaseException) -> bool:
-    files = [Path(frame.f_code.co_filename) for frame, _ in walk_tb(error.__traceback__)]
+def _in_users_code(error: BaseException, cfg: DictConfig) -> bool:
+    """Also in a package that is installed, if a `_target_` is in it."""
+    theirs = {part["_target_"].partition(".")[0] for part in cfg.values() if isinstance(part, DictConfig) and part.get("_target_")}
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if any(frame.f_globals.get("__name__", "").partition(".")[0] in theirs for frame in frames):
+        return True
+    files = [Path(frame.f_code.co_filename) for frame in frames]
     files = [file for file in files if not file.name.startswith("<")]  # Python's frozen modules
     return any(INSTALLED.isdisjoint(file.parts) and not any(map(file.is_relative_to, NOT_THE_USERS)) for file in files)

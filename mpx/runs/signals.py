@@ -5,17 +5,21 @@ saves after the present step, then ends. Further signals do not interrupt the wr
 """
 
 import os
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from mpx.errors import causes
 from mpx.machine import TOLD_TO_GO
 
 TERMINATED = 143  # exit code of a run that was told to go, and that the same command continues
 ENDING = (signal.SIGINT, *TOLD_TO_GO)
+WORKER_TOLD = re.compile(r"DataLoader worker .* killed by signal: Terminated")  # PyTorch's words
 PATIENCE = 15  # seconds for which further signals are ignored; after that, one ends a run that hangs
 
 
@@ -122,6 +126,47 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
+def deaf_to_children() -> Iterator[None]:
+    """In the block, nothing is raised where a child process ends, as PyTorch does for the worker of a data loader."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGCHLD, _nothing)
+    try:
+        yield
+    finally:
+        if before is not None:  # None: not set from Python
+            signal.signal(signal.SIGCHLD, before)
+
+
+def _nothing(number: int, frame: Any) -> None:
+    """Python complains where the handler of a signal that has come is no function any more."""
+
+
+def ends(error: BaseException) -> bool:
+    """Whether `error` is, or comes from, the end of the run by a signal. SIGTERM may have come to the worker of a data loader first."""
+    return any(isinstance(e, KeyboardInterrupt | SystemExit | GeneratorExit) or WORKER_TOLD.search(str(e)) for e in causes(error))
+
+
+@contextmanager
+def dropped() -> Iterator[list[BaseException]]:
+    """Yields those ends by a signal that Python has dropped in the block, as in functions that it calls at a fork or for garbage."""
+    found, before = [], sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
+            found.append(unraisable.exc_value.with_traceback(None))
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield found
+    finally:
+        sys.unraisablehook = before
+
+
+@contextmanager
 def termination_raises() -> Iterator[None]:
     """In the block, SIGTERM raises SystemExit(143) where it would end the process without a word. A handler of the program's own stays."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -133,6 +178,7 @@ def termination_raises() -> Iterator[None]:
         if os.getpid() != stop.process:  # a fork, which knows nothing of the block
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+        signal.signal(signal.SIGCHLD, _nothing)  # a loader's workers are told as well: the error of their end would take this one's place
         stop(number, frame)
 
     signal.signal(signal.SIGTERM, handler)

@@ -172,8 +172,8 @@ def _check_synthetic(data: Mapping[str, Any]) -> None:
     needed, there = math.prod(data["shape"]) * data["samples"] * (1 if sides == 3 else 4), memory_bytes()
     if there is not None and needed > there:
         raise UserError(
-            f"data.shape={data['shape']} with data.samples={data['samples']} takes {needed / GIB:,.0f} GiB of this machine's "
-            f"{there / GIB:,.0f}. Lower one of them."
+            f"data.shape={data['shape']} with data.samples={data['samples']} takes {needed / GIB:,.1f} GiB, and this process may "
+            f"use {there / GIB:,.1f} GiB. Lower one of them."
         )
     if data["kind"] == "text" and data["vocab_size"] < data["classes"] + 2:
         raise UserError(

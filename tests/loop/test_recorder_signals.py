@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from queue import Queue
@@ -11,6 +12,7 @@ import pytest
 from processes import forks, wait_for
 from recorded_loops import SETTING, result, train
 from torch import nn
+from torch.utils.data import DataLoader
 
 import mpx
 from mpx.runs.curves import rows
@@ -39,6 +41,69 @@ def test_a_process_that_is_told_to_go_leaves_its_record(tmp_path):
     (record,) = tmp_path.glob("mine/*/seed0/result.json")
     assert json.loads(record.read_text())["status"] == "interrupted"
     assert (tmp_path / "child").read_text() == str(-signal.SIGTERM)
+
+
+def _kill_a_worker(batches, number=signal.SIGKILL):
+    worker = batches._workers[0]
+    subprocess.run(["kill", f"-{number:d}", str(worker.pid)], check=True)  # to PyTorch, SIGTERM from its parent is no error
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+
+
+def _a_worker_is_told_first(run, batches):
+    _kill_a_worker(batches, signal.SIGTERM)
+    list(batches)
+
+
+def _a_worker_dies_after_it(run, batches):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        _kill_a_worker(batches)
+
+
+def _a_worker_dies_meanwhile(run, batches):
+    write = OwnRun.write
+    OwnRun.write = lambda *given: (_kill_a_worker(batches), write(*given))
+    raise KeyboardInterrupt
+
+
+class Garbage:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _python_drops_the_exception(run, batches):
+    Garbage()
+    train(run, nn.Linear(16, 8), 10**9)
+
+
+def _a_worker_fails_after_python_dropped_it(run, batches):
+    Garbage()
+    raise RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+
+
+def _is_told(how, folder):
+    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
+        batches = iter(DataLoader(range(100), num_workers=2, multiprocessing_context="fork"))
+        train(run, nn.Linear(16, 8))
+        how(run, batches)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        (_a_worker_is_told_first, 1), (_a_worker_dies_after_it, 143), (_a_worker_dies_meanwhile, 1), (_python_drops_the_exception, 143),
+        (_a_worker_fails_after_python_dropped_it, 1),
+    ],
+)  # fmt: skip
+def test_signals_that_reach_a_loaders_workers_too(tmp_path, how, code):
+    """As from Slurm, `timeout` and a terminal."""
+    process = forks.Process(target=_is_told, args=(how, tmp_path))
+    process.start()
+    process.join(60)
+    assert process.exitcode == code
+    (record,) = tmp_path.glob("mine/*/seed0/result.json")
+    assert json.loads(record.read_text())["status"] == "interrupted"
 
 
 def _fails_and_is_told(folder):

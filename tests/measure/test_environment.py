@@ -1,6 +1,7 @@
 """What is recorded of the environment, and what is not."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -16,6 +17,8 @@ import pytest
 import torch
 
 import mpx
+from mpx.control_groups import memory_limit
+from mpx.machine import GIB
 from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import cpu_busy, exclusive, judge
 from mpx.version import parse_status
@@ -65,7 +68,7 @@ def test_fast_enough_for_every_run():
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs Linux")
 def test_ram_is_what_linux_says():
     kib = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0])
-    assert environment()["ram_gib"] == pytest.approx(kib / 2**20, rel=0.01)
+    assert environment()["ram_gib"] == pytest.approx(min(kib / 2**20, (memory_limit() or math.inf) / GIB), rel=0.01)
 
 
 def test_command_can_be_pasted(monkeypatch):

@@ -293,11 +293,13 @@ class Clumsy(nn.Module):
     "statement",
     ["os.makedirs('.')", "open(__file__ + '/cache')", "raise PermissionError('not today')", "os.mkdir('outputs/default')"],
 )
-def test_the_users_own_code_keeps_its_traceback(train, tmp_path, monkeypatch, statement):
-    """Also where it is in the way of its own files, and not of mpx's."""
-    (tmp_path / "clumsy.py").write_text(CLUMSY.format(statement=statement))
+@pytest.mark.parametrize("place", [".", "site-packages"])
+def test_the_users_own_code_keeps_its_traceback(train, tmp_path, monkeypatch, statement, place):
+    """Also where it is in the way of its own files, and not of mpx's; and where it is installed."""
+    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / place / "clumsy.py").write_text(CLUMSY.format(statement=statement))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / place)
     monkeypatch.delitem(sys.modules, "clumsy", raising=False)
     ran = train("model=custom", "model._target_=clumsy.Clumsy", *FEW_STEPS)
     assert ran.code == 1

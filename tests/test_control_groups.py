@@ -1,0 +1,65 @@
+"""The limits of a container, of Slurm and of systemd count where they are lower than what the machine has."""
+
+import os
+
+import pytest
+
+from mpx import control_groups
+from mpx.machine import GIB, memory_bytes, usable_cores
+
+ALL = 9223372036854771712  # what version 1 says without a limit
+V2, V1 = "0::/", "3:memory:/\n2:cpu,cpuacct:/\n0::/"
+SLURM = "system.slice/slurmstepd.scope/job_7"
+# /proc/self/cgroup; files below /sys/fs/cgroup; bytes; cores' time
+GROUPS = {
+    "docker": (V2, {"memory.max": f"{GIB}\n", "cpu.max": "150000 100000\n"}, GIB, 1.5),
+    "without a limit": (V2, {"memory.max": "max\n", "cpu.max": "max 100000\n"}, None, None),
+    "controllers are off": (V2, {}, None, None),
+    "Slurm limits the job": (
+        f"0::/{SLURM}/step_0/user",
+        {f"{SLURM}/memory.max": f"{GIB}", f"{SLURM}/step_0/memory.max": "max", f"{SLURM}/step_0/user/cpu.max": "max 1"}, GIB, None,
+    ),
+    "the lowest": (f"0::/{SLURM}", {"system.slice/memory.max": f"{GIB}", f"{SLURM}/memory.max": f"{2 * GIB}"}, GIB, None),
+    "version 1": (
+        V1, {"memory/memory.limit_in_bytes": f"{GIB}\n", "cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, GIB, 0.5,
+    ),
+    "version 1 without a limit": (
+        V1, {"memory/memory.limit_in_bytes": f"{ALL}", "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, ALL, None,
+    ),
+    "version 1, with the host's name for the group": ("4:memory:/docker/f9b1", {"memory/memory.limit_in_bytes": f"{GIB}"}, GIB, None),
+    "above the container's root": ("0::/../other", {"memory.max": f"{GIB}"}, GIB, None),
+    "not Linux": (None, {}, None, None),
+}  # fmt: skip
+
+
+@pytest.fixture
+def within(monkeypatch, tmp_path):
+    """within(membership, files): this process is in such groups."""
+
+    def put(membership, files):
+        if membership is not None:
+            (tmp_path / "membership").write_text(membership)
+        for name, text in files.items():
+            (tmp_path / "mounted" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "mounted" / name).write_text(text)
+        monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+        monkeypatch.setattr(control_groups, "MOUNTED", tmp_path / "mounted")
+
+    return put
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_limits(within, name):
+    membership, files, memory, cores = GROUPS[name]
+    within(membership, files)
+    assert control_groups.memory_limit() == memory
+    assert control_groups.cpu_quota() == cores
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_the_lower_of_machine_and_limit_counts(within):
+    cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    within(V2, {"memory.max": f"{memory - 1}", "cpu.max": "50000 100000"})
+    assert (usable_cores(), memory_bytes()) == (1, memory - 1)
+    within(V2, {"memory.max": f"{memory + 1}", "cpu.max": f"{(cores + 1) * 100000} 100000"})
+    assert (usable_cores(), memory_bytes()) == (cores, memory)
