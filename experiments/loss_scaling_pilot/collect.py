@@ -36,7 +36,8 @@ thousand; BF16, TF32 and FP32 lose none. The accuracy of this network does not s
 norm and momentum carry the rest. All five settings lie within each other's spread. This network alone suggests that FP16 trains as well
 without scaling; the underflow column warns that another network may not.
 
-**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The study `loss_scaling` has the grid over fixed scales.
+**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The study `loss_scaling` has the grid over fixed scales,
+and says how large tensors weigh in these shares.
 
 **Attribution.** Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
 """
