@@ -1,12 +1,16 @@
 """A class or function that the user names: `_target_=package.module.name` with kwargs, found from the current folder."""
 
+import hashlib
 import inspect
 import os
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from mpx.errors import UserError, nearest
+
+_resolved: dict[str, tuple[Any, str]] = {}  # path -> the target, and a hash of its file at that moment
 
 
 def resolve(key: str, path: str, makes: str) -> Callable:
@@ -27,7 +31,25 @@ def resolve(key: str, path: str, makes: str) -> Callable:
         raise UserError(
             f"{key}={path} does not say which arguments it takes, as some built-in types. Name a class or function that makes {makes}."
         ) from error
+    _refuse_changed(key, path, target)
     return target
+
+
+def _refuse_changed(key: str, path: str, target: Callable) -> None:
+    """Raise UserError if the target's file has changed since this process imported it: a further run would train the old code."""
+    try:
+        file = inspect.getfile(target)
+        with open(file, "rb") as content:
+            now = hashlib.file_digest(content, "sha256").hexdigest()
+    except (TypeError, OSError):  # it is not of a file
+        return
+    before = _resolved.get(path)
+    if before is not None and before[0] is target and before[1] != now:
+        raise UserError(
+            f"{key}={path}: {file} has changed since this process imported it, and would still run as it was. Restart the process (in a "
+            f"notebook, the kernel), or call importlib.reload(sys.modules[{target.__module__!r}]) first."
+        )
+    _resolved[path] = target, now
 
 
 def check_kwargs(

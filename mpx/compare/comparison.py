@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from mpx.printing import how_many
 from mpx.runs.predictions import Predictions
 from mpx.runs.record import BESIDE
 
@@ -313,7 +314,7 @@ class Group:
         return [run for row in self.rows for run in row.runs]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     study: str
     metric: str  # test/accuracy, test/perplexity or "auto": what the runs declare, else perplexity for language models, else accuracy
@@ -325,3 +326,8 @@ class Comparison:
     commands: tuple[str, ...]  # commands that repeat the study
     note: str = ""  # the user's text about the study
     margin_for: str = TEST_SET  # or POPULATION
+
+    def __repr__(self) -> str:
+        """In one line: a notebook shows it below the tables, if a cell ends with mpx.judge."""
+        runs = how_many(sum(len(group.runs) for group in self.groups), "run")
+        return f"<Comparison of {self.study}: {how_many(len(self.groups), 'group')}, {runs}, {len(self.left_out)} left out>"

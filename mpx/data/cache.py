@@ -9,6 +9,7 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
 
 from torch import Tensor
@@ -19,10 +20,11 @@ Made = tuple[dict[str, Tensor], str]  # tensors by name, and a string that belon
 
 
 def key(settings: dict, texts: Iterable[str]) -> str:
-    """A hash of all settings and texts."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    """A hash of all settings and texts, and of the library's version, on which it depends what a tokenizer learns from them."""
+    digest = hashlib.sha256(json.dumps(settings | {"tokenizers": version("tokenizers")}, sort_keys=True).encode())
     for text in texts:
-        digest.update(text.encode() + b"\0")
+        content = text.encode()
+        digest.update(b"%d " % len(content) + content)
     return digest.hexdigest()[:32]
 
 

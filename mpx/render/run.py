@@ -6,11 +6,13 @@ from typing import Any
 
 from mpx.compare.comparison import metric_of
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
-from mpx.render.table import Table, print_table, words
+from mpx.printing import shown
+from mpx.render.table import Table, console, print_table, words
 from mpx.runs.record import EMULATED
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 MAX_METRICS = 8
+FRAME = 7  # the lines and spaces of two columns
 STAGES = ("val", "test", "own/")  # the first parts of an evaluation's metrics
 
 
@@ -29,8 +31,10 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows.append(("sparsity", _sparsity(sparsity)))
     rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows += _permuted(sparsity.get("permutation"))
-    rows.append(("folder", str(folder)))
-    print_table(Table(folder.parent.name, words("", ""), rows), head=False)
+    place, fits = ("folder", str(folder)), len(str(folder)) + max(len(name) for name, _ in rows) + FRAME <= console().width
+    print_table(Table(folder.parent.name, words("", ""), rows + [place] * fits), head=False)
+    if not fits:  # broken within the table, it could not be copied
+        console().print(shown(" ".join(place)), soft_wrap=True)
 
 
 def _judged(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import torch
 from omegaconf import DictConfig
 
 import mpx
+from mpx import sweep
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import held_by_others, out_of_memory
 
@@ -34,7 +35,8 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
             "(requires_grad_(False)), or use trainer.devices=1."
         )
     if _disk_full(error):
-        return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."
+        again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
+        return f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose another: output_dir=DIR."
     if isinstance(error, IN_THE_WAY) and error.filename is not None and not _in_users_code(error, cfg):
         below = folder.absolute() in Path(error.filename).absolute().parents
         mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."

@@ -95,9 +95,8 @@ class Summary(Callback):
             ended = any(report["status"] == "completed" for report in reports)
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
         if lost:
-            print(
-                f"{lost} more job{'s have' if lost > 1 else ' has'} no report; the same command says what became of them", file=sys.stderr
-            )
+            jobs, them = (f"{lost} more jobs have", "them") if lost > 1 else ("1 more job has", "it")
+            print(f"{jobs} no report; the same command says what became of {them}", file=sys.stderr)
         elif all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
             shutil.rmtree(Summary.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
 

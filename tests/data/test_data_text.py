@@ -142,6 +142,13 @@ def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, m
         mpx.data.load(csv_config(config, rows, tokenizer="bpe"))
 
 
+def test_a_cache_is_of_its_texts_and_of_the_version_of_the_library(monkeypatch):
+    keys = {cache.key({"vocab_size": 9}, texts) for texts in (["a", "bc"], ["ab", "c"], ["a\0b", "c"], ["a", "b\0c"])}
+    monkeypatch.setattr(cache, "version", lambda name: "0.1")
+    keys.add(cache.key({"vocab_size": 9}, ["a", "bc"]))
+    assert len(keys) == 5
+
+
 def test_a_cache_that_cannot_be_written_is_a_warning(config, rows, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match=r"^data\.cache: cannot write to .* \(.*\), so the tokenizer is trained again") as caught:

@@ -1,10 +1,14 @@
 """The user's code and the weights that a run begins with: where they have changed, a run is not silently taken for the present one's."""
 
+import importlib
 import sys
+from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
 
+import mpx
+from mpx.errors import UserError
 from mpx.runs.inputs import inputs
 
 NET = """
@@ -14,14 +18,21 @@ class Net(nn.Sequential):
     def __init__(self, num_classes):
         super().__init__(nn.Flatten(), nn.Linear(64, num_classes))
 """
+CHANGED = f"{NET}        self[1].bias.data.fill_(1)\n"
 WORDS = ["model=custom", "model._target_=net_that_changes.Net", *FEW_STEPS]
+
+
+def write(text):
+    """As a process that starts now sees the module."""
+    Path("net_that_changes.py").write_text(text)
+    sys.modules.pop("net_that_changes", None)
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "net_that_changes.py").write_text(NET)
+    write(NET)
     yield tmp_path
     sys.modules.pop("net_that_changes", None)
 
@@ -30,7 +41,7 @@ def test_code_that_has_changed_since_a_finished_run(train, here):
     assert train(*WORDS).code == 0
     again = train(*WORDS, "if_exists=skip")
     assert (again.code, again.err) == (0, "")
-    (here / "net_that_changes.py").write_text(f"{NET}        self[1].bias.data.fill_(1)\n")
+    write(CHANGED)
     again = train(*WORDS, "if_exists=skip")
     assert again.code == 0
     assert again.err == (
@@ -43,7 +54,7 @@ def test_code_that_has_changed_since_a_finished_run(train, here):
 
 def test_code_that_has_changed_since_a_run_was_cut_off(train, interrupted, here):
     interrupted(1, *WORDS)
-    (here / "net_that_changes.py").write_text(f"{NET}        self[1].bias.data.fill_(1)\n")
+    write(CHANGED)
     again = train(*WORDS, "if_exists=resume")
     assert again.code == 0
     assert "has changed since" in again.err
@@ -66,3 +77,15 @@ def test_what_a_result_depends_on(here):
     (here / "tokenizer" / "tokenizer.json").write_text("[]")
     (here / "dense.ckpt").write_bytes(b"2")
     assert {name for name, digest in inputs(config).items() if found[name] != digest} == set(list(found)[1:])
+
+
+def test_code_that_has_changed_since_this_process_imported_it(here):
+    """As in a notebook whose user edits the file and runs again."""
+    words = [*WORDS, f"output_dir={here}/outputs", "if_exists=overwrite"]
+    first = mpx.run(words)
+    assert mpx.run(words)["metrics"] == first["metrics"]
+    Path("net_that_changes.py").write_text(CHANGED)
+    with pytest.raises(UserError, match=r"net_that_changes.py has changed since this process imported it.*or call importlib.reload"):
+        mpx.run(words)
+    importlib.reload(sys.modules["net_that_changes"])
+    assert mpx.run(words)["metrics"] != first["metrics"]

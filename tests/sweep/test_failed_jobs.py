@@ -111,8 +111,18 @@ def test_a_single_job_is_not_told_of_as_many(forked):
     assert "1 of 1 job did not complete:\n  job 0 (diverged): " in ran.err
 
 
-@pytest.mark.parametrize("words", [["seed=0,1"], ["study=a,b", "hydra.sweep.dir=${output_dir}/sweep-${study}"]])
-def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch, words):
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        (["seed=0,1"], "2 more jobs have no report; the same command says what became of them"),
+        (
+            ["study=a,b", "hydra.sweep.dir=${output_dir}/sweep-${study}"],
+            "2 more jobs have no report; the same command says what became of them",
+        ),
+        (["seed=0"], "1 more job has no report; the same command says what became of it"),
+    ],
+)
+def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch, words, lost):
     """The jobs are listed as lost, and the sweep still ends with its table and its exit code; also where jobs look for other folders."""
     write = job_report.write_whole
 
@@ -127,7 +137,7 @@ def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch, words):
     assert ran.err.splitlines() == [
         *(
             f"job {job} has no report ([Errno 28] No space left on device). The same command runs it, or takes its result."
-            for job in (0, 1)
+            for job in range(int(lost[0]))
         ),
-        "2 more jobs have no report; the same command says what became of them",
+        lost,
     ]
