@@ -73,6 +73,8 @@ class Record(Callback):
         self._epochs = 0  # that have begun
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._continued = None  # by an earlier Trainer, which failed; this one loads its checkpoint after this
         if trainer.world_size > 1:
             combine_what_is_logged(trainer)
 

@@ -68,6 +68,11 @@ class Sparsity(Pruning):
         """That of the command's pruning, so that each continues the other's checkpoints."""
         return "Pruning"
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Forget a checkpoint that an earlier Trainer loaded and could not continue. That of this one is loaded after this."""
+        if stage == "fit":
+            self._loaded = None
+
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The masks are made at the start of training, which knows how many steps there are. Those of an earlier Trainer are another
         model's, and a Trainer that fits again from a checkpoint takes the checkpoint's."""

@@ -64,12 +64,13 @@ class Numerics(Callback):
         self._watch: GradientWatch | None = None
         self._entered = False  # the watch; ModePrecision enters it itself
         self._step = -1  # the newest one that a batch has begun
+        self._continued: int | None = None  # that of the checkpoint's newest batch, which may have had several steps
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device, self.plugin = trainer.strategy.root_device, trainer.precision_plugin
         if self._fitted and trainer.global_step == 0:  # another Trainer has this callback now
-            self.samples, self.totals, self.newest, self.layers = 0, None, {}, {}
+            self.samples, self.totals, self.newest, self.layers, self._continued = 0, None, {}, {}, None
         self._fitted, self._found = True, {}
         self.totals = None if self.totals is None else self.totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
@@ -83,7 +84,7 @@ class Numerics(Callback):
             self._hooks.popitem()[1].remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._step = trainer.global_step - 1
+        self._step, self._continued = trainer.global_step - 1 if self._continued is None else self._continued, None
 
     def _gather(self, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
         while isinstance(output, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
@@ -185,7 +186,7 @@ class Numerics(Callback):
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        return {"samples": self.samples, "totals": self.totals, "layers": self.layers}
+        return {"samples": self.samples, "totals": self.totals, "layers": self.layers, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this before `on_fit_start`, which moves the counts to the device."""
@@ -193,6 +194,7 @@ class Numerics(Callback):
         if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
             raise ValueError("its counts of gradients are negative, infinite or NaN")
         self.samples, self.totals, self.layers, self._fitted = state_dict["samples"], totals, dict(state_dict["layers"]), False
+        self._continued = state_dict.get("step")
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -327,6 +327,25 @@ def test_the_loss_scale_and_the_steps_of_a_second_trainer_are_its_own():
     assert found[1] == found[0]
 
 
+def test_a_checkpoint_that_could_not_be_continued_has_no_part_in_the_next_run(tmp_path):
+    """The next run had its masks, and wrote its record over that of the checkpoint's run."""
+
+    class OfTwo(Module):
+        def configure_optimizers(self):
+            return torch.optim.Adam([{"params": part.parameters()} for part in (self.encoder, self.head)])
+
+    def parts():
+        return [mpx.Sparsity(), mpx.Record(study="mine", model="net", output_dir=tmp_path)]
+
+    fit(*parts()).save_checkpoint(tmp_path / "last.ckpt")
+    pruning, record = parts()
+    with pytest.raises(ValueError, match="parameter groups"):
+        fit(pruning, record, module=OfTwo(), ckpt=tmp_path / "last.ckpt", epochs=6)
+    fit(pruning, record, module=OfTwo())
+    assert record.folder.name == "seed0-2"
+    assert record_of(record.folder)["sparsity"]["verified"]
+
+
 def test_numerics_of_a_second_trainer_are_its_own():
     module, numerics = Module(), mpx.Numerics(every=1, histogram=True)
     counts = []

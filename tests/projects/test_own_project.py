@@ -219,6 +219,17 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at)
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
+def test_a_run_that_was_cut_off_samples_the_same_steps(train, interrupted):
+    """Batches of two steps: the sixth step, with which a batch begins, is the first after the fifth."""
+    words = [*GAN_WORDS, "trainer.max_epochs=1", "numerics.every=5", "trainer.checkpoint_every_n_steps=2"]
+    assert train(*words, "study=whole").code == 0
+    interrupted(6, *words)
+    again = train(*words, "if_exists=resume")
+    parts = [json.loads((folder / "result.json").read_text()) for folder in again.folders]
+    assert parts[0]["environment"]["resumed_from_steps"] == [6]
+    assert [part["precision"]["gradient_samples"] for part in parts] == [3, 3]
+
+
 def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch):
     """It validates no more. What it was judged by was then said not to be logged."""
     words = [*UNET, "datamodule._target_=own_projects.Tested"]
