@@ -48,6 +48,10 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             folder.begin(config)
             trainer.logger.begin()
             start_logs(trainer, cfg, record, trial)
+            if folder.resume_from is not None:
+                print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
+            elif cfg.if_exists == "resume":
+                print("if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True)
 
     run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
     record["environment"]["resumed_from_steps"] = run.history.steps

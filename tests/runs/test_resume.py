@@ -90,8 +90,11 @@ def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
     """From the checkpoint of its first epoch, which has 8 steps."""
     words = [*MLP, "trainer.max_steps=22", "trainer.checkpoint_every_n_steps=null"]
     uncut = train(*words, "study=uncut")
-    interrupted(12, *words, "study=cut", "if_exists=resume")
-    assert train(*words, "study=cut", "if_exists=resume").code == 0
+    cut = interrupted(12, *words, "study=cut", "if_exists=resume")
+    assert "if_exists=resume: this setting has no checkpoint to continue from, so it begins anew\n" in cut.out
+    continued = train(*words, "study=cut", "if_exists=resume")
+    assert continued.code == 0
+    assert f"continuing after step 8 of {only(uncut.outputs, 'cut')}/checkpoints/last.ckpt\n" in continued.out
     assert_same(*(last(only(uncut.outputs, study)) for study in ("cut", "uncut")))
 
 
