@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import RESUMED, Run, Served, judged_by
+from mpx.compare.comparison import CODE_HASHES, RESUMED, Run, Served, judged_by
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
@@ -23,6 +23,7 @@ from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
+from mpx.runs.inputs import CODE
 from mpx.runs.record import SCHEMA_VERSION, one_number
 from mpx.settings.fields import NAMED
 from mpx.settings.project import is_project
@@ -165,7 +166,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         **{key: sparsity[key] for key in ("density", "kept_magnitude")},
         serve_samples_per_s=None,
         folder=name,
-        environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {})),
+        environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {})) | _code(record),
         config=dict(settings(record["config"])),
     )
 
@@ -180,6 +181,12 @@ def _environment(environment: dict[str, Any]) -> dict[str, Any]:
     """The parts of a run's environment that results.csv keeps, without folders of its machine."""
     kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) not in (None, [])}
     return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
+
+
+def _code(record: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Hashes of the user's own code, by the key and value that name it."""
+    found = {name: digest for name, digest in (record.get("inputs") or {}).items() if name.partition("=")[0] in CODE}
+    return {CODE_HASHES: found} if found else {}
 
 
 def _spelled(value: Any) -> str:

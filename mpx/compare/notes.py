@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import METRICS, POPULATION, Group, Metric, Row, Verdict
+from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, Group, Metric, Row, Run, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
@@ -44,6 +44,7 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     alone = [row for row in single if any(run.measured_alone for run in row.runs)]
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed(group.runs)) else []
+    found += [note] if (note := _code_changed(group.runs)) else []
     several = speed.commits(speed.place_in(group), group.runs)
     found += [f"speeds are compared over several commits of mpx: {', '.join(several)}"] if len(several) > 1 else []
     versions = sorted({str(run.environment["torch"]) for run in group.runs if "torch" in run.environment})
@@ -63,6 +64,15 @@ def _of_settings(group: Group, texts: Callable[[Row], list[str]]) -> list[str]:
 
 def _who(rows: Sequence[Row], group: Group) -> str:
     return "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
+
+
+def _code_changed(runs: Sequence[Run]) -> str | None:
+    digests: dict[str, set[str]] = {}
+    for run in runs:
+        for name, digest in run.environment.get(CODE_HASHES, {}).items():
+            digests.setdefault(name, set()).add(digest)
+    names = [name for name, found in digests.items() if len(found) > 1]
+    return f"the file of {', '.join(names)} was changed between runs, so a difference may come from that" if names else None
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:

@@ -337,6 +337,18 @@ def test_different_versions_of_pytorch_are_said():
     assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
 
 
+def test_code_that_was_changed_between_runs_is_said():
+    target = "model._target_=my_net.Net"
+
+    def notes(of_amp):
+        runs = [(run, "a") for run in CONTROL] + [(run, of_amp) for run in AMP]
+        return only(compared([replace(run, environment={"code": {target: digest}}) for run, digest in runs]))[0].notes
+
+    said = f"the file of {target} was changed between runs, so a difference may come from that"
+    assert said in notes("b")
+    assert said not in notes("a")
+
+
 def test_speeds_of_several_commits_are_said_to_be_so():
     """Of a run that is not compared by speed, the commit does not count."""
 

@@ -48,6 +48,16 @@ def test_a_speed_measured_after_the_sweep_is_of_the_host_that_measured_it(tmp_pa
     assert collect(tmp_path)[0][0].environment.get("host") == host
 
 
+def test_hashes_of_the_users_code_are_known_also_from_a_table(tmp_path):
+    """Without those of weights, whose names may hold folders of the machine."""
+    write(
+        tmp_path / "a" / "seed0", record() | {"inputs": {"model._target_=my_net.Net": "ab12", "sparsity.dense_ckpt=/home/x.ckpt": "cd34"}}
+    )
+    (run,) = collect(tmp_path)[0]
+    (again,) = from_csv(to_csv([run]), "results.csv")
+    assert again.environment["code"] == run.environment["code"] == {"model._target_=my_net.Net": "ab12"}
+
+
 @pytest.mark.parametrize("steps", [[], [40, 60]])
 def test_a_resumed_run_is_known_as_such_also_from_its_table(tmp_path, steps):
     content = record()

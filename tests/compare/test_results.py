@@ -73,6 +73,7 @@ GOOD = to_csv(seeds("fp32-dense", [0.95, 0.96]))
         (GOOD.replace("0.96", "nan"), "results=x.csv, line 3: test/accuracy=nan is not a valid value of that column."),
         (GOOD.replace("1001.0", "inf"), "results=x.csv, line 3: train_samples_per_s=inf is not a valid value of that column."),
         (GOOD.replace("completed", "complete"), "results=x.csv, line 2: status=complete is not a valid value of that column."),
+        (GOOD.replace('"{""torch"": ""2.15.0""}"', '"{""code"": 3}"'), "results=x.csv, line 2: environment="),
         (GOOD.replace('"{""torch"": ""2.15.0""}"', "[]"), "results=x.csv, line 2: environment=[] is not a valid value of that column."),
         (GOOD.replace("256", "2.5"), "results=x.csv, line 2: batch_size=2.5 is not a valid value of that column."),
         (GOOD.replace("true", "yes"), "results=x.csv, line 2: exclusive=yes is not a valid value of that column."),
