@@ -20,6 +20,7 @@ from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.plugin_mode import mode_of
 from mpx.private.lightning import combine_what_is_logged
+from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name, stage_of
 from mpx.settings.recorder import check_record, plain
@@ -180,7 +181,7 @@ class Record(Callback):
     def _ending(self, trainer: pl.Trainer, exception: BaseException | None) -> tuple[str, str | None]:
         """The status, and one line about what is wrong."""
         if exception is not None:
-            interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
+            interrupted = signals.ends(exception) or trainer.received_sigterm  # a loader's worker gets it, too, and its end is an error
             return "interrupted" if interrupted else "diverged" if isinstance(exception, Diverged) else "failed", line_of(exception)
         plugin, lost = trainer.precision_plugin, None
         if isinstance(plugin, ModePrecision):

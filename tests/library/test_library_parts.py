@@ -1,6 +1,7 @@
 """Each public part alone in an ordinary Trainer, as a new user would try it: dict batches, several networks, resumed runs."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -364,6 +365,21 @@ def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
     flops = 2 * (2 * 16 * 32 + 3 * 32 * 4)  # of a sample: the input needs no gradient
     assert found["speed"]["model_tflops_per_s"] == pytest.approx(found["speed"]["train_samples_per_s"] * flops / 16 / 1e12)
     assert found["config"]["data"]["batch_size"] == 8 * 16
+
+
+class ToldToGo(pl.Callback):
+    """SIGTERM comes to a worker of the data loader as well, and PyTorch says that first."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+
+
+def test_a_worker_that_ends_by_the_signal_of_the_run_is_an_interruption(tmp_path):
+    record = mpx.Record(output_dir=tmp_path)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        fit(record, ToldToGo())
+    assert record_of(record.folder)["status"] == "interrupted"
 
 
 def test_all_parts_continue_a_checkpoint(tmp_path):
