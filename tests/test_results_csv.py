@@ -14,10 +14,10 @@ NAMES = ("commit", "time", "host", "device", "driver", "torch")
 BEFORE = {  # measured before the scripts recorded it, which nobody can add; a table that is measured again leaves this list
     "apex_masks/results.csv", "audit/operations.csv", "ceilings/attention.csv", "ceilings/blas.csv", "ceilings/conv.csv",
     "ceilings/copy.csv", "ceilings/formats.csv", "ceilings/gemm.csv", "ceilings/lstm.csv", "ceilings/triton.csv",
-    "digits_2of4/results.csv", "emulation/results.csv", "emulation/tf32_products.csv", "emulation_cost/results.csv",
+    "digits_2of4/results.csv", "emulation/results.csv", "emulation/tf32_products.csv",
     "every_setting/results.csv", "fp8/results.csv", "long_runs/results.csv", "loss_scaling_pilot/results.csv", "mask_speed/results.csv",
     "masked_step/results.csv", "numerics_cost/results.csv", "permutation/results.csv", "recipe/results.csv", "scaling/earlier.csv",
-    "served/accuracy.csv", "served/cpu.csv", "served/speed.csv", "sparsity_pilot/results.csv", "speed_cpu/results.csv",
+    "served/accuracy.csv", "served/speed.csv", "sparsity_pilot/results.csv",
 }  # fmt: skip
 NO_HOST = {  # studies with older rows, which name the processor only
     "batch_size/results.csv", "loss_scaling/results.csv", "precision_grid/results.csv", "pretrained/results.csv",
