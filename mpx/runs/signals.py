@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from mpx.errors import causes
@@ -172,19 +172,20 @@ def termination_raises() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    stop = Stop()
+    stop, children = Stop(), ExitStack()
 
     def handler(number: int, frame: Any) -> None:
         if os.getpid() != stop.process:  # a fork, which knows nothing of the block
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        signal.signal(signal.SIGCHLD, _nothing)  # a loader's workers are told as well: the error of their end would take this one's place
+        children.enter_context(deaf_to_children())  # a loader's workers are told as well; the error of their end would hide this one
         stop(number, frame)
 
     signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
+        children.close()
         if signal.getsignal(signal.SIGTERM) is handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -132,6 +132,11 @@ def test_handlers_are_afterwards_as_before(recorder):
         with recorder():
             pass
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        children = signal.getsignal(signal.SIGCHLD)
+        with pytest.raises(SystemExit), recorder() as run:  # noqa: PT012
+            train(run, nn.Linear(16, 8))
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGCHLD) == children  # by which PyTorch hears of the end of a loader's worker
         signal.signal(signal.SIGTERM, mine)
         with pytest.raises(InterruptedError), recorder() as run:  # noqa: PT012
             train(run, nn.Linear(16, 8))
