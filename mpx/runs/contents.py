@@ -29,16 +29,16 @@ def contents(data: Mapping[str, Any]) -> str | None:
 def _parts(path: Path, *, whole: bool) -> Iterator[bytes]:
     """The hash of a file; for a folder its files' names and hashes (`whole`), or names and sizes: reading a million images takes hours."""
     if not path.is_dir():
-        yield _digest(path)
+        yield digest(path)
         return
     for where, folders, names in os.walk(path):
         folders.sort()
         for file in (Path(where, name) for name in sorted(names)):
             yield file.relative_to(path).as_posix().encode()
-            yield _digest(file) if whole else str(file.stat().st_size).encode()
+            yield digest(file) if whole else str(file.stat().st_size).encode()
 
 
-def _digest(path: Path) -> bytes:
+def digest(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 

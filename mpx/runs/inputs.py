@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpx.runs.contents import digest
 from mpx.runs.folder import stored
 
 CODE = ("model._target_", "data._target_", "module._target_", "datamodule._target_")
@@ -56,6 +57,5 @@ def _files(path: str) -> list[str]:
 def _digest(files: list[str]) -> str:
     found = hashlib.sha256()
     for path in files:
-        with open(path, "rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
+        found.update(digest(Path(path)))
     return found.hexdigest()[:16]
