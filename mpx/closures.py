@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from mpx.private.torch_dispatch import TorchDispatchMode
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
@@ -14,24 +16,27 @@ def needs_closure(optimizer: Optimizer) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-class Updates:
-    """As a context manager, it knows whether some optimizer computes its change of the weights: in its step, outside the step's closure.
+class KnowsUpdates(TorchDispatchMode):
+    """A mode that knows whether some optimizer computes its change of the weights: in its step, outside the step's closure (`updating`).
 
     That is no arithmetic of the model. Muon multiplies matrices in BF16 there, whatever the format of the model.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._steps = 0  # within each other, as that of an optimizer around another one
         self._hooks: list[Any] = []
 
-    def __bool__(self) -> bool:
+    @property
+    def updating(self) -> bool:
         return self._steps > 0
 
-    def __enter__(self) -> "Updates":
+    def __enter__(self) -> Self:
         self._hooks += [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
-        return self
+        return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
         for _ in range(2):
             self._hooks.pop().remove()
 

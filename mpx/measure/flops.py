@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
-from mpx.closures import Updates
+from mpx.closures import KnowsUpdates
 from mpx.private.torch_dispatch import (
     CPU_ATTENTION,
     CPU_ATTENTION_BACKWARD,
@@ -28,7 +28,6 @@ from mpx.private.torch_dispatch import (
     FUSED_ATTENTION_BACKWARD,
     GROUPED_MM,
     TRILINEAR,
-    TorchDispatchMode,
     computing_again,
 )
 
@@ -36,7 +35,7 @@ aten = torch.ops.aten
 Shape = tuple[int, ...]
 
 
-class FlopCounter(TorchDispatchMode):
+class FlopCounter(KnowsUpdates):
     """Enter it around a training step. `total` sums `model_flops` of its operations; element-wise operations count as zero, as usual, and
     so does the optimizer's own arithmetic.
 
@@ -46,15 +45,6 @@ class FlopCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
-        self._updates = Updates()
-
-    def __enter__(self) -> "FlopCounter":
-        self._updates.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
-        self._updates.__exit__(*raised)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -64,7 +54,7 @@ class FlopCounter(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
-        self.total += 0 if self._updates else model_flops(func, args, kwargs, out)
+        self.total += 0 if self.updating else model_flops(func, args, kwargs, out)
         return out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mpx.closures import Updates
+from mpx.closures import KnowsUpdates
 from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, OperationRecorder
@@ -32,7 +32,7 @@ class Operation:
     kernels: set[str] = field(default_factory=set)
 
 
-class Audit(OperationRecorder):
+class Audit(KnowsUpdates, OperationRecorder):
     """Enter it around one training step. FP32 operands count as TF32 if the mode multiplies them in TF32. A mode promises nothing of the
     optimizer's own products, which are left out.
 
@@ -42,18 +42,9 @@ class Audit(OperationRecorder):
     def __init__(self, mode: Mode, *, emulate: bool, flops_of: Callable[..., int], kernels_of: torch.device | None = None):
         super().__init__(lambda *call: (flops_of(*call), 0), only_products=True, kernels_of=kernels_of)
         self.mode, self.emulate = mode, emulate
-        self._updates = Updates()
-
-    def __enter__(self) -> "Audit":
-        self._updates.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
-        self._updates.__exit__(*raised)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        return func(*args, **(kwargs or {})) if self._updates else super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {})) if self.updating else super().__torch_dispatch__(func, types, args, kwargs)
 
     def operations(self) -> list[Operation]:
         """One per call, without integer and complex products, to which no precision mode applies."""
