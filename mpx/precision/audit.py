@@ -30,6 +30,13 @@ class Operation:
     calls: int = 0
     flops: int = 0
     kernels: set[str] = field(default_factory=set)
+    with_vector: bool = False
+
+    def keeps(self, mode: Mode) -> bool:
+        """Whether it multiplied in the format that the mode promises. cuBLAS has no TF32 for products with a vector, which memory limits:
+        FP32 keeps TF32's promise there."""
+        promised = mode.formats[self.kind]
+        return self.fmt == promised or (self.with_vector and (promised, self.fmt) == ("tf32", "fp32"))
 
 
 class Audit(KnowsUpdates, OperationRecorder):
@@ -60,14 +67,14 @@ class Audit(KnowsUpdates, OperationRecorder):
         if not self.emulate:
             fmt = call.kernel_format or fmt
         names = {name for name, _ in call.kernels}
-        return Operation(kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator, 1, call.flops, names)
+        return Operation(kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator, 1, call.flops, names, call.with_vector)
 
     def rows(self) -> list[Operation]:
         """Equal calls together, those with the most FLOPs first."""
         found: dict[tuple, Operation] = {}
         for call in self.operations():
             key = (call.kind, call.name, call.inputs, call.output, call.fmt, call.tensor_cores, call.accumulator)
-            row = found.setdefault(key, Operation(*key))
+            row = found.setdefault((*key, call.with_vector), Operation(*key, with_vector=call.with_vector))
             row.calls += 1
             row.flops += call.flops
             row.kernels |= call.kernels
@@ -87,11 +94,11 @@ class Audit(KnowsUpdates, OperationRecorder):
         return {kind: dict(calls) for kind, calls in counts.items()}
 
     def shares(self, mode: Mode) -> dict[str, float]:
-        """{kind: the share of its FLOPs in the format that `mode` promises}, of the kinds that have FLOPs"""
+        """{kind: the share of its FLOPs that keeps the promise of `mode`}, of the kinds that have FLOPs"""
         kept, total = Counter(), Counter()
         for row in self.rows():
             total[row.kind] += row.flops
-            kept[row.kind] += row.flops if row.fmt == mode.formats[row.kind] else 0
+            kept[row.kind] += row.flops if row.keeps(mode) else 0
         return {kind: kept[kind] / flops for kind, flops in total.items() if flops}
 
     def as_promised(self) -> dict[str, float]:
@@ -100,7 +107,7 @@ class Audit(KnowsUpdates, OperationRecorder):
 
     def broken(self) -> list[Operation]:
         """Operations in another format than the mode promises."""
-        return [row for row in self.rows() if row.fmt != self.mode.formats[row.kind]]
+        return [row for row in self.rows() if not row.keeps(self.mode)]
 
     def record(self) -> dict[str, Any]:
         """For result.json."""

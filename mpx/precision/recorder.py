@@ -30,6 +30,7 @@ class Call:
     kind: str | None  # of an operation that multiplies matrices: matmul, conv, rnn, bmm or attention
     operands: tuple[torch.dtype, ...]  # of the tensors that are multiplied
     result: torch.dtype | None  # of the first tensor that is returned, or else given
+    with_vector: bool  # a product of matrices, of which one has a single row or column
     part_of: tuple[str, str] | None  # (kind, format) of the larger operation that this one is a step of
     flops: int  # floating point operations
     moved: int  # bytes
@@ -106,10 +107,12 @@ class OperationRecorder(TorchDispatchMode):
             with record_function(f"{MARK}{len(self.calls)}"):
                 out = func(*args, **kwargs)
         ms = (time.perf_counter() - start) * 1e3 if self._profiler is None else 0.0
-        operands = tuple(args[i].dtype for i in positions if i < len(args) and isinstance(args[i], Tensor))
+        operands = [args[i] for i in positions if i < len(args) and isinstance(args[i], Tensor)]
+        vector = kind in ("matmul", "linear", "bmm") and any(1 in operand.shape[-2:] or operand.dim() == 1 for operand in operands)
         result = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
         name = str(func.overloadpacket).removeprefix("aten.")
-        self.calls.append(Call(name, kind, operands, result, inside(), *self._sizes(func, args, kwargs, out), ms))
+        dtypes = tuple(operand.dtype for operand in operands)
+        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), *self._sizes(func, args, kwargs, out), ms))
         return out
 
     def _attribute(self, events: Iterable[Any]) -> None:

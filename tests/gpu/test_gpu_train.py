@@ -7,7 +7,10 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 
+from mpx.measure.flops import operation_flops
+from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES
+from mpx.precision.switches import float32_matmuls
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -45,6 +48,16 @@ def test_audit_sees_kernels(train, precision):
     assert all(row["kernels"] for row in products)
     assert set(audit["as_promised"].values()) == {1.0}
     assert "linear" in audit["as_promised"] or precision != "fp8"  # products in FP8 are a kind of their own
+
+
+def test_a_product_with_a_vector_keeps_tf32s_promise():
+    """As the mean over tokens of mpx's LSTM: cuBLAS computes it in FP32."""
+    weights, features = torch.randn(64, 1, 128, device="cuda"), torch.randn(64, 128, 512, device="cuda", requires_grad=True)
+    audit = Audit(MODES["tf32"], emulate=False, flops_of=operation_flops, kernels_of=weights.device)
+    with float32_matmuls(MODES["tf32"], emulate=False), audit:
+        (weights @ features).square().sum().backward()
+    assert audit.observed() == {"bmm": {"fp32": 2}}
+    assert audit.broken() == []
 
 
 def test_strict_run_stops_where_cudnn_leaves_the_format(train):

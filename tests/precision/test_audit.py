@@ -67,6 +67,17 @@ def test_rows_by_hand():
     ] * 2
 
 
+@pytest.mark.parametrize(("columns", "kept"), [(1, True), (2, False)])
+def test_a_product_with_a_vector_keeps_tf32s_promise_in_fp32(columns, kept):
+    """cuBLAS has no TF32 kernel for it. The kernels' names are those of an H100."""
+    audit = audited("tf32", nn.Linear(16, columns), torch.randn(8, 16))
+    for call in audit.calls:
+        call.kernels.append(("internal::gemvx::kernel<int, int, float, float" if kept else "ampere_sgemm_128x64_nn", 1.0))
+    assert audit.observed() == {"matmul": {"fp32": 2}}
+    assert audit.as_promised() == {"matmul": float(kept)}
+    assert (complaint(audit) is None) == kept
+
+
 def test_fp8_linear_layers():
     """Two layers in FP8, whose weights' gradients are BF16 as is the last layer."""
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 4))
