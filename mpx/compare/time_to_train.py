@@ -4,7 +4,7 @@ Throughput leaves out the time beside the steps: start, compilation, warm-up, va
 throughput may therefore take longer; in long runs it wins.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
 from mpx.compare.speed import ratio
@@ -30,17 +30,12 @@ def time_verdict(group: Group, confidence: float) -> str:
 
     Empty if the times do not count. It follows the sentence on throughput and refers to its winner.
     """
-    found = fastest_to_train(group, confidence)
-    if found.outcome not in (Outcome.CONTROL, Outcome.SETTING):
+    first = soonest(group, confidence)
+    if first is None:
         return ""
-    control, *others = group.rows
-    winner = control if found.outcome == Outcome.CONTROL else found.best
-    rows = [control, *(row for row in others if row.decision and row.decision.verdict == Verdict.NO_LOSS and row.sooner)]
-    if control.timed is None or winner not in rows:
-        return ""
-    first = _first(rows, winner, confidence)
+    control, winner = group.rows[0], _winner(group, confidence)
     if first is winner:
-        shortest = winner.timed.mean <= min(row.timed.mean for row in rows)
+        shortest = winner.timed.mean <= min(row.timed.mean for row in _timed_rows(group))
         what = "It also has the shortest time to train" if shortest else "No other is shown to take less time to train"
         return f"{what}: {_took(winner, control, confidence)}."
     return (
@@ -49,10 +44,27 @@ def time_verdict(group: Group, confidence: float) -> str:
     )
 
 
-def _first(rows: Sequence[Row], winner: Row, confidence: float) -> Row:
-    """The row with the shortest time; `winner`, if that is not shown to take longer."""
+def soonest(group: Group, confidence: float) -> Row | None:
+    """Of the control and the settings at no loss, the one with the shortest time to train.
+
+    It is the one with the highest throughput, if that is not shown to take longer. None if the times do not count.
+    """
+    winner, rows = _winner(group, confidence), _timed_rows(group)
+    if winner is None or group.rows[0].timed is None or winner not in rows:
+        return None
     first = min(rows, key=lambda row: row.timed.mean)
     return first if shown_larger(ratio(winner.timed, first.timed, confidence)) else winner
+
+
+def _winner(group: Group, confidence: float) -> Row | None:
+    """The row with the highest throughput, of the control and the settings at no loss."""
+    found = fastest_to_train(group, confidence)
+    return {Outcome.CONTROL: group.rows[0], Outcome.SETTING: found.best}.get(found.outcome)
+
+
+def _timed_rows(group: Group) -> list[Row]:
+    control, *others = group.rows
+    return [control, *(row for row in others if row.decision and row.decision.verdict == Verdict.NO_LOSS and row.sooner)]
 
 
 def _took(row: Row, control: Row, confidence: float) -> str:
