@@ -33,7 +33,7 @@ rounded, in the sampled steps. Tensors with more than a million values are sampl
 
 **What we learnt.** In FP16 with a scale of 1, about one gradient in twelve becomes zero. Dynamic scaling reduces this to one in twenty
 thousand; BF16, TF32 and FP32 lose none. The accuracy of this network does not suffer: the gradients that vanish are the smallest, and batch
-norm and momentum carry the rest. All five settings lie within each other's spread. This network alone suggests that FP16 trains as well
+norm and momentum carry the rest. The ranges of all five settings overlap. This network alone suggests that FP16 trains as well
 without scaling; the underflow column warns that another network may not.
 
 **Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The study `loss_scaling` has the grid over fixed scales,
