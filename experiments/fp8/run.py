@@ -43,9 +43,9 @@ from a CUDA graph; median of 7 windows of 10 calls. One run each.
 {table}
 
 **What we learnt.** At 768 features no recipe is faster than BF16. The best one scales each row and leaves the gradient of the weight in
-BF16. With more tokens it loses more, so the time goes into casting activations, not weights. At 1,024 features and 131,072 tokens the
-feed-forward layers gain 3 %, in one run, and all layers together lose 5 % (scaled by tensor: nothing). Therefore mpx leaves layers below
-4,096 features in BF16; from there on, torchao's own filter for scaling by row takes a layer.
+BF16. With more tokens it loses more, which casts of weights would not explain. At 1,024 features and 131,072 tokens the feed-forward
+layers gain 3 %, in one run, and all layers together lose 5 % (scaled by tensor: nothing). Therefore mpx leaves layers below 4,096 features
+in BF16; from there on, torchao's own filter for scaling by row takes a layer.
 
 **Not shown.** {missing}whether FP8 wins from 4,096 features on this card; in which kernels the time is spent.
 

@@ -133,7 +133,7 @@ def card(rows: list[dict[str, str]]) -> str:
 def part(rows: list[dict[str, str]]) -> str:
     """The part of the card about one study."""
     ways = {f"{row['share']}, by NVIDIA MPS" if row["mps"] == "1" else row["share"]: float(row["wall_s"]) for row in rows}
-    times = "\n".join(f"| {way} | {wall:.0f} | {wall / ways['1']:.2f} |" for way, wall in ways.items())
+    times = "\n".join(f"| {way} | {wall:.0f} | {wall / ways['1']:.3f} |" for way, wall in ways.items())
     verdicts = "\n".join(f"- {row['task']}, {row['share']} at once{', MPS' * (row['mps'] == '1')}: {row['verdict']}" for row in rows)
     return STUDY.format(**{key: rows[0][key] for key in ("study", "device", "cores", "torch", "jobs")}, times=times, verdicts=verdicts)
 
