@@ -78,6 +78,9 @@ def test_the_commits_of_the_speeds_of_cifar10():
 def test_the_rivals(contender, words):
     counted = [row for row in rows("speed/results.csv", section="rivals") if row["samples_per_s"] and not row["rejected"]]
     assert len({(row["host"], row["commit"], row["device"]) for row in counted}) == 1
+    at_a_time = " ".join(text(EXPERIMENTS / "speed" / "README.md").split())
+    assert "Two models ran at the same time, each on its own of two GPUs" in at_a_time
+    assert "(two models at a time on one host)" in PART
     of = {}
     for row in counted:
         of.setdefault((row["model"], row["precision"], row["contender"]), []).append(float(row["samples_per_s"]))
@@ -87,7 +90,7 @@ def test_the_rivals(contender, words):
     ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)  # a rival that is just faster shows
     assert f" {' to '.join(ends)} times as fast as {words}" in PART
     half, bf16 = (sum(name == precision for _, name in ahead) for precision in ("amp", "amp_bf16"))
-    assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds: " in PART
+    assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds, BERT by the mean of its tokens: " in PART
 
 
 DECIDED = [("lstm", "sst2"), ("bert_small", "sst2"), ("resnet18", "cifar10")]  # of every setting, in the order of the card's sentences
@@ -172,6 +175,22 @@ def test_what_the_grids_card_says():
     assert [sum(value > -0.005 for value in of.values()) for of in low.values()] == [7, 4, 7]
 
 
+def test_what_the_grids_card_says_of_the_lstms_earlier_settings():
+    card, of = " ".join(text(EXPERIMENTS / "grid" / "README.md").split()), settings("lstm", "sst2", "grid/earlier.csv")
+    assert f"`earlier.csv`, {sum(map(len, of.values()))} runs" in card
+    first = {name: {seed: run for seed, run in runs.items() if seed in "01234"} for name, runs in of.items()}
+    less = [-100 * np.mean(list(below(first[name, "2of4"], first["fp32", "dense"]))) for name in WORDS]
+    assert f"lay {min(less):.1f} to {max(less):.1f} points below dense FP32 over five seeds" in card
+
+
+def test_what_sparsity_grid_says_of_the_grid():
+    card, of = " ".join(text(EXPERIMENTS / "sparsity_grid" / "README.md").split()), settings("bert_small", "sst2")
+    assert len(of["amp", "2of4"]) == 10
+    middle, low, high = numbers(cells(("bert_small", "sst2"))[-2])
+    words = f"the difference is {middle:.1f} points over ten seeds ({low:.1f} to {high:.1f}".replace("-", "−")
+    assert words in card
+
+
 def test_what_the_grids_card_says_of_one_schedule():
     card, cifar10 = " ".join(text(EXPERIMENTS / "grid" / "README.md").split()), settings("resnet18", "cifar10")
     own = np.mean(list(map(accuracy, rows("precision_grid/results.csv", model="resnet18", data="cifar10", precision="fp32"))))
@@ -194,10 +213,10 @@ def test_what_the_grids_card_says_of_fashion_mnist():
     assert f"the others between {min(others):.1f} and {max(others):.1f}" in card
 
 
-def settings(model, data):
-    """(precision, sparsity) -> seed -> row of the grid."""
+def settings(model, data, table="grid/results.csv"):
+    """(precision, sparsity) -> seed -> row."""
     groups = {}
-    for row in rows("grid/results.csv", model=model, data=data):
+    for row in rows(table, model=model, data=data):
         groups.setdefault((row["precision"], row["sparsity"]), {})[row["seed"]] = row
     return groups
 
@@ -255,4 +274,4 @@ def test_two_gpus():
     ratio = {model: mine[model, "2"] / mine[model, "1"] for model in ("lstm", "bert_small")}
     at = f"The LSTM ({ratio['lstm']:.3f}) and BERT-small ({ratio['bert_small']:.3f}) lie at the bound of 1.85, in one round"
     assert at in text(EXPERIMENTS / "scaling" / "README.md")
-    assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on two" in PART
+    assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on two ({len(beside)} models, " in PART
