@@ -48,6 +48,22 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def keep_within_quota(processes: int) -> None:
+    """Where a container gives part of all cores' time, let PyTorch use as few CPU threads in each of `processes` processes.
+
+    PyTorch and Lightning count cores, not their time, and threads that share the time of fewer cores wait for one another. Who has set a
+    number of threads keeps it. By the environment variable Lightning passes the number on to the processes that it starts.
+    """
+    import torch
+
+    if cpu_quota() is None or {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        return
+    threads = max(1, usable_cores() // processes)
+    if threads < torch.get_num_threads():
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
 @cache
 def builds_kernels(device: str = "cuda") -> bool:
     """Whether this machine can build kernels for `device`, cuda or cpu.

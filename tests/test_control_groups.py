@@ -3,9 +3,11 @@
 import os
 
 import pytest
+import torch
+from few_steps import FEW_STEPS
 
 from mpx import control_groups
-from mpx.machine import GIB, memory_bytes, usable_cores
+from mpx.machine import GIB, keep_within_quota, memory_bytes, usable_cores
 
 ALL = 9223372036854771712  # what version 1 says without a limit
 V2, V1 = "0::/", "3:memory:/\n2:cpu,cpuacct:/\n0::/"
@@ -63,3 +65,43 @@ def test_the_lower_of_machine_and_limit_counts(within):
     assert (usable_cores(), memory_bytes()) == (1, memory - 1)
     within(V2, {"memory.max": f"{memory + 1}", "cpu.max": f"{(cores + 1) * 100000} 100000"})
     assert (usable_cores(), memory_bytes()) == (cores, memory)
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """As where neither the user nor these tests have chosen a number of threads."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever the test leaves
+        monkeypatch.delenv(name)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+ONE_CORE = {"cpu.max": "50000 100000"}
+
+
+def test_a_run_has_no_more_threads_than_cores_time(within, two_threads, train):
+    within(V2, ONE_CORE)
+    assert train("model=mlp", *FEW_STEPS).record["environment"]["threads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "variables", "processes", "threads"),
+    [
+        (ONE_CORE, {}, 1, 1),
+        ({"cpu.max": "200000 100000"}, {}, 2, 1),
+        ({"cpu.max": "max 100000"}, {}, 2, 2),
+        ({"cpu.max": "900000000 100000"}, {}, 1, min(2, usable_cores())),
+        (ONE_CORE, {"OMP_NUM_THREADS": "2"}, 1, 2),
+        (ONE_CORE, {"MKL_NUM_THREADS": "2"}, 1, 2),
+    ],
+)
+def test_threads_are_fewer_only_by_a_quota_and_where_nobody_chose(within, two_threads, monkeypatch, files, variables, processes, threads):
+    within(V2, files)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    keep_within_quota(processes)
+    assert torch.get_num_threads() == threads
+    assert os.environ.get("OMP_NUM_THREADS") == variables.get("OMP_NUM_THREADS", "1" if threads == 1 else None)

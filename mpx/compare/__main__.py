@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.compare import differences_csv, predictions_csv, served_csv
-from mpx.compare.collect import collect, read_tables
+from mpx.compare.collect import collect, is_study, read_tables
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
@@ -105,8 +105,8 @@ def _read_study(output_dir: Path, study: str) -> Found:
                 f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
             )
         _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it is not there or cannot be read
-        there = sorted(name for name in folders if name[0] not in "._")
-        begin = f"Nothing is in {output_dir} yet; python -m mpx.train study={study} begins one."
+        there = sorted(name for name in folders if name[0] not in "._" and is_study(output_dir / name))
+        begin = f"No study is in {output_dir} yet; python -m mpx.train study={study} begins one."
         known = f"There are: {', '.join(there)}." if there else begin
         raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)} {known}")
     runs, left_out = collect(folder)

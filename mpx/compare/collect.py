@@ -52,6 +52,12 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
 
 
+def is_study(folder: Path) -> bool:
+    """Whether it holds runs, which may be unfinished, or folders that cannot be read: that of mpx.bench holds none."""
+    found, closed = _folders(folder)
+    return bool(found or closed)
+
+
 def read_tables(results: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     """As `collect`, from a results.csv with the served.csv and predictions.csv beside it.
 

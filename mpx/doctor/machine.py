@@ -51,26 +51,15 @@ def _known(found: dict[str, Any], name: str) -> str:
 def _gpus(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     import torch
 
+    from mpx.measure.devices import why_no_gpu
+
     if found["device"] is None:
-        yield "GPU", f"– ({_no_gpu()})"
+        yield "GPU", f"– ({why_no_gpu()})"
         return
     for i, (name, capability) in enumerate(zip(found["device"], found["compute_capability"], strict=True)):
         gib = torch.cuda.get_device_properties(i).total_memory / GIB
         yield f"GPU {i}", f"{name}, {gib:.1f} GiB, compute capability {capability}"
     yield "GPU driver", _known(found, "driver")
-
-
-def _no_gpu() -> str:
-    """What PyTorch says when it is to use a GPU: none, no driver, or one that is too old."""
-    import torch
-
-    if torch.version.cuda is None:
-        return "this torch was built without CUDA; pytorch.org/get-started has the line that installs one with it"
-    try:
-        torch.cuda.init()
-    except (AssertionError, RuntimeError) as error:
-        return " ".join(str(error).split())
-    return "CUDA starts, but shows no device"
 
 
 def _ram(found: dict[str, Any]) -> str:

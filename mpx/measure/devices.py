@@ -4,16 +4,44 @@ from typing import Any
 
 import torch
 
+from mpx.errors import UserError
+from mpx.printing import how_many
 from mpx.settings.reachable import require_gpu
 
 NO_DEVICE = "no CUDA device is visible"
 
 
 def chosen(accelerator: str) -> torch.device:
-    """The device of a command that uses one. Raises UserError for a GPU that is not there."""
-    there = torch.cuda.is_available()
-    require_gpu("accelerator", accelerator, there=there)
-    return torch.device("cuda" if accelerator != "cpu" and there else "cpu")
+    """The device of a command that uses one. Raises UserError as `usable_gpus` does."""
+    return torch.device("cuda" if usable_gpus("accelerator", accelerator) else "cpu")
+
+
+def usable_gpus(key: str, accelerator: str) -> int:
+    """The number of GPUs to choose from; 0 for the CPU. Raises UserError for a GPU that is not there, or that CUDA cannot use.
+
+    The driver may show a GPU that CUDA cannot use. With accelerator=auto a run would then take the CPU, and many times as long.
+    """
+    if accelerator == "cpu":
+        return 0
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    if torch.cuda.device_count():
+        raise UserError(f"{key}={accelerator}: {why_no_gpu()}. Mend that (python -m mpx.doctor checks it), or do without by {key}=cpu.")
+    require_gpu(key, accelerator, there=False)
+    return 0
+
+
+def why_no_gpu() -> str:
+    """What PyTorch says when it is to use a GPU: none, no driver, or one that is too old."""
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA; pytorch.org/get-started has the line that installs one with it"
+    said = "CUDA starts, but shows no device"
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as error:
+        said = " ".join(str(error).split()).rstrip(".")
+    there = torch.cuda.device_count()
+    return f"the driver shows {how_many(there, 'GPU')}, but CUDA cannot use {'it' if there == 1 else 'them'}: {said}" if there else said
 
 
 def devices() -> dict[str, Any]:

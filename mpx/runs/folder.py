@@ -98,14 +98,16 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         return Folder(path, finished=record)
-    if if_exists == "skip":
-        raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
-    folder = locked(path)
+    folder = locked(path)  # a run that goes on elsewhere was not cut off
     record = read_result(path)  # another process may have finished it just before the lock
     if record is not None and record["status"] in DONE:
         folder.lock.release()
         return Folder(path, finished=record)
     try:
+        if if_exists == "skip":
+            raise UserError(
+                f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new."
+            )
         return replace(folder, resume_from=first_whole(path / name for name in (LAST, PREVIOUS, BEST)) or ckpt)
     except UserError:
         folder.lock.release()

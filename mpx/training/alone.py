@@ -13,11 +13,12 @@ import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 
+from mpx.machine import keep_within_quota
 from mpx.measure.throughput import Throughput
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import Folder
 from mpx.training.assemble import assemble
-from mpx.training.devices import divide_global_batch
+from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.fit import quiet
 from mpx.training.record import speed_of
 
@@ -50,6 +51,7 @@ class Enough(Callback):
 def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     """The speed of the setting `cfg`, as in result.json. folder: for what a run writes on its way; the caller removes it."""
     quiet()
+    keep_within_quota(processes_here(cfg.trainer))
     cfg = _only_steps(cfg)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     run = assemble(divide_global_batch(cfg), Folder(folder), lambda trainer: trainer.logger.begin(), stopper=Enough)

@@ -8,8 +8,9 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.launch import check_layout, launch
+from mpx.measure.devices import usable_gpus
 from mpx.printing import how_many
-from mpx.settings.reachable import check_cpu_devices, require_gpu
+from mpx.settings.reachable import check_cpu_devices
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,19 @@ class Devices:
 
 def choose_devices(trainer: DictConfig) -> Devices:
     """Raises UserError for a device that this machine does not have, and for processes that do not fit the settings."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    require_gpu("trainer.accelerator", trainer.accelerator, there=gpus > 0)
-    on_cpu = not gpus or trainer.accelerator == "cpu"
+    gpus = usable_gpus("trainer.accelerator", trainer.accelerator)
+    on_cpu = not gpus
     if on_cpu:
         check_cpu_devices(trainer.devices)
     chosen = list(range(trainer.devices if isinstance(trainer.devices, int) else 1)) if on_cpu else _chosen(trainer.devices, gpus)
     check_layout(len(chosen), trainer.num_nodes)
     root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
     return Devices(root, len(chosen) * trainer.num_nodes)
+
+
+def processes_here(trainer: DictConfig) -> int:
+    """The number of processes of the run on this machine. Raises UserError as `choose_devices`."""
+    return choose_devices(trainer).count // trainer.num_nodes
 
 
 def divide_global_batch(cfg: DictConfig) -> DictConfig:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import Diverged, UserError
 from mpx.library.sparsity import Sparsity
+from mpx.machine import keep_within_quota
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.precision.switches import float32_matmuls
@@ -26,7 +27,7 @@ from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
 from mpx.shards import local
 from mpx.training.assemble import Run, assemble
-from mpx.training.devices import divide_global_batch
+from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs
 
@@ -38,6 +39,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
     quiet()
+    keep_within_quota(processes_here(cfg.trainer))
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
     if not is_project(cfg):

@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept
 
 MISTAKES = [
     (["study=defalt"], "study=defalt: outputs/defalt is not there. Did you mean default? There are: default."),
-    (["output_dir=nowhere"], "study=default: nowhere/default is not there. Nothing is in nowhere yet; python -m mpx.train study=default"),
+    (["output_dir=nowhere"], "study=default: nowhere/default is not there. No study is in nowhere yet; python -m mpx.train study=default"),
     (["study=a/b"], "study=a/b must be a folder's name"),
     (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
     (["metric=accuracy"], "metric=accuracy: no run has it. Did you mean val/accuracy? There are: test/accuracy, test/loss, val/"),
@@ -219,9 +219,14 @@ def test_a_study_without_a_finished_run(tmp_path):
     assert not list(tmp_path.rglob("*.csv"))
 
 
-def test_folders_of_sweeps_are_no_studies(tmp_path):
-    for name in ("_sweep", ".cache", "mine"):
+def test_folders_without_runs_are_no_studies(tmp_path):
+    """Those of sweeps, and of mpx.bench."""
+    for name in ("_sweep", ".cache", "mine/a/seed0", "bench", "empty"):
         (tmp_path / "outputs" / name).mkdir(parents=True)
+    (tmp_path / "outputs" / "bench" / "copy.json").write_text("{}")
+    begin = "No study is in outputs yet; python -m mpx.train study=default begins one.\n"
+    assert compare(tmp_path).err == f"error: study=default: outputs/default is not there. {begin}"
+    (tmp_path / "outputs" / "mine" / "a" / "seed0" / "config.yaml").touch()  # a run that goes on
     assert compare(tmp_path).err.endswith("There are: mine.\n")
 
 

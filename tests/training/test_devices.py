@@ -421,6 +421,15 @@ def test_a_batch_of_all_devices_that_cannot_be(train, words, line):
     assert_refused(train(*SHORT, *words), line)
 
 
+def test_a_gpu_that_cuda_cannot_use(train, monkeypatch):
+    """The run would take the CPU, and many times as long."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    ran = train("model=mlp", "trainer.max_steps=2")
+    assert_refused(ran, "error: trainer.accelerator=auto: the driver shows 1 GPU, but CUDA cannot use it: ")
+    assert ran.err.endswith(", or do without by trainer.accelerator=cpu.\n")
+
+
 @pytest.mark.parametrize(("samples", "split"), [("v=1", "validation"), ("t=1", "test")])
 def test_a_split_with_fewer_samples_than_processes(train, tmp_path, monkeypatch, samples, split):
     """Before training: after it, one process would wait for ever for the other, which has nothing to test."""
