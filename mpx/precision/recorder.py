@@ -118,8 +118,9 @@ class OperationRecorder(TorchDispatchMode):
     def _attribute(self, events: Iterable[Any]) -> None:
         """Give each call the kernels that ran within its mark."""
         for event in events:
-            if event.name.startswith(MARK):
-                call = self.calls[int(event.name.removeprefix(MARK))]
+            number = int(event.name.removeprefix(MARK)) if event.name.startswith(MARK) else len(self.calls)
+            if number < len(self.calls):  # an operation that failed has a mark and is no call
+                call = self.calls[number]
                 call.kernels += _kernels_below(event)
                 call.ms = sum(ms for _, ms in call.kernels)
 

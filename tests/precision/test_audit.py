@@ -78,6 +78,18 @@ def test_a_product_with_a_vector_keeps_tf32s_promise_in_fp32(columns, kept):
     assert (complaint(audit) is None) == kept
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_a_product_that_fails_is_no_call(monkeypatch):
+    """Its mark is among the profiler's events, which without a GPU have no kernels."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    audit = Audit(MODES["fp32"], emulate=False, flops_of=operation_flops, kernels_of=torch.device("cuda"))
+    with audit:
+        torch.ones(2, 3) @ torch.ones(3, 2)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+    assert audit.observed() == {"matmul": {"fp32": 1}}
+
+
 def test_fp8_linear_layers():
     """Two layers in FP8, whose weights' gradients are BF16 as is the last layer."""
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 4))
