@@ -107,7 +107,7 @@ def sentences() -> Iterator[str]:
     lightning, tuned, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand"))
     yield (
         f"- One {on}, BERT by the mean of its tokens: mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast "
-        "as Lightning tuned (most for the LSTM, which has no CUDA graph there, and FP16 for BF16), and "
+        "as Lightning tuned (most for the LSTM, which has no CUDA graph there and is FP16 in both), and "
         f"{hand} times as fast as a loop tuned by hand whose step is one CUDA graph ([speed](experiments/speed))."
     )
     earlier = read(HERE / "scaling" / "earlier.csv")
