@@ -93,7 +93,7 @@ def test_the_rivals(contender, words):
     assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds, BERT by the mean of its tokens: " in PART
 
 
-DECIDED = [("lstm", "sst2"), ("bert_small", "sst2"), ("resnet18", "cifar10")]  # of every setting, in the order of the card's sentences
+DECIDED = [("lstm", "sst2"), ("bert_small", "sst2"), ("resnet18", "cifar10"), ("resnet18", "fashion_mnist")]  # as the card names them
 
 
 @pytest.mark.parametrize(("model", "data"), TASKS)
@@ -111,7 +111,7 @@ def test_a_column(model, data):
         if chances[name] * (len(chances) - rank) >= 0.015:
             break
         good.append(name)
-    assert (len(good) == 7) == ((model, data) in DECIDED)
+    assert len(good) == 7
     seeds = " or ".join(map(str, sorted(set(map(len, groups.values())))))
     mean = np.mean(list(map(accuracy, control.values())))
     of, test, safe, fastest, faster, sooner, change, _ = cells((model, data))
@@ -121,7 +121,8 @@ def test_a_column(model, data):
     best = max(speed, key=speed.get)
     assert best == ("amp" if model == "resnet18" else "amp_bf16", "dense")
     assert fastest == f"{WORDS[best[0]]}; {WORDS[best[0]]}"
-    assert took[best] < 1.02 * min(took.values())  # what takes 1 % less is not shown to
+    for name in good:  # none is shown to take less time
+        assert stats.ttest_ind(times(groups[best]), times(groups[name]), equal_var=False, alternative="greater").pvalue > 0.05
     assert (faster, sooner) == (f"{speed[best] / rate(control):.2f}", f"{seconds(control) / took[best]:.2f}")
     pruned = 100 * np.array(list(below(groups["amp", "2of4"], groups["amp", "dense"])))
     inner = stats.t.ppf(0.975, len(pruned) - 1) * stats.sem(pruned)
@@ -151,10 +152,10 @@ def test_dense_cifar10_without_the_second_rise():
 def test_what_the_grids_card_says():
     card = " ".join(text(EXPERIMENTS / "grid" / "README.md").split()).replace("\\", "")
     found = [settings(*task) for task in DECIDED]
-    assert "The studies took {}, {} and {} runs".format(*(sum(map(len, of.values())) for of in found)) in card
-    pairs = [(of["fp32", "dense"], of[name, "dense"]) for of, name in zip(found, ("amp_bf16", "amp_bf16", "amp"), strict=True)]
-    faster = "{:.2f}, {:.2f} and {:.2f}".format(*(rate(best) / rate(control) for control, best in pairs))
-    longer = "{:.2f}, {:.2f} and {:.2f}".format(*(seconds(control) / seconds(best) for control, best in pairs))
+    assert "The studies took {}, {}, {} and {} runs".format(*(sum(map(len, of.values())) for of in found)) in card
+    pairs = [(of["fp32", "dense"], of[name, "dense"]) for of, name in zip(found, ("amp_bf16", "amp_bf16", "amp", "amp"), strict=True)]
+    faster = "{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*(rate(best) / rate(control) for control, best in pairs))
+    longer = "{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*(seconds(control) / seconds(best) for control, best in pairs))
     assert f"they have {faster} times the throughput of FP32, which takes {longer} times as long to train" in card
     slower = [100 * (1 - rate(of[name, "2of4"]) / rate(of[name, "dense"])) for of in found for name in WORDS]
     assert f"They are {min(slower):.1f} to {max(slower):.1f} % slower" in card
@@ -171,8 +172,8 @@ def test_what_the_grids_card_says():
     assert f"BF16, dense, reaches {beyond.pop('amp_bf16-dense')} points of loss" in card
     assert f"FP16, dense, and TF32, 2:4 ({beyond.pop('amp-dense')} and {beyond.pop('tf32-2of4')})" in card
     assert not beyond
-    assert "the other eighteen lie within the margin" in card
-    assert [sum(value > -0.005 for value in of.values()) for of in low.values()] == [7, 4, 7]
+    assert "the other twenty-five lie within the margin" in card
+    assert [sum(value > -0.005 for value in of.values()) for of in low.values()] == [7, 4, 7, 7]
 
 
 def test_what_the_grids_card_says_of_the_lstms_earlier_settings():
@@ -244,8 +245,12 @@ def rate(runs):
 
 
 def seconds(runs):
+    return np.mean(times(runs))
+
+
+def times(runs):
     """Of runs that were not cut off."""
-    return np.mean([float(row["time_to_train_s"]) for row in on_one_host(runs) if "resumed_from_steps" not in row["environment"]])
+    return [float(row["time_to_train_s"]) for row in on_one_host(runs) if "resumed_from_steps" not in row["environment"]]
 
 
 def rates(table, contender, **wanted):
