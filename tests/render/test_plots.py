@@ -109,6 +109,11 @@ def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
     assert fewer[MANY[0]].colour == found[MANY[0]].colour
 
 
+def test_each_setting_of_the_grid_has_a_colour_of_its_own(tmp_path):
+    grid = tuple(f"{precision}-{sparsity}" for precision in ("fp32", "tf32", "amp", "amp_bf16") for sparsity in ("dense", "2of4"))
+    assert len({style.colour for style in styles(made_comparison(tmp_path, made_group(grid))).values()}) == len(grid)
+
+
 @pytest.mark.parametrize("names", [MANY, ("fp32-dense", "amp-" + 30 * "long"), WIDE])
 def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
     comparison = made_comparison(tmp_path, group := made_group(names, seeds=2))

@@ -1,7 +1,7 @@
 """The colour, marker and line style of each setting, the same in every plot and in the page. Does not import matplotlib.
 
-Source of the colours: Okabe and Ito, Color Universal Design, which colour-blind readers can distinguish; without their yellow, which is too
-light for paper.
+Sources of the colours, which colour-blind readers can distinguish: Okabe and Ito, Color Universal Design, without their yellow, which is
+too light for paper; the last is the wine red of Paul Tol's muted scheme. So four formats, dense and 2:4, have a colour each.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from mpx.compare.comparison import Comparison
 from mpx.compare.names import natural
 
 INK = "#1b1f24"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 
@@ -35,6 +35,6 @@ def styles(comparison: Comparison) -> dict[str, Style]:
     others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
     found = {setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
     for i, setting in enumerate(others):
-        again = i // len(COLOURS)  # six colours and seven markers give 42 different pairs
-        found[setting] = Style(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
+        again = i // len(COLOURS)  # shifts the markers, so that seven colours and seven markers give 49 different pairs
+        found[setting] = Style(COLOURS[i % len(COLOURS)], MARKERS[(i + 1 + again) % len(MARKERS)], LINES[again % len(LINES)])
     return found
