@@ -127,6 +127,9 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
         for key, (mine, theirs) in given.items()
         if mine != theirs
     ]
+    runs = [run for row in group.rows for run in row.runs]
+    if outside := sum(run.looks is None for run in runs):
+        found.append(f"{outside} of {len(runs)} runs were made outside of the plan, as by seed=, and maybe after results were seen")
     return found + _of_settings(group, lambda row: _undecided_seeds(row, plan))
 
 

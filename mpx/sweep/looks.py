@@ -33,8 +33,9 @@ class Looks:
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
         self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
         runs, _ = collect(self.study)
-        if runs and (plan := plan_of(runs)) != self.plan:
-            before = f"was planned with {plan.text}" if plan else "has runs that were made before looks were planned"
+        unplanned = any(run.looks is None for run in runs)
+        if unplanned or (runs and plan_of(runs) != self.plan):
+            before = "has runs that no plan of looks asked for" if unplanned else f"was planned with {plan_of(runs).text}"
             raise UserError(f"study={config.study} {before}, and this plan is {self.plan.text}. Use another study=NAME, or the same plan.")
 
     def further_jobs(self, settings: Sequence[Setting]) -> list[list[str]]:

@@ -69,6 +69,7 @@ def test_sizes_and_the_single_test_of_the_same_power():
     assert Plan(0.01, 0.95, "auto", 22, 5).sizes == (5, 9, 14, 18, 22)
     assert Plan(0.01, 0.95, "auto", 20, 1).fixed_seeds() in (19, 20)  # it spends less than it may
     assert Plan(0.01, 0.95, "auto", 20, 5).fixed_seeds() < 19
+    assert Plan(0.005, 0.95, "auto", 20, 4).fixed_seeds() == 16  # of the grid; by simulation 15.6
 
 
 def test_hopeless_is_what_the_last_look_would_hardly_decide():
@@ -158,6 +159,14 @@ def test_two_plans_in_one_study_are_refused():
     other = Plan(0.02, 0.95, "auto", 8, 2)
     with pytest.raises(UserError, match=r"different plans of looks, .*0\.01.* and .*0\.02"):
         study(*planned("amp-dense", NEAR, other))
+
+
+def test_runs_outside_of_the_plan_are_told():
+    by_seed = [replace(run, looks=None) for run in planned("amp-dense", NEAR)[2:]]
+    group, rows = only(study(*planned("amp-dense", NEAR[:2]), *by_seed))
+    assert rows["amp-dense"].decision.verdict is Verdict.NO_LOSS
+    assert "2 of 12 runs were made outside of the plan, as by seed=, and maybe after results were seen" in group.notes
+    assert not any("outside" in note for note in only(study(*planned("amp-dense", NEAR)))[0].notes)
 
 
 def test_the_plan_is_in_the_record_and_in_results_csv(tmp_path):

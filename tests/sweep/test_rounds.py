@@ -149,12 +149,23 @@ def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, 
     assert {line[2] for line in said} == {f"{config.hydra.sweep.dir}/.submitit"}
 
 
+def write_planned(folder, seed, **changed):
+    planned = record(seed=seed)
+    write(folder / "s" / "fp32" / f"seed{seed}", planned | {"config": planned["config"] | {"until": asdict(PLAN) | changed}})
+
+
 def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     config, _ = sweep
     write(tmp_path / "s" / "fp32" / "seed0", record())
-    with pytest.raises(UserError, match=r"study=s has runs that were made before looks were planned, .*Use another study=NAME"):
+    with pytest.raises(UserError, match=r"study=s has runs that no plan of looks asked for, .*Use another study=NAME"):
         Looks(config)
-    write(tmp_path / "s" / "fp32" / "seed0", record() | {"config": record()["config"] | {"until": asdict(PLAN) | {"margin": 0.02}}})
+    write_planned(tmp_path, 1)
+    with pytest.raises(UserError, match="study=s has runs that no plan of looks asked for"):
+        Looks(config)
+    write_planned(tmp_path, 0)
+    Looks(config)
+    for seed in (0, 1):
+        write_planned(tmp_path, seed, margin=0.02)
     with pytest.raises(UserError, match=r'study=s was planned with .*"margin": 0.02, .*and this plan is .*"margin": 0.01'):
         Looks(config)
 
