@@ -1,4 +1,4 @@
-"""Find the setting with the shortest time to train.
+"""Find the setting to take for the shortest time to train.
 
 Throughput leaves out the time beside the steps: start, compilation, warm-up, validation. In short runs the setting of the highest
 throughput may therefore take longer; in long runs it wins.
@@ -45,9 +45,9 @@ def time_verdict(group: Group, confidence: float) -> str:
 
 
 def soonest(group: Group, confidence: float) -> Row | None:
-    """Of the control and the settings at no loss, the one with the shortest time to train.
+    """Of the control and the settings at no loss, the one to take for the shortest time to train.
 
-    It is the one with the highest throughput, if that is not shown to take longer. None if the times do not count.
+    It is the one with the highest throughput, unless that is shown to take longer than another. None if the times do not count.
     """
     winner, rows = _winner(group, confidence), _timed_rows(group)
     if winner is None or group.rows[0].timed is None or winner not in rows:
