@@ -111,11 +111,11 @@ def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:
     With a plan of looks, only the seeds until the look.
     """
     look = row.decision.look if row.decision else None
-    mine, theirs = (set(until(look, one, metric)) for one in (row, control))
+    mine, theirs = (set(seen_at(look, one, metric)) for one in (row, control))
     return len(mine & theirs) if 2 <= len(mine & theirs) < max(len(mine), len(theirs)) else None
 
 
-def until(look: Look | None, row: Row, metric: Metric) -> dict[int, float]:
+def seen_at(look: Look | None, row: Row, metric: Metric) -> dict[int, float]:
     """Seed -> value, over completed runs; with a look, of the seeds that it saw."""
     return {seed: value for seed, value in values(row.runs, metric).items() if look is None or seed < look.seeds}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from mpx.compare.comparison import Group, Method, Metric, Row, Speedup, Verdict
-from mpx.compare.decisions import seeds_of_both, until
+from mpx.compare.decisions import seeds_of_both, seen_at
 from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
@@ -202,7 +202,7 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are. With a look, all
     of them are of the seeds that it saw."""
     look = row.decision.look
-    mine, theirs = (estimate(list(until(look, one, metric).values())) for one in (row, control))
+    mine, theirs = (estimate(list(seen_at(look, one, metric).values())) for one in (row, control))
     seeds = f"{mine.n}" if mine.n == theirs.n else f"{mine.n} and {theirs.n}"
     shared = seeds_of_both(row, control, metric)
     paired = f" at {look.words}" if look else f" over the {shared} that both have" if shared else ""

@@ -2,8 +2,8 @@
 
 formats.py, modes.py                   the range and precision of each format; the formats that each mode promises
 choose.py                              the plugin that the settings name
-plugin.py                              a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py), skipped steps
-                                       (skips.py)
+plugin.py                              a mode as Lightning's plugin: autocast or emulation, loss scaling, which skips steps (scaling.py),
+                                       advice where it skips too many (skips.py)
 plugin_mode.py                         the mode of any precision plugin, mpx's or Lightning's
 switches.py, tf32.py, rnn.py, fp8.py   what a mode needs on a GPU beyond autocast
 emulate.py                             emulates a format that the device lacks: autocast.py casts; rounding.py, attention.py, fp8.py,

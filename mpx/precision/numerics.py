@@ -38,7 +38,7 @@ class Numerics(Callback):
     …_overflow_fraction. They are counted before they are rounded, in all processes of the run. `record()` returns the shares over all
     sampled steps.
 
-    every: optimizer steps from one sample to the next; auto: 200. A sampled step takes 1.2 to 3.9 eager ones (experiments/numerics_cost).
+    every: optimizer steps from one sample to the next; auto: 200. A sampled step takes longer (experiments/numerics_cost).
     histogram: also count the exponents of the gradients of each layer's outputs.
     network: a function from the LightningModule to the module whose layers these are.
 

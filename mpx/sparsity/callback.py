@@ -102,7 +102,7 @@ class Pruning(Callback):
             self.recipe.after_step(step, self.masks, optimizers, skipped)
 
     def step_of(self, trainer: pl.Trainer) -> int:
-        """The number of finished optimizer steps."""
+        """The number of finished optimizer steps, with those that the loss scaler skipped."""
         return trainer.global_step
 
     def prune_now(self, trainer: pl.Trainer) -> None:

@@ -1,4 +1,4 @@
-"""Enforcement of masks: pruned weights, their gradients and their optimizer state are exactly zero at every step, in every format.
+"""Enforcement of masks. Once they are fixed, pruned weights, their gradients and their optimizer state are exactly zero, in every format.
 
 Zeros are selected, not multiplied: an overflowed gradient × 0 would be NaN, and a negative weight × 0 is -0.
 Only `prune`, `verify` and the reports on a finished run wait for the device.
@@ -39,6 +39,7 @@ class Masks:
 
     @property
     def pruned(self) -> list[Weight]:
+        """Those that the rules choose, also before their masks are computed."""
         return [weight for weight in self.weights if weight.reason is None]
 
     @property

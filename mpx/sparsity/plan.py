@@ -1,4 +1,4 @@
-"""The steps at which a recipe prunes, counted in optimizer steps."""
+"""The steps at which a recipe prunes, counted in optimizer steps, with those that the loss scaler skips."""
 
 from dataclasses import dataclass
 

@@ -23,7 +23,7 @@ class Recipe:
     """Computes fixed masks before the forward pass of step `plan.start` and, if `plan.every` is set, again every `plan.every` steps.
 
     With `plan.every` the pruned values are remembered and compete again at each computation (apex's `allow_recompute_mask`). Values that
-    win return to the weight, with a zero optimizer state.
+    win return to the weight, with a zero optimizer state. asp and from_start are this class, with different plans.
     Source of asp: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378.
     """
 

@@ -1,4 +1,6 @@
-"""The looks of a sweep in rounds: what mpx.compare finds decided in the study's records, the next jobs, and what it all cost."""
+"""The looks of a sweep in rounds: mpx.compare finds in the study's records what is decided and how many seeds come next; here are the jobs
+of these seeds, and what it all cost.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

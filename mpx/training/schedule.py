@@ -101,8 +101,8 @@ def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> S
 def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
     """step -> share of the peak learning rate.
 
-    restart_at: the step before which the model is pruned. The schedule runs once up to it and again after it, as ASP repeats the
-    schedule of the dense phase for the fine-tuning.
+    restart_at: the step before which the model is pruned, or a dense run starts again. The schedule runs once up to it and again after it,
+    as ASP repeats the schedule of the dense phase for the fine-tuning.
     """
 
     def factor(step: int) -> float:
