@@ -1,6 +1,6 @@
 """Does a long run grow? Memory, open files, threads and event files over 100,000 steps, and of a sweep's processes over 1,000 jobs.
 
-$ python experiments/long_runs/run.py                # writes results.csv and README.md; an hour on two cores
+$ python experiments/long_runs/run.py                # writes results.csv and README.md; 20 minutes on two cores
 $ python experiments/long_runs/run.py skipped        # that part anew; the rows of the others, steps and jobs, stay
 $ python experiments/long_runs/run.py --minutes=45   # what is done by then
 $ python experiments/long_runs/run.py --card         # README.md from the committed results.csv
@@ -29,7 +29,6 @@ LONG = [*TINY, "trainer.max_epochs=100000"]
 JOB = [*TINY, "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
 BATCHES = "hydra.sweeper.max_batch_size=50"  # Hydra composes the configurations of a batch before its first job: of 1,000 for minutes
 COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib", "cores", "python")
-COMMITTED = "2 CPU cores, Python 3.11.7, torch 2.14.1"  # where the committed rows were measured, which they do not say
 SKIPS = ", skipping"  # added to the names of the processes of the sweep whose jobs are finished already
 WARM = 0.1  # share of the samples that are not looked at: the first steps and jobs fill caches
 CARD = """# Does a long run leak memory, files or threads?
@@ -37,10 +36,10 @@ CARD = """# Does a long run leak memory, files or threads?
 **Question.** Do memory, open files, threads and event files stay flat over 100,000 training steps, and those of a sweep's processes over
 1,000 jobs?
 
-**Setup.** {setup}. A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint
-every epoch. The jobs have two steps each. What a sweep's own processes keep does not depend on the length of a job. So a second sweep has
-one job that trains, and {skipped:,} finished ones that it skips, in batches of 50. The processes are sampled from outside, about
-{samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
+**Setup.** {setup}, beside other work. A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a
+validation and a checkpoint every epoch. The jobs have two steps each. What a sweep's own processes keep does not depend on the length of a
+job. So a second sweep has one job that trains, and {skipped:,} finished ones that it skips, in batches of 50. The processes are sampled
+from outside, about {samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
 
 **Command.** `python experiments/long_runs/run.py`
 
@@ -52,9 +51,7 @@ step, in one file for each part of the run. Hydra would keep the configurations 
 reads them one at a time (`mpx/sweep/job_report.py`). Each job leaves {per_job:.1f} KiB in the sweep's process, and nothing in the process
 that forks the jobs. `tests/test_long_runs.py` bounds the growth over 1,600 steps and 20 jobs.
 
-**Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
-a step's time still took 33 bytes. The jobs that train were measured before reports were read one at a time; the skipped jobs were measured
-later (`run.py skipped`).
+**Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped.
 """
 
 
@@ -177,7 +174,7 @@ def card(rows: list[dict]) -> str:
     numbers = {"steps": reached["run"], "jobs": reached["sweep"], "skips": reached[f"sweep{SKIPS}"], "skipped": SKIPPED}
     numbers |= {"samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
     numbers["per_job"] = growth(rows, f"sweep{SKIPS}", "rss_mib") * 1024
-    setup = said(rows, "{cores} CPU cores, Python {python}, torch {torch}") if "cores" in rows[0] else COMMITTED
+    setup = said(rows, "{cores} CPU cores, Python {python}, torch {torch}")
     return CARD.format(setup=setup, table=growth_table(rows), **numbers)
 
 
