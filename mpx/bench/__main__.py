@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.csv_file import to_text
 from mpx.imports import check_compilers_cache
+from mpx.machine import keep_within_quota
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -45,6 +46,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     from mpx.measure.exclusive import cpu_busy, exclusive
     from mpx.render.plots.picture import save
 
+    keep_within_quota(1)
     device = chosen(accelerator)
     folder = Path(output_dir) / "bench"
     with below_output_dir(folder):
