@@ -14,6 +14,7 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import ctrl_c
 from mpx.csv_file import to_text
 from mpx.imports import check_compilers_cache
 from mpx.machine import keep_within_quota
@@ -34,6 +35,7 @@ def job(cfg: DictConfig) -> None:
     with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_bench(settings, BENCHMARKS)
+        ctrl_c.raises()
         run(**settings)
 
 
