@@ -33,6 +33,7 @@ class Looks:
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
         self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
         runs, _ = collect(self.study)
+        self.new = not runs  # the study
         if runs and (plan := plan_of(runs)) != self.plan:
             before = f"was planned with {plan.text}" if plan else "has runs that were made before looks were planned"
             raise UserError(f"study={config.study} {before}, and this plan is {self.plan.text}. Use another study=NAME, or the same plan.")
@@ -99,6 +100,8 @@ def _of(group: Group) -> dict[str, int]:
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
     control, *rows = group.rows
+    if not rows:
+        print(f"{title(group)}: {group.train_verdict}", flush=True)
     for row in rows:
         print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
     seeds = {_of_row(row): row.decision.look.further for row in rows if row.decision and row.decision.look.further}
