@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from mpx import sweep
+from mpx import ctrl_c, sweep
 from mpx.channels import let_hydra_raise, measures_alone, start_sweep
 from mpx.launch import refuse_sweep
 from mpx.one_lightning import use_one_lightning
@@ -42,6 +42,7 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         sweep.check_experiment(HydraConfig.get())
         merge_kwargs(cfg)
         check(cfg, typed(HydraConfig.get()))
+        ctrl_c.raises()
         if measures_alone():
             sys.exit(measure_and_report(cfg))
         sweep.check_single(cfg)

@@ -1,12 +1,18 @@
 """The limits of a container, of Slurm and of systemd count where they are lower than what the machine has."""
 
+import json
 import os
 
 import pytest
 import torch
 from few_steps import FEW_STEPS
+from started import start
 
 from mpx import control_groups
+from mpx.bench.__main__ import main as bench
+from mpx.deploy import measure
+from mpx.deploy.__main__ import main as deploy
+from mpx.doctor.__main__ import main as doctor
 from mpx.machine import GIB, keep_within_quota, memory_bytes, usable_cores
 
 ALL = 9223372036854771712  # what version 1 says without a limit
@@ -82,9 +88,24 @@ def two_threads(monkeypatch):
 ONE_CORE = {"cpu.max": "50000 100000"}
 
 
-def test_a_run_has_no_more_threads_than_cores_time(within, two_threads, train):
+def test_a_run_and_what_measures_it_have_no_more_threads_than_cores_time(within, two_threads, train, tmp_path, monkeypatch):
     within(V2, ONE_CORE)
-    assert train("model=mlp", *FEW_STEPS).record["environment"]["threads"] == 1
+    ran = train("model=mlp", *FEW_STEPS)
+    assert ran.record["environment"]["threads"] == 1
+    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    deployed = start_anew(monkeypatch, deploy, tmp_path, f"run={ran.folder}", "accelerator=cpu", "backend=eager", "batch=1")
+    assert "fp32 on" in deployed.out
+    assert json.loads((ran.folder / "deploy.json").read_text())["rows"][0]["environment"]["threads"] == 1
+    start_anew(monkeypatch, bench, tmp_path, "what=formats", "accelerator=cpu", "size=64")
+    assert json.loads((tmp_path / "outputs" / "bench" / "formats.json").read_text())["environment"]["threads"] == 1
+    assert "1 core, threads of PyTorch: 1 " in start_anew(monkeypatch, doctor, tmp_path).words
+
+
+def start_anew(monkeypatch, main, *words):
+    """As a process of its own, which has two threads."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(2)
+    return start(main, *words)
 
 
 @pytest.mark.parametrize(

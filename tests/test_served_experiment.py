@@ -32,6 +32,16 @@ def test_the_table_says_what_its_rows_say():
     assert found.endswith("a GPU, torch 2.11. Epochs of training: net_set 3.\n\nnet_set, Sparse BF16, asp: format=bf16: no layer")
 
 
+def test_verdicts_are_corrected_for_the_settings_of_a_task():
+    made = script("served/accuracy_card.py")
+    dense = {seed: 0.9 + 0.001 * seed for seed in range(5)}
+    near, far = ({seed: value - loss + 0.0022 * (seed - 2) for seed, value in dense.items()} for loss in (0.001, 0.02))
+    alone = made.compared({"near": made.test(near, dense)})
+    both = made.compared({"near": made.test(near, dense), "far": made.test(far, dense)})
+    assert (alone["near"][-1], both["near"][-1], both["far"][-1]) == ("yes", "not decided", "no")
+    assert alone["near"][:-1] == both["near"][:-1] == (5, "-0.10", "-0.53 to +0.33")
+
+
 def test_what_the_card_says_of_serving_is_what_the_rows_say():
     with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
         rows = [found for found in csv.DictReader(file) if found["accuracy"] and found["trained_accuracy"]]

@@ -8,11 +8,12 @@ sys.path.append(str(Path(__file__).parents[1]))
 from collecting import line, put_between, read, spread
 
 from mpx.compare.comparison import METRICS
-from mpx.compare.statistics import Finding, examine
+from mpx.compare.statistics import Finding, examine, holm
 
 HERE = Path(__file__).parent
 MARK, END = "<!-- accuracy -->", "<!-- end of accuracy -->"
 MARGIN, CONFIDENCE = 0.005, 0.95  # half a point
+CORRECTED = "Holm's method corrects the verdicts for the settings of a task, not for the number of tasks; intervals are not corrected"
 FULL = ("fp16", "fp32")  # the format of the control: FP32 on a CPU
 Row = dict[str, str]
 
@@ -40,18 +41,31 @@ def recipes(rows: list[Row]) -> list[str]:
     by_run: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
         by_run.setdefault((row["task"], row["recipe"]), {})[int(row["seed"])] = row
+    tested: dict[str, dict[str, Finding]] = {}
     for (task, recipe), runs in by_run.items():
         control = by_run[task, "dense"]
-        shown = [spread([100 * float(run[name]) for run in runs.values()]) for name in ("validation_accuracy", "trained_accuracy")]
         mine, theirs = ({seed: float(one[seed]["trained_accuracy"]) for seed in runs.keys() & control.keys()} for one in (runs, control))
-        lines.append(line([task, recipe, len(runs), *shown, *(("–",) * 3 if recipe == "dense" else compared(mine, theirs)[1:])]))
-    return ["## Which recipe?", f"Not served. {devices(rows)}. Epochs of training: {epochs(rows)}.", "\n".join(lines)]
+        if recipe != "dense":
+            tested.setdefault(task, {})[recipe] = test(mine, theirs)
+    for (task, recipe), runs in by_run.items():
+        shown = [spread([100 * float(run[name]) for run in runs.values()]) for name in ("validation_accuracy", "trained_accuracy")]
+        lines.append(line([task, recipe, len(runs), *shown, *(("–",) * 3 if recipe == "dense" else compared(tested[task])[recipe][1:])]))
+    return ["## Which recipe?", f"Not served. {devices(rows)}. Epochs of training: {epochs(rows)}. {CORRECTED}.", "\n".join(lines)]
 
 
-def compared(mine: dict[int, float], theirs: dict[int, float]) -> tuple:
-    """Cells: seeds, difference, interval, verdict. By seed; the same seeds in both."""
-    finding = examine(mine, theirs, METRICS["test/accuracy"], MARGIN, CONFIDENCE)
-    return finding.n, f"{100 * finding.difference:+.2f}", interval(finding), verdict(finding)
+def test(mine: dict[int, float], theirs: dict[int, float]) -> Finding:
+    """By seed; the same seeds in both."""
+    return examine(mine, theirs, METRICS["test/accuracy"], MARGIN, CONFIDENCE)
+
+
+def compared(findings: dict[str, Finding]) -> dict[str, tuple]:
+    """Cells of each setting of one task: seeds, difference, interval, verdict. Holm's method corrects the verdicts for their number."""
+    tested = {name: one for name, one in findings.items() if one.p_no_loss is not None}
+    no_loss, loss = (holm([getattr(one, side) for one in tested.values()]) for side in ("p_no_loss", "p_loss"))
+    verdicts = dict(zip(tested, map(verdict, no_loss, loss), strict=True))
+    return {
+        name: (one.n, f"{100 * one.difference:+.2f}", interval(one), verdicts.get(name, "not decided")) for name, one in findings.items()
+    }
 
 
 def served(rows: list[Row]) -> str:
@@ -69,17 +83,18 @@ def served(rows: list[Row]) -> str:
     for task, found in by_task.items():
         accuracy.append(line([task, *(accuracies(found.get(one, [])) for one in variants)]))
         speed.append(line([task, *(rate(found.get(one, [])) for one in variants)]))
-        control = by_seed(found.get(variants[0], []))
+        control, tested = by_seed(found.get(variants[0], [])), {}
         for one in variants[1:]:
             mine = by_seed(found.get(one, []))
             if shared := mine.keys() & control.keys():
                 mine, theirs = ({seed: values[seed] for seed in shared} for values in (mine, control))
-                differences.append(line([task, title(one), *compared(mine, theirs)]))
+                tested[title(one)] = test(mine, theirs)
+        differences += [line([task, name, *cells]) for name, cells in compared(tested).items()]
     alone = "one seed, alone on the device; in brackets the number of layers with 2:4 kernels"
     parts = [
         "Test accuracy as served, %, mean ± standard deviation over the seeds:",
         "\n".join(accuracy),
-        f"Difference to {heads[0]}, paired by seed:",
+        f"Difference to {heads[0]}, paired by seed. {CORRECTED}:",
         "\n".join(differences),
         f"Samples per second in batches of {batches(rows)} ({alone}):",
         "\n".join(speed),
@@ -117,11 +132,9 @@ def interval(finding: Finding) -> str:
     return "–" if finding.low is None else f"{100 * finding.low:+.2f} to {100 * finding.high:+.2f}"
 
 
-def verdict(finding: Finding) -> str:
+def verdict(p_no_loss: float, p_loss: float) -> str:
     """At 95 % confidence, one-sided: yes, no, or too few seeds to tell."""
-    if finding.p_no_loss is None:
-        return "not decided"
-    return "yes" if finding.p_no_loss < 1 - CONFIDENCE else "no" if finding.p_loss < 1 - CONFIDENCE else "not decided"
+    return "yes" if p_no_loss < 1 - CONFIDENCE else "no" if p_loss < 1 - CONFIDENCE else "not decided"
 
 
 def batches(rows: list[Row]) -> str:

@@ -14,8 +14,10 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import ctrl_c
 from mpx.csv_file import to_text
 from mpx.imports import check_compilers_cache
+from mpx.machine import keep_within_quota
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -33,6 +35,7 @@ def job(cfg: DictConfig) -> None:
     with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_bench(settings, BENCHMARKS)
+        ctrl_c.raises()
         run(**settings)
 
 
@@ -45,6 +48,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     from mpx.measure.exclusive import cpu_busy, exclusive
     from mpx.render.plots.picture import save
 
+    keep_within_quota(1)
     device = chosen(accelerator)
     folder = Path(output_dir) / "bench"
     with below_output_dir(folder):

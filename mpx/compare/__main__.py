@@ -16,6 +16,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import ctrl_c
 from mpx.compare import differences_csv, predictions_csv, served_csv
 from mpx.compare.collect import collect, is_study, read_tables
 from mpx.compare.commands import typed_text
@@ -39,6 +40,7 @@ def job(cfg: DictConfig) -> None:
     with errors_in_one_line(COMPARE, "mpx.compare"):  # inside `job`, since Hydra prints an exception that leaves it
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_compare(settings, typed(HydraConfig.get()))
+        ctrl_c.raises()
         run(**settings)
 
 

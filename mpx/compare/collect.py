@@ -22,7 +22,7 @@ from mpx.compare.rules import is_layer, wrong
 from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track
-from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
+from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT, goes_on
 from mpx.runs.inputs import CODE
 from mpx.runs.record import SCHEMA_VERSION, one_number
 from mpx.settings.fields import NAMED
@@ -119,6 +119,8 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
     status = str(record["status"])
     if status not in DONE:
+        if goes_on(folder):
+            raise LeftOut("still running")
         error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
         raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
     try:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import ctrl_c
 from mpx.channels import let_hydra_raise
 from mpx.deploy.jobs import Row, serve_all
 from mpx.errors import UserError
@@ -40,6 +41,7 @@ class Call:
             with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
                 settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
                 check_deploy(settings)
+                ctrl_c.raises()
                 rows, failed = serve_all(**settings)
                 self.rows += rows
                 self.codes.append(int(failed > 0))
@@ -78,6 +80,7 @@ def _prepare_sweep(aside: ExitStack) -> None:
     """Send the files that Hydra writes for a sweep to a temporary folder, since nobody reads them."""
     if any(word.startswith("hydra/launcher=") for word in sys.argv[1:]):
         raise UserError("hydra/launcher: mpx.deploy measures one after another, so that nothing else uses the device. Leave it out.")
+    ctrl_c.raises()
     folder = aside.enter_context(TemporaryDirectory(prefix="mpx-deploy-"))
     OmegaConf.register_new_resolver("mpx.aside", lambda: folder, replace=True)
 

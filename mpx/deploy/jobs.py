@@ -12,6 +12,7 @@ from typing import Any
 from mpx.deploy.record import CARD, EXPORTS, ROW_KEY, add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
 from mpx.imports import heavy
+from mpx.machine import keep_within_quota
 from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import check_export, listed
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -54,6 +55,7 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
         from mpx.deploy.show import replaced, show
         from mpx.measure.devices import chosen
 
+    keep_within_quota(1)
     device = chosen(accelerator)
     row, files = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **options)
     unwritten = None

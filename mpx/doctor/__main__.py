@@ -10,6 +10,7 @@ from mpx.doctor.machine import broken, machine
 from mpx.doctor.packages import launchers, packages
 from mpx.errors import UserError
 from mpx.imports import check_compilers_cache
+from mpx.machine import keep_within_quota
 from mpx.printing import print_without_failing
 from mpx.render.table import print_table
 from mpx.settings.front_door import errors_in_one_line, read_words
@@ -41,6 +42,7 @@ def examine() -> None:
     from mpx.doctor.serving import formats, patterns
     from mpx.doctor.training import accelerations, modes
 
+    keep_within_quota(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print_table(machine(), head=False)
     for table in (modes(device), accelerations(device), patterns(device), formats(device), launchers(), packages()):

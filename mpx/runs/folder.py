@@ -96,11 +96,11 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
     refuse_unreadable(path)
     record = read_result(path)
-    if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
-        return Folder(path, finished=record)
-    folder = locked(path)  # a run that goes on elsewhere was not cut off
-    record = read_result(path)  # another process may have finished it just before the lock
     if record is not None and record["status"] in DONE:
+        return Folder(path, finished=record)
+    folder = locked(path)  # a run that goes on elsewhere was not cut off, and has not failed
+    record = read_result(path)  # another process may have finished it just before the lock
+    if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         folder.lock.release()
         return Folder(path, finished=record)
     try:
@@ -167,6 +167,23 @@ def locked(path: Path, **known: Any) -> Folder:
             lock.release()
             raise
     return folder
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock. A lock file stays when its process ends."""
+    try:
+        FileLock(path).acquire(timeout=0).lock.release()
+    except Timeout:
+        return True
+    return False
+
+
+def goes_on(path: Path) -> bool:
+    """Whether a process trains the run in `path` at this moment; False where this user may not see it."""
+    try:
+        return (path / LOCK).is_file() and is_locked(path / LOCK)
+    except OSError:
+        return False
 
 
 def _try_writing(folder: Folder) -> None:

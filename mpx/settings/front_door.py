@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise, shows_traceback
-from mpx.errors import MISTAKE, UserError
+from mpx.errors import MISTAKE, UserError, causes
 from mpx.printing import print_without_failing
 from mpx.settings.extras import CONF
 from mpx.settings.translate import GROUPS, KEYS, one_line
@@ -31,6 +31,8 @@ def errors_in_one_line(
     try:
         yield
     except Exception as error:
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # OmegaConf has failed over Ctrl-C
+            raise KeyboardInterrupt from error
         if (line := one_line(error, keys, program)) is None or shows_traceback():
             raise
         print(f"error: {line}", file=sys.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from mpx.channels import VISIBLE
-from mpx.sweep.job_report import is_locked
+from mpx.runs.folder import is_locked
 
 
 def installed() -> int:

@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from mpx.channels import report_file
 from mpx.whole_file import write_whole
 
@@ -31,15 +29,6 @@ def report(status: str, folder: Path | None, line: str, record: dict[str, Any] |
         ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "record": record or {}, "skipped": skipped}
         with suppress(OSError):
             write_whole(file, json.dumps(ended))
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds this lock. A lock file stays when its process ends."""
-    try:
-        FileLock(path).acquire(timeout=0).lock.release()
-    except Timeout:
-        return True
-    return False
 
 
 def note_start(job: Path) -> None:

@@ -35,6 +35,7 @@ class Looks:
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
         self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
         runs, _ = collect(self.study)
+        self.new = not runs  # the study
         unplanned = any(run.looks is None for run in runs)
         if unplanned or (runs and plan_of(runs) != self.plan):
             before = "has runs that no plan of looks asked for" if unplanned else f"was planned with {plan_of(runs).text}"
@@ -102,6 +103,8 @@ def _of(group: Group) -> dict[str, int]:
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
     control, *rows = group.rows
+    if not rows:
+        print(f"{title(group)}: {group.train_verdict}", flush=True)
     for row in rows:
         print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
     seeds = {_of_row(row): row.decision.look.further for row in rows if row.decision and row.decision.look.further}

@@ -41,6 +41,8 @@ class Rounds(Sweeper):
         looks, begun = Looks(self.config), 0
         params = {key: value for key, value in self.params.items() if key != "seed"}
         settings = list(itertools.product(*grid(params, arguments)))
+        if looks.new and len(settings) == 1:
+            raise UserError("until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16.")
         while jobs := looks.further_jobs(settings):
             write_size(looks.sweep, begun + len(jobs), on_all_machines(self.config.hydra, len(jobs)))
             cluster.announce(self.config.hydra, len(jobs), "round")

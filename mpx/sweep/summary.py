@@ -14,6 +14,7 @@ from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import ctrl_c
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
 from mpx.settings.values import key_of
@@ -62,6 +63,7 @@ class Summary(Callback):
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
             refuse_mistakes(config)
+            ctrl_c.raises()
             write_size(folder, jobs, on_all_machines(config.hydra, jobs))
             Summary.owned = owned(folder)
             remove_left(folder)

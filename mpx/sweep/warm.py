@@ -10,6 +10,7 @@ not end the job.
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -39,7 +40,9 @@ class Starter:
         self.channel, its = socket.socketpair()
         with its:
             command = [*this_python(), "mpx.sweep.starter", str(its.fileno())]
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits: `terminate` ends it without a traceback
             self.process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.answers = self.channel.makefile("rb")
 
     def serves(self, environment: dict[str, str]) -> bool:

@@ -49,6 +49,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     def begin(trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:
             folder.begin(config)
+            record["environment"]["threads"] = torch.get_num_threads()  # of several processes, for which Lightning has lowered it
             trainer.logger.begin()
             start_logs(trainer, cfg, record, trial)
             if folder.resume_from is not None:

@@ -12,6 +12,7 @@ from mpx.compare.collect import collect
 from mpx.compare.commands import portable
 from mpx.compare.control import setting_named
 from mpx.compare.results import from_csv, to_csv
+from mpx.runs.folder import locked
 
 
 def test_figures_of_a_record(tmp_path):
@@ -181,6 +182,15 @@ def test_a_run_without_a_record_is_listed_and_other_folders_are_not(tmp_path):
     assert len(runs) == 1
     assert [folder for folder, _ in left_out] == ["a/seed1"]
     assert "still running, or cut off" in left_out[0][1]
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_a_run_that_is_being_continued_is_said_to_run(tmp_path, status):
+    write(tmp_path / "a" / "seed0", record(status=status))
+    continued = locked(tmp_path / "a" / "seed0")
+    assert collect(tmp_path)[1] == [("a/seed0", "still running")]
+    continued.lock.release()
+    assert collect(tmp_path)[1][0][1].startswith(status)
 
 
 def test_links_to_folders_are_followed_once(tmp_path):

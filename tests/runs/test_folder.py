@@ -80,7 +80,13 @@ def test_a_record_that_cannot_be_read_may_be_of_a_finished_run(setting, if_exist
 def test_a_failed_run_is_skipped_by_a_sweep_and_continued_on_request(setting):
     leave(start(setting), "failed", checkpoint=True)
     assert start(setting, sweep=True).finished["status"] == "failed"
-    assert start(setting, "resume").resume_from.name == "last.ckpt"
+    resumed = start(setting, "resume")
+    assert resumed.resume_from.name == "last.ckpt"
+    for how in ({"sweep": True}, {"if_exists": "skip"}):  # the record is still that of the failure
+        with pytest.raises(InUse, match="is in use by another process"):
+            start(setting, **how)
+    resumed.lock.release()
+    assert start(setting, "skip").finished["status"] == "failed"
 
 
 def test_another_configuration_is_refused_by_key(setting):

@@ -130,6 +130,14 @@ def test_a_setting_that_another_sweep_trains_waits_for_it(sweep, capsys):
     assert all(line.endswith("The same command goes on once the other sweep has ended.") for line in said)
 
 
+def test_what_has_nothing_to_compare_it_with_is_said(sweep, capsys):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS[:1]))
+    assert looks.further_jobs(SETTINGS[:1]) == []
+    assert capsys.readouterr().out == "resnet18 on cifar10: No verdict: there is nothing to compare fp32-dense with.\n"
+
+
 def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):
     pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
     monkeypatch.setattr(Summary, "follower", None)
@@ -174,6 +182,7 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     ("words", "line"),
     [
         ("-m until=decided seed=0,1", "seed=0,1: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N"),
+        ("-m until=decided", "until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16."),
         ("-m until=decided study=a,b", "study=a,b: with until=decided a sweep has one study. Start one sweep for each."),
         ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep has one until.margin."),
         ("until=decided", "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m."),

@@ -15,6 +15,7 @@ from refused import assert_refused
 
 from mpx.compare.curves import read_curves
 from mpx.compare.predictions import read_predictions
+from mpx.machine import usable_cores
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
@@ -44,6 +45,14 @@ def test_two_ddp_processes(forked):
     assert (kept.samples, aside) == (360, [])
     assert ran.out.count("epoch 1/2") == 1
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_the_record_has_the_threads_that_two_processes_train_with(tmp_path):
+    unset = "import os, torch; del os.environ['OMP_NUM_THREADS']; torch.set_num_threads(64)"
+    assert Fork(*SHORT, "trainer.devices=2", "trainer.max_steps=2", folder=tmp_path, before=unset).wait() == 0
+    (file,) = tmp_path.glob("outputs/*/*/seed0/result.json")
+    assert json.loads(file.read_text())["environment"]["threads"] == usable_cores() // 2
 
 
 @pytest.mark.slow
