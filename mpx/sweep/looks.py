@@ -20,12 +20,14 @@ from mpx.settings.check import check_looks
 from mpx.sweep.job_report import IN_USE, each_report
 
 Setting = tuple[str, ...]  # overrides, without the seed
+AGAIN = ("new", "overwrite")  # values of if_exists
 
 
 class Looks:
     """config: of the sweep.
 
-    Raises UserError for an impossible plan, and for a study with runs whose results may have been seen before its looks were planned.
+    Raises UserError for an impossible plan, for a study with runs whose results may have been seen before its looks were planned, and for
+    training the runs of a study again.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -40,6 +42,9 @@ class Looks:
         if unplanned or (runs and plan_of(runs) != self.plan):
             before = "has runs that no plan of looks asked for" if unplanned else f"was planned with {plan_of(runs).text}"
             raise UserError(f"study={config.study} {before}, and this plan is {self.plan.text}. Use another study=NAME, or the same plan.")
+        if runs and config.if_exists in AGAIN:
+            again = "trains seeds again whose results a look may have seen, and a plan looks at each once"
+            raise UserError(f"if_exists={config.if_exists} {again}. Leave it out, or use another study=NAME.")
 
     def further_jobs(self, settings: Sequence[Setting]) -> list[list[str]]:
         """The overrides of each job of the next round, seed by seed, so that a round that is cut short is even; empty after the last."""

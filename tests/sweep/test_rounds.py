@@ -30,9 +30,8 @@ WIDE = [0.007, -0.008, 0.003, -0.005, -0.016, 0.004, -0.018, 0.003, 0.004, -0.02
 @pytest.fixture
 def sweep(tmp_path):
     """train(jobs) leaves the records and reports of these jobs, as if they had trained."""
-    config = OmegaConf.create(
-        {"until": asdict(PLAN), "output_dir": str(tmp_path), "study": "s", "hydra": {"sweep": {"dir": str(tmp_path / "_sweep")}}}
-    )
+    config = OmegaConf.create({"until": asdict(PLAN), "output_dir": str(tmp_path), "study": "s", "if_exists": "auto"})
+    config.hydra = {"sweep": {"dir": str(tmp_path / "_sweep")}}
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
     def train(jobs, failing=(), in_use=()):
@@ -172,6 +171,10 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
         Looks(config)
     write_planned(tmp_path, 0)
     Looks(config)
+    for config.if_exists in ("new", "overwrite"):
+        with pytest.raises(UserError, match=f"if_exists={config.if_exists} trains seeds again whose results a look may have seen, "):
+            Looks(config)
+    config.if_exists = "auto"
     for seed in (0, 1):
         write_planned(tmp_path, seed, margin=0.02)
     with pytest.raises(UserError, match=r'study=s was planned with .*"margin": 0.02, .*and this plan is .*"margin": 0.01'):
