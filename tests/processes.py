@@ -103,6 +103,7 @@ def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], file
     os.environ.clear()
     os.environ.update(environment)
     composing.keep()
+    multiprocessing.set_start_method(None, force=True)  # the system's own for what it starts, such as a loader's workers
     sys.argv[1:] = words
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from uuid import uuid4
 
 import pytest
 import torch
@@ -12,48 +13,72 @@ from silent import silent_trainer
 
 import mpx
 from mpx import compiler_cache
+from mpx.precision.modes import MODES
+from mpx.precision.plugin import ModePrecision
 
-PROGRAM = """
-import sys, torch
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
+TAGS = """
+import torch
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 for mode in ("amp_bf16", "amp"):
-    precision = ModePrecision(MODES[mode], torch.device("cpu"), emulate=False)
-    layer, x = torch.nn.Linear(64, 64), torch.randn(8, 64)
-    with precision.forward_context():
+    with ModePrecision(MODES[mode], torch.device("cpu"), emulate=False).forward_context():
         print(torch.compiler.config.cache_key_tag)
-        if sys.argv[1:]:
-            torch.compiler.reset()
-            y = torch.compile(lambda x: layer(x), dynamic=False)(x)
-    if sys.argv[1:]:
-        y.float().sum().backward()
-        print(y.dtype)
+"""
+SUM = """
+import torch
+from mpx.acceleration.compiled import Compiled
+x = torch.arange(1000.0)
+call = Compiled(lambda x: (2 * x + 1).relu(), torch.nn.Identity(), "default", in_graph=False, required=True, tell=print)
+right = torch.equal(call(x), 2 * x + 1)
 """
 
 
-def printed(cache, *words, **environment):
-    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)} | environment
-    return subprocess.run([sys.executable, "-c", PROGRAM, *words], env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+def printed(program, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
 
 
-def test_the_cache_is_told_the_format_of_autocast_beside_the_users_own_tag(tmp_path):
-    tags = printed(tmp_path, TORCH_COMPILE_CACHE_KEY_TAG="mine")
+def test_the_cache_is_told_the_format_of_autocast_beside_the_users_own_tag():
+    tags = printed(TAGS, TORCH_COMPILE_CACHE_KEY_TAG="mine")
     assert tags == ["mine autocast=torch.bfloat16", "mine autocast=torch.float16"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
-def test_code_of_another_format_is_not_reused(tmp_path):
-    """torch 2.11 and 2.12 themselves compute in BF16 where FP16 follows it."""
-    assert printed(tmp_path, "compile")[1::2] == ["torch.bfloat16", "torch.float16"]
 
 
 @pytest.fixture
 def fresh(monkeypatch):
+    """The user's own tag, with which nothing is cached yet. The cache's folder is the usual one: in a new one the compiler checks for
+    eight seconds what this CPU can do."""
     monkeypatch.setattr(compiler_cache, "_parts", {})
     monkeypatch.setattr(compiler_cache, "_added", "")
-    with torch.compiler.config.patch(cache_key_tag=""):
-        yield
+    with torch.compiler.config.patch(cache_key_tag=(tag := uuid4().hex)):
+        yield tag
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_code_of_another_format_is_not_reused(fresh):
+    """torch 2.11 and 2.12 themselves compute in BF16 where FP16 follows it."""
+    found = []
+    for mode in ("amp_bf16", "amp"):
+        precision = ModePrecision(MODES[mode], torch.device("cpu"), emulate=False)
+        layer, x = torch.nn.Linear(64, 64), torch.randn(8, 64)
+        with precision.forward_context():
+            torch.compiler.reset()
+            y = torch.compile(lambda x, layer=layer: layer(x), dynamic=False)(x)
+        y.float().sum().backward()
+        found.append(y.dtype)
+    assert found == [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="needs a CPU that can act as two")
+def test_code_for_other_instructions_is_not_reused(fresh):
+    """torch.compile itself computes wrong values from the second CPU on: its cache's key has no instructions (torch 2.14)."""
+    exec(SUM, first := {})
+    assert first["right"]
+    assert printed(f"{SUM}print(right)", ATEN_CPU_CAPABILITY="avx2", TORCH_COMPILE_CACHE_KEY_TAG=fresh) == ["True"]
 
 
 def test_the_cache_is_told_the_precision_of_a_recorded_loop(fresh, tmp_path):
@@ -73,7 +98,7 @@ def test_values_given_earlier_remain(fresh):
     compiler_cache.keep_apart(cpu="AVX2")
     compiler_cache.keep_apart(autocast=torch.float16)
     compiler_cache.keep_apart(autocast=torch.bfloat16)
-    assert torch.compiler.config.cache_key_tag == " autocast=torch.bfloat16 cpu=AVX2"
+    assert torch.compiler.config.cache_key_tag == f"{fresh} autocast=torch.bfloat16 cpu=AVX2"
 
 
 def test_a_tag_that_the_user_sets_later_remains_beside_it(fresh):

@@ -285,9 +285,9 @@ def test_a_mistake_of_a_sweep_is_looked_for_with_two_of_its_seeds(tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_reference_to_another_key_is_no_mistake_of_a_sweep(tmp_path):
+def test_a_reference_to_another_key_is_no_mistake_of_a_sweep(forked):
     words = ["model=mlp", "trainer.max_steps=2", "data.batch_size=${trainer.max_steps}", 'label="a b"']
-    ran = start(main, tmp_path, "-m", *words, "seed=0")
+    ran = forked("-m", *words, "seed=0")
     assert ran.code == 0, ran.err
 
 

@@ -11,10 +11,11 @@ from setups import Setup
 from torch import Tensor
 
 EPOCHS, SIZES = 10, {"train": 60_000, "t10k": 10_000}  # of Fashion-MNIST's files
-HELD_OUT, TINY_STEPS = 2000, 8  # images for validation; batches in an epoch of a trial
+HELD_OUT, TINY_STEPS = 2000, 4  # images for validation; batches in an epoch of a trial
 TINY = [
     "data.eval_batch_size=4",
     f"trainer.limit_train_batches={TINY_STEPS}",
+    "trainer.warmup_steps=2",
     "trainer.limit_val_batches=2",
     "trainer.limit_test_batches=2",
 ]

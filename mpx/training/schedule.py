@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from types import SimpleNamespace
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from mpx.errors import UserError
@@ -105,23 +106,28 @@ def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = N
     as ASP repeats the schedule of the dense phase for the fine-tuning.
     """
 
-    def factor(step: int) -> float:
-        begin, end = (restart_at, total_steps) if restart_at and step >= restart_at else (0, restart_at or total_steps)
-        length = max(end - begin, 1)
-        return _shape(schedule, min(step - begin, length), length)
+    first = _phase(schedule, restart_at or total_steps)
+    if not restart_at:
+        return first
+    second = _phase(schedule, total_steps - restart_at)
+    return lambda step: second(step - restart_at) if step >= restart_at else first(step)
 
-    return factor
+
+def _phase(schedule: DictConfig, length: int) -> Callable[[int], float]:
+    """step -> share of the peak, in a phase of `length` steps. Its last share goes on after it."""
+    length = max(length, 1)
+    settings = SimpleNamespace(**OmegaConf.to_object(schedule))  # which are read at every step, quicker than a DictConfig's
+    warmup = math.ceil(Fraction(str(settings.warmup)) * length)  # in floats, 0.07 * 100 is above 7
+    return lambda step: _share(settings, min(step, length), length, warmup)
 
 
-def _shape(schedule: DictConfig, step: int, length: int) -> float:
-    """Share of the peak at `step` of a phase of `length` steps."""
-    warmup = math.ceil(Fraction(str(schedule.warmup)) * length)  # in floats, 0.07 * 100 is above 7
+def _share(settings: SimpleNamespace, step: int, length: int, warmup: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(length - warmup, 1)
-    if schedule.name == "constant":
+    if settings.name == "constant":
         return 1.0
-    if schedule.name == "step":
-        return schedule.factor ** sum(step / length >= milestone for milestone in schedule.milestones)
-    curve = (1 + math.cos(math.pi * progress)) / 2 if schedule.name == "cosine" else 1 - progress
-    return schedule.final + (1 - schedule.final) * curve
+    if settings.name == "step":
+        return settings.factor ** sum(step / length >= milestone for milestone in settings.milestones)
+    curve = (1 + math.cos(math.pi * progress)) / 2 if settings.name == "cosine" else 1 - progress
+    return settings.final + (1 - settings.final) * curve

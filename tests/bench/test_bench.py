@@ -45,7 +45,6 @@ def rows(ran):
         return {row["format"]: row for row in csv.DictReader(file)}
 
 
-@pytest.mark.slow
 def test_both_tables_show_every_format_at_120_columns(ran):
     for title in ("What each format can hold", "Square matrix products on"):
         table = ran.out.split(title)[1].split("└")[0]

@@ -1,13 +1,11 @@
 """Text classification: reading tables, tokenizers and their cache, SST-2 on the real files."""
 
 import json
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
+from processes import Fork
 
 import mpx.data
 from mpx.data import cache, encode, tokenizer
@@ -100,10 +98,9 @@ def test_two_processes_at_once_make_the_same_tokenizer_and_one_whole_file(config
     cfg = csv_config(config, rows, tokenizer=kind)
     mpx.data.load(cfg)
     mine = next((tmp_path / "cache").iterdir())
-    code = f"import mpx.data; mpx.data.load({ {**cfg, 'cache': str(tmp_path / 'second')}!r})"
-    where = Path(mpx.data.__file__).parents[2]
-    both = [subprocess.Popen([sys.executable, "-c", code], cwd=where) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
+    (program := tmp_path / "loads.py").write_text(f"import mpx.data; mpx.data.load({ {**cfg, 'cache': str(tmp_path / 'second')}!r})")
+    both = [Fork(folder=tmp_path, script=program) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0], [process.err for process in both]
     (theirs,) = (tmp_path / "second").iterdir()
     assert theirs.name == mine.name
     assert theirs.read_bytes() == mine.read_bytes()

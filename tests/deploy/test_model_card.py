@@ -135,11 +135,12 @@ def test_its_code_loads_each_exported_file_without_mpx(deploy):
         "pt2": "assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)",
         "onnx": "import numpy as np\nassert session.run(['logits'], {'x': np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)",
     }
+    program = "import sys\nsys.modules['mpx'] = None\n"
     for code, (kind, use) in zip(codes, uses.items(), strict=True):
         assert f"model.{kind}" in code
-        program = f"import sys\nsys.modules['mpx'] = None\n{code}{use}"
-        done = subprocess.run([sys.executable, "-c", program], cwd=deploy.folder, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        program += f"exec({f'{code}{use}'!r}, {{}})\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=deploy.folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_is_loaded_by_its_name_alone(tmp_path):

@@ -184,15 +184,15 @@ def test_a_run_that_must_go_saves_after_the_present_step(train, monkeypatch, at,
 @pytest.mark.slow
 def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
     """Slurm sends the signal to all processes of a job."""
-    words = [*SHORT, "trainer.max_epochs=20", "data.loader=workers", "data.workers=1"]
-    ran = subprocess.Popen([sys.executable, "-m", "mpx.train", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    words = [*SHORT, "trainer.max_epochs=10", "data.loader=workers", "data.workers=1"]
+    ran = Fork(*words, folder=tmp_path)
     wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(ran.pid)], capture_output=True, text=True, check=True).stdout.split()
     assert len(listed) == 2, "one for training, one for validation"
     for pid in map(int, listed):
         for number in signals.TOLD_TO_GO:
             os.kill(pid, number)
-    assert ran.wait(timeout=120) == 0
+    assert ran.wait(timeout=120) == 0, ran.err
 
 
 def test_who_still_asks_after_the_block_is_told_of_no_signal():

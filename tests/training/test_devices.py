@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import own_projects
@@ -377,8 +375,8 @@ pl.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", callbacks
 def test_what_a_trainer_of_ones_own_records_is_of_both_processes(tmp_path):
     (tmp_path / "numbers_net.py").write_text(PROJECT)
     (tmp_path / "own.py").write_text(OWN_TRAINER)
-    ran = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert ran.returncode == 0, ran.stderr
+    ran = Fork(folder=tmp_path, script=tmp_path / "own.py")
+    assert ran.wait() == 0, ran.err
     record = json.loads(next(tmp_path.glob("outputs/own/*/seed0/result.json")).read_text())
     found = {name: record["metrics"][name] for name in ("val/mean0", "val/largest0", "val/mean1", "val/late", "train/mean_epoch")}
     assert found == {"val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/late": 7.5, "train/mean_epoch": 3.5}
