@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mpx import ctrl_c, sweep
-from mpx.channels import let_hydra_raise, measures_alone, start_sweep
+from mpx.environment_variables import let_hydra_raise, measures_alone, start_sweep
 from mpx.launch import refuse_sweep
 from mpx.one_lightning import use_one_lightning
 from mpx.printing import print_without_failing

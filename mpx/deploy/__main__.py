@@ -18,8 +18,8 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import ctrl_c
-from mpx.channels import let_hydra_raise
 from mpx.deploy.jobs import Row, serve_all
+from mpx.environment_variables import let_hydra_raise
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
 from mpx.settings.deploy import WORDS, check_deploy

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from mpx import channels, sweep
+from mpx import environment_variables, sweep
 from mpx.imports import heavy
 from mpx.runs import signals, watch
 from mpx.runs.outcome import EXIT
@@ -11,14 +11,14 @@ from mpx.runs.record import place_of
 
 def measure_and_report(cfg: DictConfig) -> int:
     """Returns the exit code. Raises UserError for a setting that this machine cannot meet."""
-    watch.end_with_parent(channels.parent_process())
+    watch.end_with_parent(environment_variables.parent_process())
     signals.stop_once()
     with signals.held(), heavy():
         from mpx.measure.environment import environment  # torch and Lightning, which take seconds
         from mpx.runs.explain import explain
         from mpx.training.alone import speed_alone
 
-    folder = channels.report_file().parent
+    folder = environment_variables.report_file().parent
     try:
         speed = speed_alone(cfg, folder)
     except (KeyboardInterrupt, SystemExit) as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mpx import channels, sweep
+from mpx import environment_variables, sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.imports import heavy
 from mpx.launch import Launch, launch
@@ -52,7 +52,7 @@ def run_and_record(cfg: DictConfig) -> int:
         if folder.finished is not None:
             return _leave_as_it_is(folder)
         if sweep.in_sweep():
-            watch.end_with_parent(channels.parent_process())
+            watch.end_with_parent(environment_variables.parent_process())
         others.follow(folder.path, folder.resume_from)
     signals.stop_once()
     alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1
@@ -157,7 +157,7 @@ def _line_for(error: Exception, cfg: DictConfig, path: Path) -> tuple[str, Excep
     from mpx.runs.explain import explain
 
     line = explain(error, cfg, path)
-    return line or line_of(error), error if line is None or channels.shows_traceback() else None
+    return line or line_of(error), error if line is None or environment_variables.shows_traceback() else None
 
 
 def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: bool = False) -> int:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from mpx import channels
+from mpx import environment_variables
 from mpx.launch import SRUN, TORCHRUN, Launch
 from mpx.whole_file import write_whole
 
@@ -51,7 +51,7 @@ class Others:
         """The others train in `folder` as well, and continue from `resume_from`."""
         forget_ends(folder)
         if self.launch.by is None:
-            channels.share_run(folder, resume_from)  # Lightning starts them later, with this environment
+            environment_variables.share_run(folder, resume_from)  # Lightning starts them later, with this environment
         else:
             self._tell(str(folder.absolute()), resume_from)
 
@@ -64,7 +64,7 @@ class Others:
 def told(launch: Launch) -> tuple[Path, Path | None] | None:
     """(folder, checkpoint to continue from) as rank 0 has decided; None where the run ends, or no rank 0 has decided anything."""
     if launch.by is None:
-        return channels.shared_run()
+        return environment_variables.shared_run()
     store = _store(launch)
     folder, resume_from = store.get(RUN).decode().split("\n")
     store.add(READ, 1)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
-from mpx import channels
+from mpx import environment_variables
 from mpx.runs import ranks, signals
 from mpx.runs.folder import CHECKPOINTS, PART
 
@@ -74,7 +74,7 @@ def end_with_rank_0() -> None:
         time.sleep(GRACE)
         os._exit(1)
 
-    _after(channels.rank_0(), end)
+    _after(environment_variables.rank_0(), end)
 
 
 def end_with_parent(parent: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.channels import let_hydra_raise, shows_traceback
+from mpx.environment_variables import let_hydra_raise, shows_traceback
 from mpx.errors import MISTAKE, UserError, causes
 from mpx.printing import print_without_failing
 from mpx.settings.extras import CONF

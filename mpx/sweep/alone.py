@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from mpx import channels
+from mpx import environment_variables
 from mpx.runs.folder import LOCK, read_result
 from mpx.runs.record import ALONE, BESIDE, place_of, write_result
 from mpx.sweep import warm
@@ -77,7 +77,7 @@ def _own(record: dict[str, Any]) -> dict[str, Any]:
 def _measure(config: DictConfig, setting: Setting, folder: Path) -> dict[str, Any]:
     """Returns the report of the process that measures."""
     folder.mkdir(exist_ok=True)
-    environment = os.environ | channels.for_job(folder / FILE) | channels.speed_is_measured("alone")
+    environment = os.environ | environment_variables.for_job(folder / FILE) | environment_variables.speed_is_measured("alone")
     if one_device(config.trainer) and len(gpus := visible_gpus()) > 1:
         environment |= {VISIBLE: gpus[0]}
     words = command(config.hydra, setting.reports[0]["overrides"], quiet=True)

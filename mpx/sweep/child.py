@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mpx import channels
+from mpx import environment_variables
 from mpx.launch import launch, this_python
 from mpx.machine import usable_cores
 from mpx.runs.folder import RESULT
@@ -59,8 +59,8 @@ def job_of(cfg: DictConfig, wait: Wait) -> Callable[[], Objectives]:
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
     if cluster.launcher_of(config) == cluster.LOCAL:
-        channels.show_users_gpus()
-    environment = os.environ | channels.for_job(folder / FILE)
+        environment_variables.show_users_gpus()
+    environment = os.environ | environment_variables.for_job(folder / FILE)
     start = partial(_start, cfg, config, folder, environment, wait, will_train=_is_new(cfg, config))
     return partial(_unless_disk_is_full, config.job.num, start)
 
@@ -117,7 +117,7 @@ def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dic
     # PyTorch on a CPU is many times slower with more threads than cores.
     environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))} | environment
     if cfg.gpu_share > 1:
-        environment |= channels.speed_is_measured("beside")
+        environment |= environment_variables.speed_is_measured("beside")
     gpus = visible_gpus(environment) if one_device(cfg.trainer) else []
     if len(gpus) < 2:
         yield environment

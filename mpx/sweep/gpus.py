@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from mpx.channels import VISIBLE
+from mpx.environment_variables import VISIBLE
 from mpx.runs.folder import is_locked
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpx.channels import report_file
+from mpx.environment_variables import report_file
 from mpx.whole_file import write_whole
 
 FILE, STARTED = "report.json", "started"  # in the job's folder, inside the sweep's

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from mpx import channels
+from mpx import environment_variables
 from mpx.sweep.cluster import SUBMITTED
 from mpx.sweep.job_report import each_report
 from mpx.sweep.progress import read_total
@@ -25,7 +25,7 @@ def remove_left(sweep: Path) -> None:
 
     Those of other machines stay, because not every file system shows their locks, and those of Slurm's jobs, which outlive their sweep.
     """
-    if sweep.name != channels.sweep_name():  # hydra.sweep.dir is a folder of the user's
+    if sweep.name != environment_variables.sweep_name():  # hydra.sweep.dir is a folder of the user's
         return
     machine = sweep.name.rpartition("-")[0]
     for folder in sweep.parent.glob(f"{glob.escape(machine)}-*"):

@@ -19,7 +19,7 @@ import warnings
 from array import array
 from contextlib import suppress
 
-from mpx.channels import SWEEP_PARENT
+from mpx.environment_variables import SWEEP_PARENT
 from mpx.private.python import finish
 from mpx.sweep.resident import resident_files, touch
 

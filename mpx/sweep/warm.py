@@ -18,7 +18,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
+from mpx.environment_variables import SWEEP_PARENT, SWEEP_REPORT
 from mpx.launch import this_python
 from mpx.sweep.gpus import VISIBLE
 

@@ -18,10 +18,10 @@ from mpx.acceleration.apply import Acceleration, apply
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.decide import decide, notebook_of
 from mpx.acceleration.payoff import Notebook
-from mpx.channels import measures_beside_others
 from mpx.data import DataModule, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
+from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
 from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput

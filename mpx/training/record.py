@@ -6,7 +6,7 @@ import numpy as np
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.channels import measures_beside_others
+from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
 from mpx.library.parts import precision_part, sparsity_part, speed_part
 from mpx.measure.environment import host_of_all

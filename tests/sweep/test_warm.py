@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from processes import Fork, alive, wait_for
 
-from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
+from mpx.environment_variables import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every job is a fresh process")]
