@@ -40,6 +40,7 @@ def printed(program, **environment):
     ).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_cache_is_told_the_format_of_autocast_beside_the_users_own_tag():
     tags = printed(TAGS, TORCH_COMPILE_CACHE_KEY_TAG="mine")
     assert tags == ["mine autocast=torch.bfloat16", "mine autocast=torch.float16"]

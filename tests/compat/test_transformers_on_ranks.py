@@ -31,6 +31,7 @@ torch.distributed.destroy_process_group()  # without it, Gloo's threads sometime
 """
 
 
+@pytest.mark.slow
 def test_a_script_of_one_process_in_two(tmp_path):
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     (tmp_path / "script.py").write_text(SCRIPT)
