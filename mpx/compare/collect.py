@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import CODE_HASHES, RESUMED, Run, Served, judged_by
+from mpx.compare.comparison import CODE_HASHES, RESUMED, SAMPLES, Run, Served, judged_by
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
@@ -174,7 +174,9 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         **{key: sparsity[key] for key in ("density", "kept_magnitude")},
         serve_samples_per_s=None,
         folder=name,
-        environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {})) | _code(record),
+        environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {}))
+        | _code(record)
+        | _samples(record.get("data") or {}),
         config=dict(settings(record["config"])),
     )
 
@@ -195,6 +197,11 @@ def _code(record: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Hashes of the user's own code, by the key and value that name it."""
     found = {name: digest for name, digest in (record.get("inputs") or {}).items() if name.partition("=")[0] in CODE}
     return {CODE_HASHES: found} if found else {}
+
+
+def _samples(data: dict[str, Any]) -> dict[str, str]:
+    """Checksums of the samples trained on and tested with."""
+    return {SAMPLES: f"{data['train_set']} {data['test_set']}"} if data.keys() >= {"train_set", "test_set"} else {}
 
 
 def _spelled(value: Any) -> str:

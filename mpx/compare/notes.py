@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, Group, Metric, Row, Run, Verdict
+from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, Group, Metric, Row, Run, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
@@ -45,6 +45,7 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed(group.runs)) else []
     found += [note] if (note := _code_changed(group.runs)) else []
+    found += [note] if (note := _other_samples(group.runs)) else []
     several = speed.commits(speed.place_in(group), group.runs)
     found += [f"speeds are compared over several commits of mpx: {', '.join(several)}"] if len(several) > 1 else []
     versions = sorted({str(run.environment["torch"]) for run in group.runs if "torch" in run.environment})
@@ -73,6 +74,17 @@ def _code_changed(runs: Sequence[Run]) -> str | None:
             digests.setdefault(name, set()).add(digest)
     names = [name for name, found in digests.items() if len(found) > 1]
     return f"the file of {', '.join(names)} was changed between runs, so a difference may come from that" if names else None
+
+
+def _other_samples(runs: Sequence[Run]) -> str | None:
+    """The files of a data set may be others though its name and settings are the same."""
+    found: dict[tuple[tuple[str, str], ...], set[str]] = {}
+    for run in runs:
+        if samples := run.environment.get(SAMPLES):
+            of_data = tuple((key, value) for key, value in sorted(run.changes.items()) if key.startswith(("data.", "model.")))
+            found.setdefault(of_data, set()).add(str(samples))
+    several = any(len(samples) > 1 for samples in found.values())
+    return "runs with the same settings of the data had other samples, so a difference may come from these" if several else None
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:

@@ -51,7 +51,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if isinstance(run.module, TrainingModule):
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
-        record.setdefault("data", {})["test_set"] = test_set(run)
+        record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
     record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)

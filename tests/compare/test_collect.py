@@ -27,6 +27,7 @@ def test_figures_of_a_record(tmp_path):
     assert (run.gradient_underflow, run.gradient_underflow_unscaled) == (0.001, 0.1)
     assert (run.density, run.kept_magnitude, run.serve_samples_per_s, run.folder) == (0.5, 0.746, None, "a/seed3")
     assert run.environment["torch"] == "2.15.0"
+    assert "samples" not in run.environment
     assert run.environment["command"] == "python -m mpx.train seed=3 precision=amp"
 
 
@@ -165,6 +166,13 @@ def test_what_is_no_finished_run_is_left_out_with_a_reason(tmp_path, content, re
     assert [run.folder for run in runs] == ["a/seed0"]
     assert folder == "b/seed0"
     assert why.startswith(reason)
+
+
+def test_the_checksums_of_the_samples_go_into_results_csv(tmp_path):
+    write(tmp_path / "a" / "seed0", record() | {"data": {"name": "sst2", "train_set": "01234567", "test_set": "89abcdef"}})
+    runs, _ = collect(tmp_path)
+    assert [run.environment["samples"] for run in runs] == ["01234567 89abcdef"]
+    assert from_csv(to_csv(runs), "r.csv")[0].environment == runs[0].environment
 
 
 def test_a_run_without_a_record_is_listed_and_other_folders_are_not(tmp_path):

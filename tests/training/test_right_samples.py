@@ -28,6 +28,7 @@ def test_a_run_keeps_what_its_model_says_of_each_test_sample(train):
     data = load(cfg.data)
     assert (content["samples"], content["test_set"]) == (360, f"{data.test.checksum:08x}")
     assert ran.record["data"]["test_set"] == content["test_set"]
+    assert ran.record["data"]["train_set"] == f"{data.train.checksum:08x}"
     assert right.mean() == pytest.approx(ran.record["metrics"]["test/accuracy"], abs=1e-12)
     model = build(cfg.model, data.spec).eval()
     model.load_state_dict(torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
