@@ -75,7 +75,8 @@ def fastest(group: Group) -> Row:
 
 def first(group: Group) -> Iterator[str]:
     winner, sooner = fastest(group), soonest(group, CONFIDENCE)
-    yield named(winner) + ("" if winner.decision.population.low > -MARGIN else " (not for the population)")
+    shown = winner.decision.has_population and winner.decision.population.low > -MARGIN
+    yield named(winner) + ("" if shown else " (not for the population)")
     yield "none" if sooner is winner else named(sooner)
 
 

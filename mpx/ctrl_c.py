@@ -7,12 +7,18 @@ point, would show a traceback of imports, or be lost in a library.
 import os
 import signal
 import sys
+from itertools import pairwise
+
+COMMANDS = {f"mpx{mark}{name}" for mark in ".-" for name in ("train", "compare", "deploy", "bench", "doctor")}
 
 
 def ends_at_once() -> None:
     """For the import of mpx. Changes nothing in a program that is no command of mpx, nor where Ctrl-C is ignored."""
-    program = next((word for word in sys.orig_argv[1:] if not word.startswith("-")), "")  # mpx.train after -m, or the script mpx-train
-    if os.path.basename(program).startswith(("mpx.", "mpx-")) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module
+        program = next((module for option, module in pairwise(sys.orig_argv) if option in ("-m", "-um")), "")
+    else:
+        program = os.path.basename(next(iter(sys.argv), "")).removesuffix(".exe")
+    if program in COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

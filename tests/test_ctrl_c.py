@@ -48,6 +48,20 @@ def test_a_command_that_imports_ends_at_once(tmp_path, words):
     assert os.listdir(tmp_path) == ["path"]
 
 
+def test_an_option_of_pythons_changes_nothing(tmp_path):
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "sitecustomize.py").write_text(AT_IMPORT)
+    path = os.pathsep.join(filter(None, [str(tmp_path / "path"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-W", "ignore", "-m", "mpx.bench"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": path, "AT": "hydra"})
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_program_of_ones_own_keeps_its_handler(tmp_path):
+    (script := tmp_path / "mpx-own.py").write_text("import signal, mpx; print(signal.getsignal(2) is signal.default_int_handler)")
+    assert subprocess.run([sys.executable, script], capture_output=True, text=True).stdout == "True\n"
+
+
 @pytest.mark.parametrize(
     ("at", "words"),
     [
@@ -55,6 +69,7 @@ def test_a_command_that_imports_ends_at_once(tmp_path, words):
         ("torch", ["mpx.bench", "what=formats", "accelerator=cpu"]),
         ("torch", ["mpx.deploy", "run=run"]),
         ("torch", ["mpx.deploy", "-m", "run=run"]),
+        ("mpx.doctor.serving", ["mpx.doctor"]),
     ],
 )
 def test_a_command_that_works_may_tidy_up(tmp_path, at, words):

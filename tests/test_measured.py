@@ -129,7 +129,7 @@ def test_a_column(model, data):
     assert faster == f"{speed[best] / rate(control):.2f}"
     ratio = seconds(control) / took[best]
     low, high = map(float, re.fullmatch(rf"{ratio:.2f} \((.+) to (.+)\)", sooner).groups())
-    assert low < ratio < high
+    assert (low, high) == pytest.approx(fieller(times(control), times(groups[best])), abs=0.006)
     pruned = 100 * np.array(list(below(groups["amp", "2of4"], groups["amp", "dense"])))
     half = stats.t.ppf(0.975, len(pruned) - 1) * stats.sem(pruned)
     assert numbers(change) == pytest.approx([pruned.mean(), pruned.mean() - half, pruned.mean() + half], abs=0.006)
@@ -324,6 +324,16 @@ def seconds(runs):
 def times(runs):
     """Of runs that were not cut off."""
     return [float(row["time_to_train_s"]) for row in on_one_host(runs) if "resumed_from_steps" not in row["environment"]]
+
+
+def fieller(a, b):
+    """The 95 % interval of the ratio of two means, by Welch's degrees of freedom; with few values, by those of the smaller side."""
+    ratio, of_a, of_b = np.mean(a) / np.mean(b), stats.sem(a) ** 2, (np.mean(a) / np.mean(b) * stats.sem(b)) ** 2
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
+    t = stats.t.ppf(0.975, min(len(a), len(b)) - 1 if min(len(a), len(b)) < 4 and len(a) != len(b) else freedom)
+    g = (t * stats.sem(b) / np.mean(b)) ** 2
+    half = t / np.mean(b) * np.sqrt(of_a * (1 - g) + of_b)
+    return (ratio - half) / (1 - g), (ratio + half) / (1 - g)
 
 
 def rates(table, contender, **wanted):

@@ -199,9 +199,10 @@ def _code(record: dict[str, Any]) -> dict[str, dict[str, str]]:
     return {CODE_HASHES: found} if found else {}
 
 
-def _samples(data: dict[str, Any]) -> dict[str, str]:
-    """Checksums of the samples trained on and tested with."""
-    return {SAMPLES: f"{data['train_set']} {data['test_set']}"} if data.keys() >= {"train_set", "test_set"} else {}
+def _samples(data: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Checksums of the samples trained on, which older records lack, and tested with."""
+    found = {name: str(data[name]) for name in ("train_set", "test_set") if name in data}
+    return {SAMPLES: found} if found else {}
 
 
 def _spelled(value: Any) -> str:

@@ -78,12 +78,12 @@ def _code_changed(runs: Sequence[Run]) -> str | None:
 
 def _other_samples(runs: Sequence[Run]) -> str | None:
     """The files of a data set may be others though its name and settings are the same."""
-    found: dict[tuple[tuple[str, str], ...], set[str]] = {}
+    found: dict[tuple, set[str]] = {}
     for run in runs:
-        if samples := run.environment.get(SAMPLES):
-            of_data = tuple((key, value) for key, value in sorted(run.changes.items()) if key.startswith(("data.", "model.")))
-            found.setdefault(of_data, set()).add(str(samples))
-    several = any(len(samples) > 1 for samples in found.values())
+        of_data = tuple((key, value) for key, value in sorted(run.changes.items()) if key.startswith(("data.", "model.")))
+        for part, checksum in run.environment.get(SAMPLES, {}).items():
+            found.setdefault((part, of_data), set()).add(checksum)
+    several = any(len(checksums) > 1 for checksums in found.values())
     return "runs with the same settings of the data had other samples, so a difference may come from these" if several else None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mpx.compare.comparison import CODE_HASHES, GOALS, METRICS, RATES, SIMPLE, Run
+from mpx.compare.comparison import CODE_HASHES, GOALS, METRICS, RATES, SAMPLES, SIMPLE, Run
 from mpx.compare.looks import Plan
 from mpx.printing import shown
 from mpx.runs.folder import DONE
@@ -84,7 +84,7 @@ def _is_known(key: str, value: Any) -> bool:
     """A part of the environment is text, a number, or a list or mapping of them."""
     if key in TEXTS:
         return _is_simple(value) and isinstance(value, str)
-    if key == CODE_HASHES and not isinstance(value, dict):
+    if key in (CODE_HASHES, SAMPLES) and not isinstance(value, dict):
         return False
     parts = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else [value]
     return is_text(key) and all(map(_is_simple, parts))

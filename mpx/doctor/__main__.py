@@ -6,6 +6,7 @@ $ python -m mpx.doctor --version  # of mpx; every other command has it too
 
 import sys
 
+from mpx import ctrl_c
 from mpx.doctor.machine import broken, machine
 from mpx.doctor.packages import launchers, packages
 from mpx.errors import UserError
@@ -30,6 +31,7 @@ def main() -> None:
         if (line := broken()) is not None:
             print(f"error: {line}", file=sys.stderr)
             sys.exit(1)
+        ctrl_c.raises()
         examine()
     except KeyboardInterrupt:
         sys.exit(130)

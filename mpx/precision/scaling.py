@@ -1,6 +1,6 @@
 """Loss scaling: keep small gradients above the smallest number of FP16, without waiting for the device.
 
-The scale, the overflow flag and every count are tensors on the device. A fused optimizer skips a step that overflowed without reading them.
+The scale, the overflow flag and every count are tensors on the device. A fused optimizer needs none of them on the host to skip a step.
 Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
 """
 

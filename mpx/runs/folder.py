@@ -96,11 +96,12 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
     refuse_unreadable(path)
     record = read_result(path)
-    if record is not None and record["status"] in DONE:
+    ended = DONE if if_exists == "resume" else (*DONE, "failed")
+    if record is not None and record["status"] in ended and (record["status"] in DONE or not goes_on(path)):
         return Folder(path, finished=record)
     folder = locked(path)  # a run that goes on elsewhere was not cut off, and has not failed
     record = read_result(path)  # another process may have finished it just before the lock
-    if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
+    if record is not None and record["status"] in ended:
         folder.lock.release()
         return Folder(path, finished=record)
     try:
@@ -157,7 +158,7 @@ def locked(path: Path, **known: Any) -> Folder:
     with below_output_dir(path):
         lock = FileLock(path / LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=0.2)  # who asks whether the run goes on holds it for a moment
         except Timeout:
             raise InUse(f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
         folder = Folder(path, lock=lock, **known)

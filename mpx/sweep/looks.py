@@ -37,11 +37,12 @@ class Looks:
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
         self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
         runs, _ = collect(self.study)
-        self.new = not runs  # the study
-        unplanned = any(run.looks is None for run in runs)
-        if unplanned or (runs and plan_of(runs) != self.plan):
-            before = "has runs that no plan of looks asked for" if unplanned else f"was planned with {plan_of(runs).text}"
-            raise UserError(f"study={config.study} {before}, and this plan is {self.plan.text}. Use another study=NAME, or the same plan.")
+        self.new = not self.study.is_dir()  # otherwise another sweep may be training its first runs
+        if any(run.looks is None for run in runs):
+            raise UserError(f"study={config.study} has runs that no plan of looks asked for, as by seed=. Use another study=NAME.")
+        if runs and (plan := plan_of(runs)) != self.plan:
+            plans = f"was planned with {plan.text}, and this plan is {self.plan.text}"
+            raise UserError(f"study={config.study} {plans}. Use another study=NAME, or the same plan.")
         if runs and config.if_exists in AGAIN:
             again = "trains seeds again whose results a look may have seen, and a plan looks at each once"
             raise UserError(f"if_exists={config.if_exists} {again}. Leave it out, or use another study=NAME.")

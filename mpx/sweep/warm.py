@@ -41,8 +41,10 @@ class Starter:
         with its:
             command = [*this_python(), "mpx.sweep.starter", str(its.fileno())]
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits: `terminate` ends it without a traceback
-            self.process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            try:
+                self.process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.answers = self.channel.makefile("rb")
 
     def serves(self, environment: dict[str, str]) -> bool:

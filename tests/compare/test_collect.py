@@ -171,7 +171,7 @@ def test_what_is_no_finished_run_is_left_out_with_a_reason(tmp_path, content, re
 def test_the_checksums_of_the_samples_go_into_results_csv(tmp_path):
     write(tmp_path / "a" / "seed0", record() | {"data": {"name": "sst2", "train_set": "01234567", "test_set": "89abcdef"}})
     runs, _ = collect(tmp_path)
-    assert [run.environment["samples"] for run in runs] == ["01234567 89abcdef"]
+    assert [run.environment["samples"] for run in runs] == [{"train_set": "01234567", "test_set": "89abcdef"}]
     assert from_csv(to_csv(runs), "r.csv")[0].environment == runs[0].environment
 
 

@@ -164,7 +164,7 @@ def write_planned(folder, seed, **changed):
 def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     config, _ = sweep
     write(tmp_path / "s" / "fp32" / "seed0", record())
-    with pytest.raises(UserError, match=r"study=s has runs that no plan of looks asked for, .*Use another study=NAME"):
+    with pytest.raises(UserError, match=r"study=s has runs that no plan of looks asked for, as by seed=. Use another study=NAME.$"):
         Looks(config)
     write_planned(tmp_path, 1)
     with pytest.raises(UserError, match="study=s has runs that no plan of looks asked for"):
