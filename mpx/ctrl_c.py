@@ -15,7 +15,7 @@ COMMANDS = {f"mpx{mark}{name}" for mark in ".-" for name in ("train", "compare",
 def ends_at_once() -> None:
     """For the import of mpx. Changes nothing in a program that is no command of mpx, nor where Ctrl-C is ignored."""
     if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module
-        program = next((module for option, module in pairwise(sys.orig_argv) if option in ("-m", "-um")), "")
+        program = next((module for option, module in pairwise(sys.orig_argv) if option == "-m"), "")
     else:
         program = os.path.basename(next(iter(sys.argv), "")).removesuffix(".exe")
     if program in COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
