@@ -26,13 +26,13 @@ sys.meta_path.insert(0, Finder)
 """
 
 
-def interrupted(folder, at, *words):
-    """`python -m words`, with Ctrl-C when it imports the module `at`."""
+def interrupted(folder, at, *words, options=()):
+    """`python options -m words`, with Ctrl-C when it imports the module `at`."""
     (folder / "path").mkdir()
     (folder / "path" / "sitecustomize.py").write_text(AT_IMPORT)
     path = os.pathsep.join(filter(None, [str(folder / "path"), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, *options, "-m", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -49,11 +49,7 @@ def test_a_command_that_imports_ends_at_once(tmp_path, words):
 
 
 def test_an_option_of_pythons_changes_nothing(tmp_path):
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "sitecustomize.py").write_text(AT_IMPORT)
-    path = os.pathsep.join(filter(None, [str(tmp_path / "path"), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-W", "ignore", "-m", "mpx.bench"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": path, "AT": "hydra"})
+    ended = interrupted(tmp_path, "hydra", "mpx.bench", options=("-W", "ignore"))
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
@@ -109,4 +105,14 @@ def test_a_starter_of_jobs_leaves_ctrl_c_to_the_sweep(tmp_path):
     assert starter.process.poll() is None
     starter.end()
     assert starter.process.poll() is not None
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_starter_that_cannot_start_leaves_ctrl_c_as_it_was(monkeypatch):
+    def fails(*_, **__):
+        raise BlockingIOError("the system has no process left")
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.raises(BlockingIOError):
+        warm.Starter(os.environ)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
