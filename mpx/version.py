@@ -1,6 +1,8 @@
-"""Which mpx this is: the release, and the commit of the checkout that it is imported from. Imports nothing heavy."""
+"""Which mpx this is: the release, its source files, and the commit of the checkout that it is imported from. Imports nothing heavy."""
 
+import hashlib
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,21 @@ import mpx
 
 def version() -> str:
     """In one line, as `--version` prints it."""
-    found = git()
-    if found["git"] is None:
-        return f"mpx {mpx.__version__}"
-    return f"mpx {mpx.__version__} (git {found['git'][:10]}{', with changes' if found['git_dirty'] else ''})"
+    return f"mpx {with_commit(mpx.__version__, git())}"
+
+
+def with_commit(release: str, found: Mapping[str, Any]) -> str:
+    """`0.1.0 (git 1a2b3c4d5e, with changes)`. found: as `git` tells, or a record's environment."""
+    if found.get("git") is None:
+        return release
+    return f"{release} (git {str(found['git'])[:10]}{', with changes' if found.get('git_dirty') else ''})"
+
+
+def with_digest(package: Path) -> str:
+    """`0.1.0+1a2b3c4d`: the release, and what tells the Python files of this folder of mpx from others, committed or not."""
+    files = {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py") if path.is_file()}
+    each = "".join(f"{name} {hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files))
+    return f"{mpx.__version__}+{hashlib.sha256(each.encode()).hexdigest()[:8]}"
 
 
 def git() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from mpx.compare.comparison import METRICS, Metric, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.runs.folder import DEPLOYED
-from mpx.runs.record import HOST
+from mpx.runs.record import HOST, mpx_of
 from mpx.settings.deploy import DEPLOY, FORMATS, QUANTISED
 from mpx.settings.rules import MAX_COUNT
 
@@ -107,7 +107,8 @@ def device_of(row: Mapping[str, Any]) -> str | None:
 
 
 def _host(environment: Mapping[str, Any]) -> str | None:
-    return ", ".join(f"{key} {environment[key]}" for key in (*HOST, "host") if environment.get(key)) or None
+    known = {key: environment.get(key) for key in HOST} | {"mpx": mpx_of(environment), "host": environment.get("host")}
+    return ", ".join(f"{key} {value}" for key, value in known.items() if value) or None
 
 
 def cpu(environment: Mapping[str, Any]) -> str | None:

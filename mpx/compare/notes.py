@@ -46,8 +46,6 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     found += [note] if (note := defaults.changed(group.runs)) else []
     found += [note] if (note := _code_changed(group.runs)) else []
     found += [note] if (note := _other_samples(group.runs)) else []
-    several = speed.commits(speed.place_in(group), group.runs)
-    found += [f"speeds are compared over several commits of mpx: {', '.join(several)}"] if len(several) > 1 else []
     versions = sorted({str(run.environment["torch"]) for run in group.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")

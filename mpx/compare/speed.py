@@ -1,7 +1,8 @@
 """Which runs' speed counts, and the speed-up of a setting over its control.
 
 Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared only at the control's batch
-size, on the control's kind of device, on its host, and with the same driver and versions. All other comparisons are refused, with a reason.
+size, on the control's kind of device, on its host, and with the same driver, PyTorch and source files of mpx. All other comparisons are
+refused, with a reason.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from mpx.compare.comparison import Estimate, Group, Run, Speedup
 from mpx.compare.statistics import estimate, ratio_interval
-from mpx.runs.record import EMULATED, HOST
+from mpx.runs.record import EMULATED, HOST, mpx_of
 
 
 class Place(NamedTuple):
@@ -20,12 +21,13 @@ class Place(NamedTuple):
     batch_size: int | None
     kind: tuple[str, ...]  # of its host, as `torch 2.11.0`
     host: str | None  # which changes when the host restarts; None: older records do not tell
+    mpx: str | None  # as `0.1.0+1a2b3c4d`, whose end tells its source files
 
 
 def place_of(run: Run) -> Place:
     kind = tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment)
     host = run.environment.get("host")
-    return Place(run.device, run.batch_size, kind, None if host is None else str(host))
+    return Place(run.device, run.batch_size, kind, None if host is None else str(host), mpx_of(run.environment))
 
 
 def counted(runs: Iterable[Run]) -> list[Run]:
@@ -84,6 +86,9 @@ def _difference(mine: Place, place: Place) -> tuple[str, str]:
     if mine.kind != place.kind:
         other = ", ".join(word for word in mine.kind if word not in place.kind)
         return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.kind) or 'unknown versions'}"
+    if mine.host == place.host:
+        here, there = (f"with mpx {found}" if found else "with an unknown version of mpx" for found in (mine.mpx, place.mpx))
+        return f"measured {here}", there
     if mine.host and place.host:
         return "ran on another host, or before or after a restart of the same one", f"on host {place.host}"
     here, there = (f"on host {found}" if found else "on an unknown host" for found in (mine.host, place.host))
@@ -93,12 +98,6 @@ def _difference(mine: Place, place: Place) -> tuple[str, str]:
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
     """The runs whose speed counts and that ran at `place`."""
     return [run for run in counted(runs) if place_of(run) == place]
-
-
-def commits(place: Place | None, runs: Sequence[Run]) -> list[str]:
-    """The commits of one version of mpx that ran at `place`: they may differ in speed."""
-    known = [run.environment for run in at(place, runs) if "git" in run.environment]
-    return sorted({str(found["git"])[:7] + (" with changes" if found.get("git_dirty") else "") for found in known})
 
 
 def shared(runs: Iterable[Run]) -> Estimate | None:

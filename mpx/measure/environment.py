@@ -21,9 +21,10 @@ from mpx.machine import GIB, memory_bytes, usable_cores
 from mpx.measure.devices import devices
 from mpx.printing import in_notebook
 from mpx.processes import from_all, rank_and_world
-from mpx.version import git
+from mpx.version import git, with_digest
 
 STARTED = datetime.now(UTC)
+VERSION = with_digest(Path(mpx.__file__).parent)  # as it is when mpx is imported: files that change later are not what runs
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
 SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}  # of pyproject.toml
@@ -31,7 +32,7 @@ SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy
 
 def environment() -> dict[str, Any]:
     """Versions, hardware and the command line, under the names of result.json's `environment`."""
-    software = {"mpx": mpx.__version__, **git(), "python": platform.python_version(), "torch": torch.__version__}
+    software = {"mpx": VERSION, **git(), "python": platform.python_version(), "torch": torch.__version__}
     software |= _known("cuda", torch.version.cuda, "this torch was built without CUDA")
     software |= _known("cudnn", _cudnn(), "no cuDNN in use")
     for name, distribution in LIBRARIES.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.runs.folder import RESULT
+from mpx.version import with_commit
 from mpx.whole_file import write_whole
 
 SCHEMA_VERSION = 1
@@ -21,7 +22,7 @@ SPEED = (
 )  # fmt: skip
 PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
 SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
-HOST = ("cpu", "driver", "torch", "mpx")  # parts of an environment in which the hosts of compared speeds agree, where they are known
+HOST = ("cpu", "driver", "torch")  # parts of an environment in which the hosts of compared speeds agree, where they are known
 UNKNOWN = {  # the record's parts of a run that did not get as far as training
     "metrics": {},
     "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},
@@ -47,9 +48,16 @@ def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def place_of(environment: dict[str, Any]) -> list[Any]:
-    """The machine and PyTorch that a speed was measured with. environment: of result.json. Of several GPUs, the first counts."""
-    found = [environment.get(name) for name in ("device", *HOST)]
+    """The machine, PyTorch and mpx that a speed was measured with. environment: of result.json. Of several GPUs, the first counts."""
+    found = [environment.get(name) for name in ("device", *HOST, "mpx")]
     return [part[0] if isinstance(part, list) else part for part in found]
+
+
+def mpx_of(environment: dict[str, Any]) -> str | None:
+    """The version of mpx. Only in older records it does not tell the source files; there the commit stands beside it."""
+    if (version := environment.get("mpx")) is None:
+        return None
+    return str(version) if "+" in str(version) else with_commit(str(version), environment)
 
 
 def _finite(value: Any) -> Any:

@@ -365,21 +365,6 @@ def test_other_samples_under_the_same_settings_of_the_data_are_said():
     assert said not in notes("13", data_seq_len="32")
 
 
-def test_speeds_of_several_commits_are_said_to_be_so():
-    """Of a run that is not compared by speed, the commit does not count."""
-
-    def ran(setting, commit, *, dirty=False, **changed):
-        environment = {"torch": "2.15.0", "git": commit, "git_dirty": dirty}
-        return [replace(run, environment=environment, **changed) for run in seeds(setting, [0.95, 0.951, 0.952])]
-
-    control = ran("fp32-dense", 40 * "1")
-    here, there = ran("amp-dense", 40 * "1"), ran("amp-dense", 40 * "2", dirty=True)
-    assert only(compared([*control, *here]))[0].notes == ()
-    note = "speeds are compared over several commits of mpx: 1111111, 2222222 with changes"
-    assert only(compared([*control, *there]))[0].notes == (note,)
-    assert not any("speeds are" in note for note in only(compared([*control, *ran("amp-dense", "2", exclusive=None)]))[0].notes)
-
-
 def on(host, runs):
     """The runs as recorded on this host; None: by a version of mpx that did not record it."""
     return [replace(run, environment=run.environment | ({"host": host} if host else {})) for run in runs]
@@ -431,6 +416,70 @@ def test_of_another_kind_of_host_its_kind_is_said():
     there = [replace(run, environment={"torch": "2.11.0", "host": "bbbbbb"}) for run in AMP]
     _, rows = only(compared([*on("aaaaaa", CONTROL), *there]))
     assert rows["amp-dense"].speed_note == "measured with torch 2.11.0, fp32-dense with torch 2.15.0"
+
+
+def by(mpx, runs, *, git=None, dirty=False):
+    """The runs as this version of mpx recorded them, at this commit. mpx: its release, with a digest of its source in newer records."""
+    commit = {"git": git, "git_dirty": dirty} if git else {}
+    return [replace(run, environment=run.environment | {"mpx": mpx} | commit) for run in runs]
+
+
+ONE, TWO = 40 * "1", 40 * "2"  # commits
+
+
+@pytest.mark.parametrize(("control", "amp", "here", "there"), [
+    (by("0.1.0+1a2b3c4d", CONTROL), by("0.1.0+99999999", AMP), "0.1.0+99999999", "0.1.0+1a2b3c4d"),
+    (by("0.1.0", CONTROL, git=ONE), by("0.1.0", AMP, git=TWO), "0.1.0 (git 2222222222)", "0.1.0 (git 1111111111)"),
+    (by("0.1.0", CONTROL, git=ONE), by("0.1.0", AMP, git=ONE, dirty=True),
+     "0.1.0 (git 1111111111, with changes)", "0.1.0 (git 1111111111)"),
+    (by("0.1.0+1a2b3c4d", CONTROL, git=ONE), by("0.1.0", AMP, git=ONE), "0.1.0 (git 1111111111)", "0.1.0+1a2b3c4d"),
+])  # fmt: skip
+def test_speeds_of_two_versions_of_mpx_are_not_compared(control, amp, here, there):
+    """An older record, whose version does not tell mpx's source files, has the commit of its checkout."""
+    runs, note = [*control, *amp], f"measured with mpx {here}, fp32-dense with mpx {there}"
+    for found in (runs, from_csv(to_csv(runs), "results.csv")):
+        group, rows = only(compared(found))
+        assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (None, None, note)
+        assert f"amp-dense: speed not compared, {note}" in group.notes
+        assert (rows["amp-dense"].decision.verdict, rows["amp-dense"].metric.n) == (Verdict.NO_LOSS, 5)
+
+
+def test_a_run_with_an_unknown_mpx_is_not_compared():
+    _, rows = only(compared([*by("0.1.0", CONTROL), *AMP]))
+    assert rows["amp-dense"].speed_note == "measured with an unknown version of mpx, fp32-dense with mpx 0.1.0"
+
+
+@pytest.mark.parametrize("alike", [
+    [*by("0.1.0+1a2b3c4d", CONTROL, git=ONE), *by("0.1.0+1a2b3c4d", AMP, git=TWO, dirty=True)],  # which left mpx as it was
+    [*by("0.1.0", CONTROL, git=ONE), *by("0.1.0", AMP, git=ONE)],
+    [*by("0.1.0", CONTROL), *by("0.1.0", AMP)],
+])  # fmt: skip
+def test_speeds_of_one_version_of_mpx_are_compared(alike):
+    group, rows = only(compared(alike))
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
+    assert group.notes == ()
+
+
+def test_the_version_of_most_of_the_controls_runs_counts_and_others_are_left_out_of_the_speed_only():
+    control = [*by("0.1.0+aaaaaaaa", CONTROL[:3]), *by("0.1.0+bbbbbbbb", CONTROL[3:])]
+    amp = [*by("0.1.0+bbbbbbbb", AMP[:2]), *by("0.1.0+aaaaaaaa", AMP[2:])]
+    group, rows = only(compared([*control, *amp]))
+    assert (rows["fp32-dense"].throughput.n, rows["amp-dense"].throughput.n, rows["amp-dense"].metric.n) == (3, 3, 5)
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(np.mean([3090, 3105, 3095]) / np.mean([1000, 1010, 990]))
+    assert rows["amp-dense"].timed.n == 3
+    assert "all settings: speed of 3 of 5 completed runs, without 2: measured with mpx 0.1.0+bbbbbbbb" in group.notes
+    tied = [*by("0.1.0+aaaaaaaa", CONTROL[:2]), *by("0.1.0+bbbbbbbb", CONTROL[2:4])]
+    _, rows = only(compared([*tied, *by("0.1.0+bbbbbbbb", AMP)]))
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(3100 / np.mean([990, 1005]))
+
+
+@pytest.mark.parametrize(("host", "note"), [
+    ("aaaaaa", "measured with mpx 0.1.0+22222222, fp32-dense with mpx 0.1.0+11111111"),
+    ("bbbbbb", f"{ELSEWHERE}, fp32-dense on host aaaaaa"),
+])  # fmt: skip
+def test_of_another_host_with_another_mpx_the_host_is_said(host, note):
+    _, rows = only(compared([*by("0.1.0+11111111", on("aaaaaa", CONTROL)), *by("0.1.0+22222222", on(host, AMP))]))
+    assert rows["amp-dense"].speed_note == note
 
 
 def any_ways(rng):

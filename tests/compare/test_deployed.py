@@ -68,11 +68,13 @@ def test_on_a_cpu_threads_are_part_of_the_device(tmp_path):
 
 
 def test_the_host_its_driver_and_the_versions_are_part_of_the_place(tmp_path):
-    row = deployed_row(environment={"device": [GPU], "cpu": "a CPU", "driver": "580", "torch": "2.11.0", "mpx": "0.1.0", "git": "abc"})
-    row["environment"]["host"] = "aaaaaa"
-    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row, deployed_row()]}))
-    known, unknown = read_served(tmp_path, TRAINED, ACCURACY)[0]
-    assert (known.place.host, unknown.place.host) == ("cpu a CPU, driver 580, torch 2.11.0, mpx 0.1.0, host aaaaaa", None)
+    known = {"device": [GPU], "cpu": "a CPU", "driver": "580", "torch": "2.11.0", "git": "abc", "host": "aaaaaa"}
+    rows = [deployed_row(environment=known | {"mpx": mpx}) for mpx in ("0.1.0+1a2b3c4d", "0.1.0")]
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [*rows, deployed_row()]}))
+    newer, older, unknown = (served.place.host for served in read_served(tmp_path, TRAINED, ACCURACY)[0])
+    assert newer == "cpu a CPU, driver 580, torch 2.11.0, mpx 0.1.0+1a2b3c4d, host aaaaaa"
+    assert older == "cpu a CPU, driver 580, torch 2.11.0, mpx 0.1.0 (git abc), host aaaaaa"
+    assert unknown is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from mpx.control_groups import memory_limit
 from mpx.machine import GIB
 from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import cpu_busy, exclusive, judge
-from mpx.version import parse_status
+from mpx.version import parse_status, with_digest
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
 HARDWARE = ["cpu", "host", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
@@ -35,7 +36,7 @@ def test_everything_is_there_or_has_a_reason():
     for name in NAMES:
         if found[name] is None:
             assert found["git_reason" if name == "git_dirty" else f"{name}_reason"]
-    assert found["mpx"] == mpx.__version__
+    assert re.fullmatch(rf"{re.escape(mpx.__version__)}\+[0-9a-f]{{8}}", found["mpx"])
     assert found["python"] == platform.python_version()
     assert found["torch"] == torch.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["started_at"])
@@ -99,6 +100,61 @@ def test_only_a_notebook_has_no_command(monkeypatch):
 def test_git_status(output, commit, dirty):
     found = parse_status(output)
     assert (found["git"], found["git_dirty"]) == (commit, dirty)
+
+
+PACKAGE = Path(mpx.__file__).parent
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Another copy of mpx, as an installed one is."""
+    return shutil.copytree(PACKAGE, tmp_path / "mpx", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def test_the_version_tells_source_files_apart(package):
+    before = with_digest(package)
+    assert before == with_digest(PACKAGE)
+    for change in (
+        lambda: (package / "whole_file.py").write_text((package / "whole_file.py").read_text() + "\n"),
+        lambda: (package / "target.py").rename(package / "target2.py"),
+        lambda: (package / "errors.py").unlink(),
+        lambda: (package / "loop" / "new.py").touch(),
+    ):
+        change()
+        assert with_digest(package) != before
+        before = with_digest(package)
+
+
+def test_the_version_does_not_depend_on_what_is_no_source(package):
+    before = with_digest(package)
+    (package / "notes.md").touch()
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "train.pyc").touch()
+    (package / ".#train.py").symlink_to("someone@somewhere.1")  # Emacs marks a file that is edited so
+    assert with_digest(package) == before
+
+
+COMMIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "a note"]
+TWICE = f"""
+import json, subprocess, mpx
+from pathlib import Path
+from mpx.measure.environment import environment
+before = environment()
+Path(mpx.__file__).with_name("target.py").write_text("")
+subprocess.run({COMMIT}, check=True)
+print(json.dumps([before, environment()]))
+"""
+
+
+def test_the_record_has_the_version_that_was_imported_whatever_is_committed_or_edited_since(package):
+    """A sweep's jobs are forks of a process with the imports."""
+    for words in (["git", "init", "-q"], COMMIT):
+        subprocess.run(words, cwd=package.parent, check=True)
+    elsewhere = {"cwd": package.parent, "env": os.environ | {"PYTHONPATH": str(package.parent)}}
+    done = subprocess.run([sys.executable, "-c", TWICE], **elsewhere, capture_output=True, text=True, check=True)
+    before, after = json.loads(done.stdout)
+    assert before["git"] != after["git"]
+    assert before["mpx"] == after["mpx"] == with_digest(PACKAGE) != with_digest(package)
 
 
 def test_a_cpu_is_never_known_to_be_exclusive():

@@ -182,7 +182,7 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
         figure = front_figure(group, styles(comparison))
         assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
         front = drawn(made_comparison(tmp_path, group), parts=["front"])["front"]
-        assert front.caption.endswith("settings on another device or with another batch size.")
+        assert front.caption.endswith("settings whose speed was measured under other conditions.")
     group, _ = only(compared([*CONTROL, *AMP]))
     assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith("(Pareto front).")
 

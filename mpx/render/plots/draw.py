@@ -41,7 +41,7 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles
     pruned = sum(any(run.density is not None for run in row.runs) for row in group.rows)
     first = f" The first {MAX_CURVES} of {pruned}." if pruned > MAX_CURVES else ""
     spread = "bars of one standard deviation"
-    elsewhere = " Not in it: settings on another device or with another batch size." if side_by_side(group)[1] else ""
+    elsewhere = " Not in it: settings whose speed was measured under other conditions." if side_by_side(group)[1] else ""
     interval = f"the line at its end is the {comparison.confidence * 100:g} % confidence interval"
     wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
         "front": (
