@@ -34,14 +34,43 @@ def cells(task):
     return [re.split(r" \| ", line.strip("| "))[number] for line in PART.strip().splitlines()[2:10]]
 
 
-def test_the_commits_of_the_speedups_by_batch_size():
-    commits = {}
+def test_the_speedups_by_batch_size_within_each_commit():
+    """The card's own table compares those of one commit only."""
+    card = " ".join(text(EXPERIMENTS / "batch_size" / "README.md").split())
+    rates = {}
     for row in rows("batch_size/results.csv"):
-        commit = json.loads(row["environment"])["git"]
-        commits.setdefault((row["model"], row["batch_size"], row["precision"], row["sparsity"]), set()).add(commit)
-    counts = [len(found | commits[*task, "fp32", "dense"]) for (*task, p, s), found in commits.items() if (p, s) != ("fp32", "dense")]
-    assert (min(counts), max(counts)) == (2, 4)
-    assert "a speed-up compares runs of two to four commits of mpx" in " ".join(text(EXPERIMENTS / "batch_size" / "README.md").split())
+        key = (json.loads(row["environment"])["git"], row["model"], row["batch_size"], row["precision"], row["sparsity"])
+        rates.setdefault(key, []).append(float(row["train_samples_per_s"]))
+    commits, batches = {commit for commit, *_ in rates}, ("32", "128", "512")
+    assert len(commits) == 4
+
+    def ratios(model, batch, mine, control):
+        """One for each commit that ran both settings."""
+        pairs = [(rates.get((commit, model, batch, *mine)), rates.get((commit, model, batch, *control))) for commit in commits]
+        return sorted(fmean(here) / fmean(there) for here, there in pairs if here and there)
+
+    def span(found):
+        return " to ".join(dict.fromkeys(f"{end:.2f}" for end in (found[0], found[-1])))
+
+    for model, name in {"resnet18": "ResNet-18 (one commit, one seed)", "bert_small": "BERT-small", "resnet20": "ResNet-20",
+                        "lstm": "LSTM, whose time steps wait for each other"}.items():  # fmt: skip
+        cells = [span(ratios(model, batch, ("amp", "dense"), ("fp32", "dense"))) for batch in batches]
+        assert f"| {name} | {' | '.join(cells)} |" in card
+    costs = {
+        (model, precision, batch): [1 - ratio for ratio in ratios(model, batch, (precision, "2of4"), (precision, "dense"))]
+        for model in ("resnet18", "bert_small", "resnet20", "lstm") for precision in ("fp32", "amp") for batch in batches
+    }  # fmt: skip
+    slowest = costs.pop(("resnet18", "amp", "128"))
+    unsteady = [costs.pop((model, precision, "32")) for model, precision in (("resnet20", "fp32"), ("resnet18", "amp"))]
+    most = {batch: f"{100 * max(max(found) for key, found in costs.items() if key[2] == batch):.1f} %" for batch in batches}
+    assert f"they cost at most {most['512']} at a batch size of 512" in card
+    of_resnet18 = f"{100 * min(slowest):.1f} to {100 * max(slowest):.1f} % for ResNet-18 in FP16"
+    assert f"At 128 they cost {of_resnet18} and at most {most['128']} otherwise. At 32 they cost at most {most['32']}, with" in card
+    small, large = (" and ".join(f"{100 * cost:.0f}" for cost in sorted(found) if cost > 0) for found in unsteady)
+    assert f"ResNet-20 in FP32 ({small} %) and ResNet-18 in FP16 ({large} % in two seeds" in card
+    speedups = re.findall(r"(\d)×( \()?", card.partition("<!-- end of results -->")[0])
+    assert f"refuses {36 - len(speedups)} of 36 speed-ups" in card
+    assert f"leaves {sum(not interval for _, interval in speedups)} without an interval" in card
 
 
 def test_how_many_formats_are_decided():
@@ -66,12 +95,17 @@ def test_the_commits_of_the_speeds_of_cifar10():
     assert [len(commits[task]) for task in TASKS] == [3, 1, 1, 1]
     assert not any("host" in row for row in found)
     card = " ".join(text(EXPERIMENTS / "precision_grid" / "README.md").split())
-    fp16, fp32 = (
-        {row["seed"]: float(row["train_samples_per_s"]) for row in found if row["git"].startswith("bd3841d") and row["precision"] == name}
-        for name in ("amp", "fp32")
-    )
-    assert fp16.keys() == fp32.keys() == {"0", "1", "2"}
-    assert f"the three seeds of bd3841d alone give {fmean(fp16.values()) / fmean(fp32.values()):.2f}" in card
+    rates = {}
+    for row in found:
+        if row["data"] == "cifar10":
+            rates.setdefault((row["git"][:7], row["precision"]), []).append(float(row["train_samples_per_s"]))
+    fp16, fp32 = rates["bd3841d", "amp"], rates["bd3841d", "fp32"]
+    assert len(fp16) == len(fp32) == 3
+    assert f"| {fmean(fp16) / fmean(fp32):.2f}× (" in card
+    assert "those of FP16 over three seeds of bd3841d" in card
+    bf16, tf32 = (fmean(rates["78194f9", name]) / fmean(rates["78194f9", "fp32"]) for name in ("amp_bf16", "tf32"))
+    assert len(rates["78194f9", "fp32"]) == 2
+    assert f"BF16 and TF32 ran with 78194f9, at which the two seeds of FP32 give {bf16:.2f} and {tf32:.2f}." in card
 
 
 @pytest.mark.parametrize(
