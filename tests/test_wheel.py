@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from few_steps import FEW_STEPS
 
+from mpx.version import with_digest
+
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[1]
@@ -51,4 +53,6 @@ def test_wheel_trains_from_any_folder(python, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
-    assert json.loads(result.read_text())["status"] == "completed"
+    record = json.loads(result.read_text())
+    assert record["status"] == "completed"
+    assert record["environment"]["mpx"] == with_digest(REPOSITORY / "mpx")  # so that its speed is compared with that of a checkout
