@@ -5,6 +5,7 @@ The last is only looked at where no test beside uses a device: `pytest tests/gpu
 
 import json
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -52,8 +53,14 @@ def test_jobs_are_forks_and_compute_on_the_gpu(command, tmp_path):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @pytest.mark.parametrize(
     "launcher",
-    [["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], ["hydra/launcher=submitit_local", "hydra.sweeper.max_batch_size=2"]],
-    ids=["joblib", "submitit_local"],
+    [
+        pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], id="joblib"),
+        pytest.param(
+            ["hydra/launcher=submitit_local", "hydra.sweeper.max_batch_size=2"],
+            id="submitit_local",
+            marks=pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit"),
+        ),
+    ],
 )
 def test_one_gpu_each(command, tmp_path, launcher):
     idle = not any(_compute_processes(torch.device("cuda", index)) for index in range(2))  # pytest itself may have used one before
