@@ -96,8 +96,8 @@ class Summary(Callback):
             kept = Path(config.output_dir) / config.study / FOUND
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(found, kept)
-            ended = any(report["status"] == "completed" for report in reports)
-            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
+            completed = [report for report in reports if report["status"] == "completed"]
+            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, completed)
         if lost:
             jobs, them = (f"{lost} more jobs have", "them") if lost > 1 else ("1 more job has", "it")
             print(f"{jobs} no report; the same command says what became of {them}", file=sys.stderr)
