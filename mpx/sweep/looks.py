@@ -127,11 +127,8 @@ def _setting(report: Mapping[str, Any]) -> Setting:
 
 def _of(group: Group) -> dict[str, int]:
     """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's comparison has ended."""
-    if group.control is None:
-        print(f"{title(group)}: {group.train_verdict}", flush=True)
-        return {}
     control, *rows = group.rows
-    if not rows:
+    if group.control is None or not rows or control.metric is None:  # None: every run of the control has diverged
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
     for row in rows:

@@ -35,13 +35,15 @@ def sweep(tmp_path):
     config.hydra = {"sweep": {"dir": str(tmp_path / "_sweep")}}
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
-    def train(jobs, failing=(), in_use=(), model=None, seconds=None):
-        """model, seconds: of precisions that differ from the others in them."""
+    def train(jobs, failing=(), in_use=(), model=None, seconds=None, diverging=()):
+        """model, seconds: of precisions that differ from the others in them. diverging: precisions."""
         for number, overrides in enumerate(jobs, len(list((tmp_path / "_sweep").glob("job*")))):
             precision, seed = overrides[0].partition("=")[2], int(overrides[-1].partition("=")[2])
             folder = tmp_path / "s" / f"resnet18-cifar10-{precision}-dense" / f"seed{seed}"
             if (precision, seed) not in (*failing, *in_use):
                 made = record(precision=precision, seed=seed, accuracy=BASE[seed] + away[precision][seed])
+                if precision in diverging:
+                    made |= {"status": "diverged", "metrics": {}}
                 made["setting"]["model"] = (model or {}).get(precision, "resnet18")
                 made["config"]["until"] = asdict(PLAN)
                 write(folder, made)
@@ -173,6 +175,15 @@ def test_what_has_nothing_to_compare_it_with_is_said(sweep, capsys):
     train(looks.further_jobs(SETTINGS[:1]))
     assert looks.further_jobs(SETTINGS[:1]) == []
     assert capsys.readouterr().out == "resnet18 on cifar10: No verdict: there is nothing to compare fp32-dense with.\n"
+
+
+def test_a_control_that_diverges_is_said(sweep, capsys):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS[:2]), diverging=["fp32"])
+    assert looks.further_jobs(SETTINGS[:2]) == []
+    no_verdict = "No verdict: no run of fp32-dense, the control, completed with test/accuracy."
+    assert capsys.readouterr().out == f"resnet18 on cifar10: {no_verdict}\n"
 
 
 def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):
