@@ -81,6 +81,10 @@ CASES = [
         "model.kwargs.width: an argument of the constructor is added with a +, as +model.kwargs.width=VALUE.",
     ),
     (
+        ["model=hf", "model.name=llama", "model.kwargs={hidden_size:32}"],
+        "model.kwargs: an argument of the constructor is added with a +, as +model.kwargs=VALUE.",
+    ),
+    (
         ["model=custom", "model._target_=a.Net", "+model.width=8"],
         "model.width is not a setting of mpx.train. Did you mean model.widths? An argument of your own class is +model.kwargs.width=",
     ),

@@ -1,7 +1,7 @@
 """The data model of a comparison. aggregate.py builds it; tables, plots and reports show it."""
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,7 @@ METRICS = {
     "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
 }
 GOALS = {"max": 1, "min": -1}
+SMALL = 10  # a perplexity below, as of characters, has differences that two decimals would round to zero
 TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
 
 
@@ -170,12 +171,19 @@ def metric_of(name: str, goal: str) -> Metric:
     return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec="#.4g" if falls else ".4f")
 
 
-def judged_by(metrics: Container[str], name: str | None = None, goal: str | None = None) -> Metric:
+def to_print(metric: Metric, values: Iterable[Any]) -> Metric:
+    """The metric with the decimals that such values need. values: of runs; any that is no number does not count."""
+    small = metric.spec == ".2f" and any(isinstance(value, (int, float)) and abs(value) < SMALL for value in values)
+    return replace(metric, spec=".4f") if small else metric
+
+
+def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
     """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record declares one; else the perplexity or
     the accuracy. A language model has both."""
     if name is not None and goal is not None:
-        return metric_of(name, goal)
-    return METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
+        return to_print(metric_of(name, goal), [metrics.get(name)])
+    found = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
+    return to_print(found, [metrics.get(found.name)])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""differences.csv: each setting's difference to its control with both intervals and the decision, at full precision, for a spreadsheet."""
+"""differences.csv: each setting's difference to its control with both intervals and the decision, at full precision, for a spreadsheet.
+
+With a plan of looks, seeds and diverged count the seeds that the decision rests on, as the difference does.
+"""
 
 from mpx.compare.comparison import Comparison, Group, Row
 from mpx.compare.results import written
@@ -22,7 +25,12 @@ def _row(row: Row, group: Group, comparison: Comparison) -> dict[str, str]:
     decision, there = row.decision, row.decision.population
     found = {name: getattr(decision, name) for name in (*DECISION, "method", "verdict", "reason")}
     found |= {"model": group.model, "data": group.data, "control": group.control, "setting": row.setting, "metric": group.metric.name}
-    found |= {"seeds": len(row.runs), "diverged": row.diverged, "margin_is": "relative" if group.metric.relative else "absolute"}
+    counted = [run for run in row.runs if decision.look is None or run.seed < decision.look.seeds]
+    found |= {
+        "seeds": len(counted),
+        "diverged": sum(run.status == "diverged" for run in counted),
+        "margin_is": "relative" if group.metric.relative else "absolute",
+    }
     found |= {name: getattr(comparison, name) for name in ("margin", "margin_for", "confidence")}
     found |= {f"population_{name}": value for name, value in vars(there).items()} if there is not None else {}
     return {name: written(value) for name, value in found.items()}

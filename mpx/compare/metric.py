@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mpx.compare.comparison import GOALS, METRICS, Metric, Run, metric_of
+from mpx.compare.comparison import GOALS, METRICS, Metric, Run, metric_of, to_print
 from mpx.compare.control import AUTO
 from mpx.errors import UserError, nearest
 from mpx.runs.record import metric_name
@@ -26,6 +26,7 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
     found = next(iter(own), "test/accuracy") if found == AUTO else found
     sign = _sign(found, runs, goal if asked in (AUTO, found) else AUTO)
     metric = replace(metric_of(found, "min" if sign < 0 else "max"), sign=sign)
+    metric = to_print(metric, [run.metrics[found] for run in runs if found in run.metrics])
     return metric if margin_is == AUTO else replace(metric, relative=margin_is == "relative")
 
 

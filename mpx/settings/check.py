@@ -10,6 +10,7 @@ from mpx.errors import UserError
 from mpx.settings.data import OWN_FAMILIES, check_data, family
 from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.fsdp import check_fsdp
+from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_target
@@ -41,7 +42,9 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     if is_project(cfg):
         check_project(cfg, overrides)
     _check_values(cfg, overrides)
-    if not is_project(cfg):
+    if is_project(cfg):
+        check_goal(cfg.metric, cfg.metric_goal)
+    else:
         _check_batch(cfg, overrides)
         check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
         check_data(cfg.data)

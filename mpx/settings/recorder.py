@@ -8,6 +8,7 @@ from typing import Any
 
 from mpx.errors import UserError
 from mpx.settings.fields import LABEL, NAMED
+from mpx.settings.goal import check_goal
 from mpx.settings.rules import Rule, choice, flag, folder_name, text, whole
 from mpx.settings.values import check_value
 
@@ -42,6 +43,7 @@ def check_recorder(given: Mapping[str, Any], setting: Mapping[str, Any]) -> None
     """Raise UserError for the first value that a record could not hold. given: the arguments but `setting`."""
     for key, value in given.items():
         check_value(key, value, RECORDER, PROGRAM)
+    check_goal(given["metric"], given["metric_goal"])
     if not isinstance(setting, Mapping):
         raise UserError(f'setting={setting!r} must be a mapping. For example setting={{"model": "my_net", …, "seed": 0}}.')
     for name in (*NAMED, "seed"):
@@ -56,6 +58,7 @@ def check_record(given: Mapping[str, Any], names: Mapping[str, Any], changes: Ma
     program = "mpx.Record"
     for key, value in given.items():
         check_value(key, value, RECORDER | {"metric": LOGGED}, program)
+    check_goal(given["metric"], given["metric_goal"])
     for name, value in names.items():
         if value is not None:
             check_value(name, value, {name: RECORDER[f"setting.{name}"]}, program)

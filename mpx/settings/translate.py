@@ -137,7 +137,8 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
-    if key.startswith((*FREE_BELOW, *(f"{free}." for free in FREE))) and not key.endswith("._target_"):
+    below = (*FREE_BELOW, *(f"{free}." for free in FREE))
+    if key in FREE or (key.startswith(below) and not key.endswith("._target_")):
         return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."
     if key.split(".")[0] in ("module", "datamodule", "metric", "metric_goal"):
         return f"{key} belongs to a project of your own. Name its module, as module._target_=package.module.Class."

@@ -5,6 +5,8 @@ of these seeds, and what it all cost.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -36,6 +38,7 @@ class Looks:
         self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
         self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
+        self.ended: set[Setting] = set()  # settings whose comparison has ended, and their controls
         runs, _ = collect(self.study)
         self.new = not self.study.is_dir()  # otherwise another sweep may be training its first runs
         if any(run.looks is None for run in runs):
@@ -57,11 +60,12 @@ class Looks:
             names, in_use = {}, set()
             for report in each_report(self.sweep):
                 if report["folder"]:
-                    names[tuple(report["overrides"][:-1])] = _name(report["folder"])
+                    names[_setting(report)] = _name(report["folder"])
                 if report["status"] == IN_USE:
                     in_use.add(tuple(report["overrides"]))
             self._say_missing(names, runs, in_use)
             there = Counter(_name(run.folder) for run in runs)
+            self.ended = {setting for setting, name in names.items() if found.get(name) == 0}
             self.made = {setting: there[name] for setting, name in names.items()}
             wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
         before = self.asked
@@ -92,28 +96,47 @@ class Looks:
         return {name: seeds for group in found.groups for name, seeds in _of(group).items()}
 
     def cost(self) -> str:
-        """What the study's runs cost, and what it saved against a single test of the same power."""
-        new = [report["seconds"] for report in each_report(self.sweep) if not report["skipped"]]
-        spent, runs = sum(new), sum(max(seeds, self.made.get(setting, 0)) for setting, seeds in self.asked.items())
-        single = self.plan.fixed_seeds()
-        saved = single * len(self.asked) - runs
-        about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""
+        """What the study's runs cost, and what it saved against a single test of the same power where the comparison has ended."""
+        new = [report for report in each_report(self.sweep) if not report["skipped"]]
+        runs = {setting: max(seeds, self.made.get(setting, 0)) for setting, seeds in self.asked.items()}
+        spent = span(sum(report["seconds"] for report in new))
+        all_runs = f"until=decided: {sum(runs.values())} runs, {len(new)} of them now, in {spent} of jobs"
+        single, ended = self.plan.fixed_seeds(), {setting: runs[setting] for setting in self.ended}
+        if not ended:
+            return f"{all_runs}. No comparison has ended, so none is saved"
+        of_these = "" if len(ended) == len(runs) else f"; {sum(ended.values())} runs are of settings whose comparison has ended"
+        saved = single * len(ended) - sum(ended.values())
+        took = {setting: [report["seconds"] for report in new if _setting(report) == setting] for setting in ended}
+        about = ""
+        if all(took.values()):
+            seconds = sum((single - ended[setting]) * mean(times) for setting, times in took.items())  # settings differ in speed
+            about = f", about {span(abs(seconds))} of jobs" + ("" if (seconds >= 0) == (saved >= 0) else f" {_saved(seconds)}")
         return (
-            f"until=decided: {runs} runs, {len(new)} of them now, in {span(spent)} of jobs. A single test of about that power takes "
-            f"{single} seeds of each setting, {single * len(self.asked)} runs: {abs(saved)} {'saved' if saved >= 0 else 'more here'}{about}"
+            f"{all_runs}{of_these}. A single test of about that power takes {single} seeds of each setting, {single * len(ended)} runs: "
+            f"{abs(saved)} {_saved(saved)}{about}"
         )
 
 
+def _saved(difference: float) -> str:
+    return "saved" if difference >= 0 else "more here"
+
+
+def _setting(report: Mapping[str, Any]) -> Setting:
+    return tuple(report["overrides"][:-1])
+
+
 def _of(group: Group) -> dict[str, int]:
-    if group.control is None:
+    """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's comparison has ended."""
+    control, *rows = group.rows
+    if group.control is None or not rows or control.metric is None:  # None: every run of the control has diverged
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
-    control, *rows = group.rows
-    if not rows:
-        print(f"{title(group)}: {group.train_verdict}", flush=True)
     for row in rows:
         print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
-    seeds = {_of_row(row): row.decision.look.further for row in rows if row.decision and row.decision.look.further}
+    looks = [row.decision.look if row.decision else None for row in rows]
+    if all(look is not None and look.further is None for look in looks):
+        return dict.fromkeys(map(_of_row, group.rows), 0)
+    seeds = {_of_row(row): look.further for row, look in zip(rows, looks, strict=True) if look is not None and look.further}
     return seeds | ({_of_row(control): max(seeds.values())} if seeds else {})
 
 

@@ -25,6 +25,7 @@ from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.mistakes import refuse_mistakes
 from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
+from mpx.sweep.others import wait_for_others
 from mpx.sweep.progress import SIZE, read_total, write_size
 from mpx.sweep.share import check_sharing
 from mpx.sweep.size import grid, on_all_machines, total_jobs
@@ -81,6 +82,7 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if Summary.follower is not None:
             Summary.follower.stop()
+        wait_for_others(config, Summary.folder)
         reports = read_reports(Summary.folder)
         lost = _expected(config.hydra.sweeper) - len(reports)
         Summary.failed = lost + sum(report["code"] != 0 for report in reports)
@@ -94,8 +96,8 @@ class Summary(Callback):
             kept = Path(config.output_dir) / config.study / FOUND
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(found, kept)
-            ended = any(report["status"] == "completed" for report in reports)
-            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
+            completed = [report for report in reports if report["status"] == "completed"]
+            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, completed)
         if lost:
             jobs, them = (f"{lost} more jobs have", "them") if lost > 1 else ("1 more job has", "it")
             print(f"{jobs} no report; the same command says what became of {them}", file=sys.stderr)

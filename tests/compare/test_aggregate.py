@@ -1,5 +1,6 @@
 """From runs to groups, rows, decisions, speed-ups and notes."""
 
+import math
 import random
 import re
 from dataclasses import replace
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from made_runs import AMP, CONTROL, compared, made, only, seeds, served
 
-from mpx.compare.comparison import METRICS, Method, Metric, Verdict, text_of
+from mpx.compare.comparison import METRICS, Method, Metric, Verdict, judged_by, text_of
 from mpx.compare.control import AUTO
 from mpx.compare.notes import NARROW
 from mpx.compare.results import from_csv, to_csv
@@ -305,6 +306,15 @@ def test_a_study_of_both_kinds_of_model():
     control = seeds("fp32-dense", [80.0, 80.2], metric="test/perplexity", model="lstm", data="wikitext2")
     comparison = compared([*control, *CONTROL, *AMP])
     assert [(group.model, group.metric.name) for group in comparison.groups] == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
+
+
+def test_a_small_perplexity_is_printed_with_the_decimals_that_its_margin_needs():
+    control = seeds("fp32-dense", [3.101, 3.103, 3.099, 3.102, 3.1], metric="test/perplexity")
+    better = seeds("amp-dense", [3.098, 3.101, 3.098, 3.099, 3.097], [3000, 3010, 2990, 3000, 3000], metric="test/perplexity")
+    group, _ = only(compared([*control, *better], metric=AUTO))
+    assert "3.0986 ± 0.0015 against 3.1010 ± 0.0016 over 5 seeds, difference −0.0024 (−0.0035 to −0.0013)" in group.train_verdict
+    assert judged_by({"test/perplexity": 3.1}, "test/perplexity", "min").spec == judged_by({"test/perplexity": 3.1}).spec == ".4f"
+    assert {judged_by({"test/perplexity": value}).spec for value in (10.0, math.inf, None, "3")} == {".2f"}
 
 
 def test_a_language_model_counts_by_its_perplexity_though_it_has_an_accuracy_too():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_runs import CONTROL, compared, only, record, seeds, write
 
+from mpx.compare import differences_csv
 from mpx.compare.boundaries import bounds, levels, obrien_fleming, pocock, power
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
@@ -93,6 +94,8 @@ def test_an_undecided_setting_waits_for_the_next_look():
     later = study(*planned("amp-dense", [*WIDE, 0.001, 0.002]))
     first = study(*planned("amp-dense", WIDE))
     assert decision(later) == decision(first), "seeds between looks do not count"
+    diverged = seeds("amp-dense", [None] * 6, looks=PLAN.text, status="diverged")[4:]
+    assert differences_csv.to_csv(study(*planned("amp-dense", WIDE), *diverged)) == differences_csv.to_csv(first)
     assert decision(first).look.further == 8
     assert "not enough seeds to tell, look 1 of 2, at 4 seeds, the next at 8" in only(first)[0].train_verdict
     assert "amp-dense: 2 of 6 seeds have no part in the decision: they wait for the next look" in only(later)[0].notes

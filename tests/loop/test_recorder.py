@@ -358,6 +358,7 @@ def test_deploy_says_that_it_cannot_build_the_model(recorder):
         ({"warmup_steps": -1}, {}, ("warmup_steps=-1", "at least 0")),
         ({"if_exists": "resume"}, {}, ("if_exists=resume", "new, overwrite, error")),
         ({"label": "a$b"}, {}, ("label=a$b", "letters, digits")),
+        ({"metric": "val/mse"}, {}, ("metric=val/mse should fall", "metric_goal=min")),
         ({}, {"seed": 0.5}, ("setting.seed=0.5", "whole number")),
         ({}, {"model": "my/net"}, ("setting.model=my/net", "a folder's name")),
         ({}, {"lr": [1]}, ("setting.lr=[1]", "a number")),

@@ -281,6 +281,10 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
             [*UNET, "metric=val/dcie"],
             "metric=val/dcie: the module logs no such value. Did you mean val/dice? It logs train/loss, val/dice. Name one of them.",
         ),
+        (
+            [*UNET, "metric=val/loss"],
+            "metric=val/loss should fall, but metric_goal=max. Use metric_goal=min, or a name such as neg_loss.",
+        ),
         ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
         ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
         ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),

@@ -14,6 +14,7 @@ from refused import assert_refused
 
 from mpx.compare.looks import Plan
 from mpx.errors import UserError
+from mpx.render.sweep_progress import span
 from mpx.settings.front_door import CONF
 from mpx.sweep.looks import Looks
 from mpx.sweep.rounds import Rounds
@@ -34,12 +35,16 @@ def sweep(tmp_path):
     config.hydra = {"sweep": {"dir": str(tmp_path / "_sweep")}}
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
-    def train(jobs, failing=(), in_use=()):
+    def train(jobs, failing=(), in_use=(), model=None, seconds=None, diverging=()):
+        """model, seconds: of precisions that differ from the others in them. diverging: precisions."""
         for number, overrides in enumerate(jobs, len(list((tmp_path / "_sweep").glob("job*")))):
             precision, seed = overrides[0].partition("=")[2], int(overrides[-1].partition("=")[2])
             folder = tmp_path / "s" / f"resnet18-cifar10-{precision}-dense" / f"seed{seed}"
             if (precision, seed) not in (*failing, *in_use):
                 made = record(precision=precision, seed=seed, accuracy=BASE[seed] + away[precision][seed])
+                if precision in diverging:
+                    made |= {"status": "diverged", "metrics": {}}
+                made["setting"]["model"] = (model or {}).get(precision, "resnet18")
                 made["config"]["until"] = asdict(PLAN)
                 write(folder, made)
             report = {
@@ -47,7 +52,7 @@ def sweep(tmp_path):
                 "overrides": overrides,
                 "folder": str(folder),
                 "skipped": False,
-                "seconds": 10.0,
+                "seconds": (seconds or {}).get(precision, 10.0),
                 "status": "completed",
             }
             if (precision, seed) in in_use:
@@ -109,6 +114,41 @@ def test_started_again_the_cost_is_that_of_all_runs(sweep, tmp_path):
     assert f" {single} runs: {single - 28} saved" in again.cost()
 
 
+def test_only_settings_that_are_compared_save_runs(sweep):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS), model={"tf32": "lstm"}, seconds={"tf32": 1000.0})
+    assert looks.further_jobs(SETTINGS) == []
+    each, single = PLAN.fixed_seeds(), 2 * PLAN.fixed_seeds()
+    assert looks.cost() == (
+        "until=decided: 12 runs, 12 of them now, in 68 min of jobs; 8 runs are of settings whose comparison has ended. "
+        f"A single test of about that power takes {each} seeds of each setting, {single} runs: {single - 8} saved, "
+        f"about {span(10 * (single - 8))} of jobs"
+    )
+
+
+@pytest.mark.parametrize("why", ["alone", "failed"])
+def test_what_no_look_has_compared_saves_nothing(sweep, why):
+    config, train = sweep
+    looks = Looks(config)
+    two = SETTINGS[:2]
+    train(looks.further_jobs(two), **({"model": {"amp": "lstm"}} if why == "alone" else {"failing": {("amp", 2)}}))
+    assert looks.further_jobs(two) == []
+    assert looks.cost() == "until=decided: 8 runs, 8 of them now, in 80 s of jobs. No comparison has ended, so none is saved"
+
+
+def test_the_time_saved_is_that_of_each_setting(sweep):
+    """The control, which takes part in every look, is often the slowest: fewer runs may then take longer."""
+    config, train = sweep
+    looks = Looks(config)
+    while jobs := looks.further_jobs(SETTINGS):
+        train(jobs, seconds={"fp32": 100.0, "amp": 1.0, "tf32": 1.0})
+    single = PLAN.fixed_seeds()
+    assert list(looks.asked.values()) == [12, 4, 12]
+    longer = 100 * (12 - single) + (4 - single) + (12 - single)
+    assert looks.cost().endswith(f": {3 * single - 28} saved, about {span(longer)} of jobs more here")
+
+
 def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     config, train = sweep
     looks = Looks(config)
@@ -135,6 +175,15 @@ def test_what_has_nothing_to_compare_it_with_is_said(sweep, capsys):
     train(looks.further_jobs(SETTINGS[:1]))
     assert looks.further_jobs(SETTINGS[:1]) == []
     assert capsys.readouterr().out == "resnet18 on cifar10: No verdict: there is nothing to compare fp32-dense with.\n"
+
+
+def test_a_control_that_diverges_is_said(sweep, capsys):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS[:2]), diverging=["fp32"])
+    assert looks.further_jobs(SETTINGS[:2]) == []
+    no_verdict = "No verdict: no run of fp32-dense, the control, completed with test/accuracy."
+    assert capsys.readouterr().out == f"resnet18 on cifar10: {no_verdict}\n"
 
 
 def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):

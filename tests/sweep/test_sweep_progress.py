@@ -174,12 +174,17 @@ def test_the_command_to_compare_can_be_pasted(capsys):
 def test_what_a_search_has_found(capsys, tmp_path):
     print_found(
         {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0], "params": {}}]},
-        tmp_path, some_completed=True,
+        tmp_path, [ended(0)],
     )  # fmt: skip
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  1,200 samples/s  optimizer.lr=0.1", "  0.8000  3,000 samples/s  "]
-    print_found({"solutions": [{"values": [1236.4, 99.97], "params": {}}]}, tmp_path, some_completed=True)
+    print_found({"solutions": [{"values": [1236.4, 99.97], "params": {}}]}, tmp_path, [ended(0)])
     assert capsys.readouterr().out.splitlines()[1:] == ["  1236  100 samples/s  "]
-    print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path, some_completed=True)
+    print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path, [ended(0)])
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  precision=amp"]
-    print_found({"solutions": []}, tmp_path, some_completed=False)
+    print_found({"solutions": []}, tmp_path, [])
     assert capsys.readouterr().out == "The search has found nothing: no trial completed.\n"
+    perplexity = ended(0) | {"record": {"metrics": {"test/perplexity": 95.0}, "speed": {}}}
+    print_found({"best_value": -90.0, "best_params": {"precision": "amp"}}, tmp_path, [perplexity])
+    first, found = capsys.readouterr().out.splitlines()
+    assert first.endswith(f"(also in {tmp_path}, there with a minus, since less is better):")
+    assert found == "  90.00  precision=amp"

@@ -1,0 +1,18 @@
+"""A metric that falls is not taken for one that should rise."""
+
+import pytest
+
+from mpx.errors import UserError
+from mpx.settings.goal import check_goal
+
+
+@pytest.mark.parametrize("metric", ["val/loss", "val_loss", "test/MSE", "val_loss_epoch", "val_rmse/dataloader_idx_1", "eval.perplexity"])
+def test_falling(metric):
+    with pytest.raises(UserError, match=f"metric={metric} should fall, but metric_goal=max. Use metric_goal=min, or "):
+        check_goal(metric, "max")
+    check_goal(metric, "min")
+
+
+@pytest.mark.parametrize("metric", [None, "val/dice", "val/neg_mse", "val_negative_loss", "val/lossless", "val/gloss", "val/loss_ratio"])
+def test_not_known_to_fall(metric):
+    check_goal(metric, "max")
