@@ -12,6 +12,8 @@ from documents import README, text
 from experiment import EXPERIMENTS
 from scipy import stats
 
+from mpx.compare.looks import Plan
+
 TASKS = [("resnet18", "cifar10"), ("resnet18", "fashion_mnist"), ("bert_small", "sst2"), ("lstm", "sst2")]
 WORDS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 FIRST_LEVEL = 0.0152  # of the one-sided test at the first of four looks: Pocock's spending of 5 % by Lan and DeMets
@@ -227,6 +229,18 @@ def test_what_sparsity_grid_says_of_the_grid():
     middle, low, high = numbers(cells(("bert_small", "sst2"))[-2])
     words = f"the difference is {middle:.1f} points over ten seeds ({low:.1f} to {high:.1f}".replace("-", "−")
     assert words in card
+
+
+def test_what_the_card_of_the_digits_says():
+    card = text(EXPERIMENTS / "digits_2of4" / "README.md").replace("−", "-")
+    found = re.findall(r"\| fp32-2of4 \| (\d+) \|[^|]+\|[^|]+\| (\S+) to \S+ \| no loss, look (\d)", card)
+    assert sorted((int(seeds), look) for seeds, _, look in found) == [(5, "1"), (5, "1"), (10, "2")]
+    low = [-100 * float(value) for _, value, _ in found]
+    said = " ".join(card.split())
+    assert f"these intervals reach losses of {min(low):.2f} to {max(low):.2f} points" in said
+    assert f"The study took {len(rows('digits_2of4/results.csv'))} runs" in said
+    single = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=20, looks=4).fixed_seeds()
+    assert f"takes {single} seeds of each setting, {6 * single} runs" in said
 
 
 def test_what_the_grids_card_says_of_one_schedule():
