@@ -168,6 +168,34 @@ CASES = [
     (["numerics=[1]"], "numerics=[1]: numerics is not a single value. Set its keys, as numerics.every=VALUE."),
     (["model.lr=0.1"], "model.lr=0.1: model.lr is not a single value. Set its keys, as model.lr.sgd=VALUE."),
     (["precision=amp", "precision.loss_scale=128"], "precision.loss_scale=128: precision.loss_scale is not a single value. Set its keys,"),
+    (
+        ["data.global_batch_size=2000"],
+        "data.global_batch_size=2000 must be at most the 1297 training samples of data=digits. Lower data.global_batch_size.",
+    ),
+    (["data.augment=none", "data.pad=4"], "data.pad=4 is for a random crop, and data.augment=none takes none. Use data.augment=crop, or"),
+    (["model=lstm", "model.tie_weights=false"], "model.tie_weights has no meaning for images, which data=digits has. Leave it out."),
+    (["model=mlp", "data=synthetic", "data.vocab_size=9"], "data.vocab_size has no meaning for images, which data=synthetic has."),
+    (
+        ["model=lstm", "data=text_file", f"data.path={__file__}", "data.vocab_size=300"],
+        "data.vocab_size=300 is for a tokenizer of a chosen size, and data.tokenizer=char has its own. Leave it out, or use",
+    ),
+    (
+        ["model=mlp", "data=custom", "data._target_=json.X", "data.task=regression", "data.classes=3"],
+        "data.classes=3 is for classes, and data.task=regression has none.",
+    ),
+    (
+        ["precision=fp16_true", "precision.loss_scale.growth_interval=9"],
+        "precision.loss_scale.growth_interval has no meaning for a fixed loss scale. Leave it out, or use",
+    ),
+    (
+        ["trainer.gradient_clip_algorithm=value", "trainer.gradient_clip_val=1e39"],
+        "trainer.gradient_clip_val=1e+39 must be at most 3e+38 for trainer.gradient_clip_algorithm=value with precision=fp32",
+    ),
+    (
+        ["trainer.gradient_clip_algorithm=value", "trainer.gradient_clip_val=65505", "precision=fp16_true"],
+        "trainer.gradient_clip_val=65505 must be at most 65504 for trainer.gradient_clip_algorithm=value with precision=fp16_true",
+    ),
+    ([f"study={'x' * 300}"], "output_dir: cannot write "),
     (["model=mlp.yaml"], "model=mlp.yaml: no such choice. Allowed: bert_base,"),
     (["model=../model/mlp"], "model=../model/mlp: no such choice. Allowed: bert_base,"),
     (["model='./mlp'"], "model='./mlp': no such choice. Allowed: bert_base,"),
