@@ -20,6 +20,7 @@ OURS = {  # keys of Hydra's own that mpx needs as they are -> why
 NAME = re.compile(r"[\w.+/]+")  # of a key
 SYNTAX = set("'[]{}(),$\\")  # characters by which Hydra knows lists, names with values, functions, sweeps and other keys' values
 OF_CFG = {"-p", "--package", "--resolve"}  # options that only change what another one shows
+OTHER_CONFIG = {"-cn", "--config-name", "-cp", "--config-path"}
 COMPLETION = re.compile(r"(install|uninstall|query)=(bash|fish|zsh)")
 MODES = {"-m", "--multirun", "-r", "--run", "-c", "--cfg", "-i", "--info", "-sc", "--shell-completion"}  # of which Hydra takes one
 
@@ -31,7 +32,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
     keys: those that `program` takes. conf: the folder of the groups.
     """
     words, keys = list(words), list(keys)
-    _check_options(words)
+    _check_options(words, program)
     for word in words:
         _check_option(word, keys, program)
         _check_key(word, keys)
@@ -47,10 +48,12 @@ def _quoted(word: str) -> str:
     return f'{key}="{value}"' if SYNTAX.isdisjoint(value) or os.path.exists(value) else word
 
 
-def _check_options(words: list[str]) -> None:
+def _check_options(words: list[str], program: str) -> None:
     if len(given := [word for word in words if word.split("=")[0] in MODES]) > 1:
         raise UserError(f"{' and '.join(given)} cannot be given together. Leave one of them out.")
     names = {word.split("=")[0] for word in words}
+    if program != "mpx.train" and (other := sorted(names & OTHER_CONFIG)):
+        raise UserError(f"{other[0]}: {program} reads its own configuration only. Leave it out.")
     if (idle := OF_CFG & names) and not names & {"-c", "--cfg", "-h", "--help"}:
         raise UserError(f"{min(idle)} changes what --cfg shows, and nothing else. Add --cfg job, or leave {min(idle)} out.")
     if names & {"-sc", "--shell-completion"} and len(list(filter(COMPLETION.fullmatch, words))) != 1:
