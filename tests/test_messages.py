@@ -196,6 +196,9 @@ CASES = [
         "trainer.gradient_clip_val=65505 must be at most 65504 for trainer.gradient_clip_algorithm=value with precision=fp16_true",
     ),
     ([f"study={'x' * 300}"], "output_dir: cannot write "),
+    (["model=mlp", "model.lr.sgd=0.3"], "model.lr.sgd is for another optimizer than optimizer=adamw. Use model.lr.adamw, or leave it out."),
+    (["model.lr.sgd=0.3", "optimizer.lr=0.2"], "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3. Give one of them."),
+    (["-m", "optimizer=adamw", "model.lr.sgd=0.3", "seed=0,1"], "model.lr.sgd is for another optimizer than optimizer=adamw."),
     (["model=mlp.yaml"], "model=mlp.yaml: no such choice. Allowed: bert_base,"),
     (["model=../model/mlp"], "model=../model/mlp: no such choice. Allowed: bert_base,"),
     (["model='./mlp'"], "model='./mlp': no such choice. Allowed: bert_base,"),
@@ -325,6 +328,12 @@ def test_a_mistake_of_a_sweep_is_looked_for_with_two_of_its_seeds(tmp_path, monk
     words = ["optimizer.momentum=0,0.0", "seed=range(3,30)", "optimizer=sgd", "optimizer.nesterov=true"]
     assert start(main, tmp_path, "-m", *words).code == 2
     assert tried == [(f"optimizer.momentum={momentum}", f"seed={seed}") for momentum in ("0", "0.0") for seed in (3, 4)]
+
+
+@pytest.mark.slow
+def test_a_rate_of_one_optimizer_in_a_sweep_over_two(forked):
+    ran = forked("-m", "model=mlp", "trainer.max_steps=2", "optimizer=sgd,adamw", "model.lr.sgd=0.3")
+    assert (ran.code, len(ran.folders)) == (0, 2), ran.err
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.environment_variables import report_file
 from mpx.errors import UserError
 from mpx.settings.data import MIN_VOCABULARY, OWN_FAMILIES, check_data, family
 from mpx.settings.fields import SCALES, SEEDS_EACH
@@ -56,6 +57,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         _check_pretrained(cfg, overrides)
         _check_tokenizer(cfg)
         _check_optimizer(cfg)
+        _check_rate(cfg, overrides)
         _check_smoothing(cfg)
     _check_trainer(cfg)
     _check_precision(cfg, overrides)
@@ -167,6 +169,18 @@ def _check_read(cfg: DictConfig, overrides: Sequence[str]) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_rate(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse a model's learning rate that the run does not take. Other jobs of a sweep may take it."""
+    rates = [key for key in map(key_of, overrides) if key.startswith("model.lr.")]
+    used = f"model.lr.{cfg.optimizer.name}"
+    if rates and used not in rates and report_file() is None:
+        raise UserError(f"{rates[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use {used}, or leave it out.")
+    if used in rates and cfg.optimizer.lr != cfg.model.lr[cfg.optimizer.name]:
+        raise UserError(
+            f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={cfg.model.lr[cfg.optimizer.name]:g}. Give one of them."
+        )
 
 
 def _check_pretrained(cfg: DictConfig, overrides: Sequence[str]) -> None:
