@@ -128,6 +128,13 @@ class Numbers(IterableDataset):
         yield from Blobs.made(48)
 
 
+class Empty(Blobs):
+    """Fewer samples than a batch has."""
+
+    def train_dataloader(self):
+        return DataLoader(self.made(3), self.batch_size, drop_last=True)
+
+
 class Stream(Blobs):
     """Loaders without a length."""
 
@@ -219,6 +226,14 @@ class Regression(UNet):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Composed(UNet):
+    """Makes a part of its own from settings."""
+
+    def __init__(self, loss: dict):
+        super().__init__()
+        assert loss["_target_"]
 
 
 class Unvalidated(UNet):

@@ -169,7 +169,53 @@ CASES = [
     (["data=text_csv", "model=lstm", "data.path=/dev/null"], "data.path=/dev/null is not an ordinary file. data=text_csv reads a file"),
     (["trainer.max_epochs=999999999999"], "trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20."),
     (["model=custom", "model._target_=json.X", "model.kwargs=5"], "model.kwargs=5 must be names with values. For example"),
-    (["numerics=[1]"], "numerics=[1]: numerics is not a single value. Set its keys, as numerics.KEY=VALUE."),
+    (["numerics=[1]"], "numerics=[1]: numerics is not a single value. Set its keys, as numerics.every=VALUE."),
+    (["model.lr=0.1"], "model.lr=0.1: model.lr is not a single value. Set its keys, as model.lr.sgd=VALUE."),
+    (["precision=amp", "precision.loss_scale=128"], "precision.loss_scale=128: precision.loss_scale is not a single value. Set its keys,"),
+    (
+        ["data.global_batch_size=2000"],
+        "data.global_batch_size=2000 must be at most the 1297 training samples of data=digits. Lower data.global_batch_size.",
+    ),
+    (["data.augment=none", "data.pad=4"], "data.pad=4 is for a random crop, and data.augment=none takes none. Use data.augment=crop, or"),
+    (["model=lstm", "model.tie_weights=false"], "model.tie_weights has no meaning for images, which data=digits has. Leave it out."),
+    (["model=mlp", "data=synthetic", "data.vocab_size=9"], "data.vocab_size has no meaning for images, which data=synthetic has."),
+    (
+        ["model=lstm", "data=text_file", f"data.path={__file__}", "data.vocab_size=300"],
+        "data.vocab_size=300 is for a tokenizer of a chosen size, and data.tokenizer=char has its own. Leave it out, or use",
+    ),
+    (
+        ["model=mlp", "data=custom", "data._target_=json.X", "data.task=regression", "data.classes=3"],
+        "data.classes=3 is for classes, and data.task=regression has none.",
+    ),
+    (
+        ["precision=fp16_true", "precision.loss_scale.growth_interval=9"],
+        "precision.loss_scale.growth_interval has no meaning for a fixed loss scale. Leave it out, or use",
+    ),
+    (
+        ["trainer.gradient_clip_algorithm=value", "trainer.gradient_clip_val=1e39"],
+        "trainer.gradient_clip_val=1e+39 must be at most 3e+38 for trainer.gradient_clip_algorithm=value with precision=fp32",
+    ),
+    (
+        ["trainer.gradient_clip_algorithm=value", "trainer.gradient_clip_val=65505", "precision=fp16_true"],
+        "trainer.gradient_clip_val=65505 must be at most 65504 for trainer.gradient_clip_algorithm=value with precision=fp16_true",
+    ),
+    ([f"study={'x' * 300}"], "output_dir: cannot write "),
+    (["model=mlp", "model.lr.sgd=0.3"], "model.lr.sgd is for another optimizer than optimizer=adamw. Use model.lr.adamw, or leave it out."),
+    (["model.lr.sgd=0.3", "optimizer.lr=0.2"], "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3. Give one of them."),
+    (["-m", "optimizer=adamw", "model.lr.sgd=0.3", "seed=0,1"], "model.lr.sgd is for another optimizer than optimizer=adamw."),
+    (["model=mlp.yaml"], "model=mlp.yaml: no such choice. Allowed: bert_base,"),
+    (["model=../model/mlp"], "model=../model/mlp: no such choice. Allowed: bert_base,"),
+    (["model='./mlp'"], "model='./mlp': no such choice. Allowed: bert_base,"),
+    (["-m", "model=lstm,mlp.yaml"], "model=mlp.yaml: no such choice. Allowed: bert_base,"),
+    (["+model=mlp"], "+model=mlp: a choice needs no +. Write model=mlp."),
+    (["++experiment=grid"], "++experiment=grid: a choice needs no +. Write experiment=grid."),
+    (["hydra=1"], "hydra=1: no such choice. Leave it out, or see python -m mpx.train --hydra-help."),
+    (["hydra/launcher=null"], "hydra/launcher=null: no such choice. Leave it out,"),
+    (["hydra.mode=MULTIRUN", "seed=0,1"], "hydra.mode=MULTIRUN: a sweep is started with -m. Leave it out."),
+    (["-m", "hydra.callbacks.summary=null"], "hydra.callbacks.summary=null: mpx counts the failed jobs of a sweep with it. Leave it out."),
+    (["--resolve"], "--resolve changes what --cfg shows, and nothing else. Add --cfg job, or leave --resolve out."),
+    (["--package", "trainer"], "--package changes what --cfg shows, and nothing else."),
+    (["--shell-completion"], "--shell-completion needs one of install=, uninstall= and query=, with bash, fish or zsh: as"),
     (["data=mnist", "data.root='~/no/such folder'"], "/no is not there. Give a folder that holds MNIST/raw/"),
     (
         ["data=mnist", "data.root='~no_such_user/x'"],
@@ -286,6 +332,12 @@ def test_a_mistake_of_a_sweep_is_looked_for_with_two_of_its_seeds(tmp_path, monk
     words = ["optimizer.momentum=0,0.0", "seed=range(3,30)", "optimizer=sgd", "optimizer.nesterov=true"]
     assert start(main, tmp_path, "-m", *words).code == 2
     assert tried == [(f"optimizer.momentum={momentum}", f"seed={seed}") for momentum in ("0", "0.0") for seed in (3, 4)]
+
+
+@pytest.mark.slow
+def test_a_rate_of_one_optimizer_in_a_sweep_over_two(forked):
+    ran = forked("-m", "model=mlp", "trainer.max_steps=2", "optimizer=sgd,adamw", "model.lr.sgd=0.3")
+    assert (ran.code, len(ran.folders)) == (0, 2), ran.err
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from importlib import import_module
 from types import SimpleNamespace
 
 from mpx.data.splits import Data
-from mpx.settings.data import check_batch_size, check_data, family
+from mpx.settings.data import check_batch, check_data, family
 from mpx.settings.reachable import check_files
 from mpx.settings.values import checked
 
@@ -54,7 +54,7 @@ def load(data_cfg) -> Data:
     check_files(settings)
     module, function = SETS[family(settings)].split(":")
     data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
-    check_batch_size(settings["batch_size"], len(data.train), data=family(settings))
+    check_batch(settings, len(data.train))
     return data
 
 

@@ -1,6 +1,7 @@
 """Explain in one line what went wrong in a run and what to do about it."""
 
 import os
+import re
 from pathlib import Path
 from traceback import walk_tb
 
@@ -16,6 +17,7 @@ IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectory
 NOT_THE_USERS = (Path(mpx.__file__).parent, Path(os.__file__).parent)  # mpx and Python
 INSTALLED = {"site-packages", "dist-packages"}
 
+NO_BATCH = r"^You requested to check (\S+) of .* increase the `(limit_\w+)` argument"  # Lightning's words
 UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
 
 
@@ -34,6 +36,8 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
             "several devices cannot train parameters that take no part in the loss of a step, as some of this model do. Freeze them "
             "(requires_grad_(False)), or use trainer.devices=1."
         )
+    if (limit := re.search(NO_BATCH, str(error))) is not None:
+        return f"trainer.{limit[2]}={limit[1]} leaves no batch. Give a larger share, or a number such as 8."
     if _disk_full(error):
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
         return f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose another: output_dir=DIR."

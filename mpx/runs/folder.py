@@ -49,9 +49,7 @@ class Folder:
         if self.made:
             (self.path / LOCK).unlink(missing_ok=True)
         self.lock.release()
-        with suppress(OSError):  # another run has begun in the same setting's folder
-            for path in self.made:
-                path.rmdir()
+        _remove(self.made)
 
 
 def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], *, in_sweep: bool, ckpt_path: str | None) -> Folder:
@@ -121,7 +119,11 @@ def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -
     most: the number of folders to try. Raises InUse if there is one only, and another process has just made it.
     """
     made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
-    setting_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        setting_dir.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a name that is too long, below a folder that was just made
+        _remove(made)
+        raise
     for number in range(1, most + 1):
         path = setting_dir / (name if number == 1 else f"{name}-{number}")
         try:
@@ -132,6 +134,12 @@ def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -
     if most == 1:
         raise InUse(setting_dir / name, "Wait for it.")
     raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
+
+
+def _remove(made: tuple[Path, ...]) -> None:
+    for path in made:
+        with suppress(OSError):  # it was not made yet, or another run has begun in it
+            path.rmdir()
 
 
 def _replaced(path: Path, ckpt: Path | None) -> Folder:

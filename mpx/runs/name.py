@@ -60,7 +60,8 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     if not own and (model := pretrained(cfg.model)) is not None:
         usual_values["data.tokenizer"] = model  # which the model's key says already
     differing = {key: value for key, value in comparable(cfg).items() if key not in usual_values or value != usual_values[key]}
-    return changed | {key: value for key, value in differing.items() if not key.endswith("_target_") or not own}
+    said = {f"{part}._target_" for part in project.PARTS}  # by the names of model and data
+    return changed | {key: value for key, value in differing.items() if key not in said}
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:

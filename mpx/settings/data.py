@@ -70,16 +70,22 @@ def check_data(data: Mapping[str, Any]) -> None:
         _check_tokens(data)
     samples = _train_samples(data)
     if samples is not None:
-        check_batch_size(data["batch_size"], samples, data=known)
+        check_batch(data, samples)
 
 
-def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: str = "") -> None:
-    """Raise UserError where an epoch has no full batch for each device. samples: of the training split; data: the set's name."""
+def check_batch(data: Mapping[str, Any], samples: int) -> None:
+    """Raise UserError where an epoch has no full batch. samples: of the training split."""
+    key = "batch_size" if data.get("global_batch_size") is None else "global_batch_size"
+    if data[key] > samples:
+        raise UserError(f"data.{key}={data[key]} must be at most the {samples} training samples of data={family(data)}. Lower data.{key}.")
+
+
+def check_batch_size(batch_size: int, samples: int, *, devices: int) -> None:
+    """Raise UserError where an epoch has no full batch for each device. samples: of the training split."""
     if batch_size * devices <= samples:
         return
     if devices == 1:
-        of_set = f" of data={data}" if data else ""
-        raise UserError(f"data.batch_size={batch_size} must be at most the {samples} training samples{of_set}. Lower data.batch_size.")
+        raise UserError(f"data.batch_size={batch_size} must be at most the {samples} training samples. Lower data.batch_size.")
     raise UserError(
         f"data.batch_size={batch_size} on {devices} devices needs {batch_size * devices} train samples but there are {samples}: "
         f"lower data.batch_size to at most {samples // devices} or use fewer devices"

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
-from mpx.settings.values import key_of
+from mpx.settings.values import check_value, key_of
 
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"
@@ -73,8 +73,10 @@ def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
     """Raise UserError for the first setting that a project brings itself or cannot have. overrides: as the user typed them."""
     refuse_theirs(overrides)
     for part in PARTS:
-        if cfg[part]["_target_"] is not None:
-            check_importable(f"{part}._target_", cfg[part]["_target_"])
+        key, target = f"{part}._target_", cfg[part]["_target_"]
+        check_value(key, target)
+        if target is not None:
+            check_importable(key, target)
     for key, (allowed, instead) in NOT_FOR_THEM.items():
         group, _, name = key.rpartition(".")
         value = (cfg[group] if group else cfg).get(name)

@@ -157,7 +157,7 @@ def _command_of(key: str, keys: Iterable[str]) -> str | None:
     """The command that has this key, unless it may be meant for one of `keys`, those of the command that was given it."""
     if any(own == key or own.endswith(f".{key}") for own in keys):
         return None
-    return next((command for command, rules in COMMANDS.items() if key in rules), None)
+    return next((command for command, rules in COMMANDS.items() if key in rules), "mpx.train" if key in GROUPS else None)
 
 
 def no_such_key(key: str) -> str:

@@ -10,10 +10,18 @@ from mpx.private.hydra import options
 from mpx.settings.translate import GROUPS, nearest_key
 from mpx.settings.values import key_of
 
-NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
+# Values that Hydra does not read as text; and paths and endings, by which it would find a choice that mpx does not know as the same one.
+NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*|(.*/)?\.{0,2}(/.*)?|.*\.ya?ml", re.IGNORECASE)
+OURS = {  # keys of Hydra's own that mpx needs as they are -> why
+    "hydra.mode": "a sweep is started with -m",
+    "hydra.callbacks.summary": "mpx counts the failed jobs of a sweep with it",
+}
 
 NAME = re.compile(r"[\w.+/]+")  # of a key
 SYNTAX = set("'[]{}(),$\\")  # characters by which Hydra knows lists, names with values, functions, sweeps and other keys' values
+OF_CFG = {"-p", "--package", "--resolve"}  # options that only change what another one shows
+OTHER_CONFIG = {"-cn", "--config-name", "-cp", "--config-path"}
+COMPLETION = re.compile(r"(install|uninstall|query)=(bash|fish|zsh)")
 MODES = {"-m", "--multirun", "-r", "--run", "-c", "--cfg", "-i", "--info", "-sc", "--shell-completion"}  # of which Hydra takes one
 
 
@@ -24,7 +32,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
     keys: those that `program` takes. conf: the folder of the groups.
     """
     words, keys = list(words), list(keys)
-    _check_modes(words)
+    _check_options(words, program)
     for word in words:
         _check_option(word, keys, program)
         _check_key(word, keys)
@@ -40,9 +48,16 @@ def _quoted(word: str) -> str:
     return f'{key}="{value}"' if SYNTAX.isdisjoint(value) or os.path.exists(value) else word
 
 
-def _check_modes(words: list[str]) -> None:
+def _check_options(words: list[str], program: str) -> None:
     if len(given := [word for word in words if word.split("=")[0] in MODES]) > 1:
         raise UserError(f"{' and '.join(given)} cannot be given together. Leave one of them out.")
+    names = {word.split("=")[0] for word in words}
+    if program != "mpx.train" and (other := sorted(names & OTHER_CONFIG)):
+        raise UserError(f"{other[0]}: {program} reads its own configuration only. Leave it out.")
+    if (idle := OF_CFG & names) and not names & {"-c", "--cfg", "-h", "--help"}:
+        raise UserError(f"{min(idle)} changes what --cfg shows, and nothing else. Add --cfg job, or leave {min(idle)} out.")
+    if names & {"-sc", "--shell-completion"} and len(list(filter(COMPLETION.fullmatch, words))) != 1:
+        raise UserError("--shell-completion needs one of install=, uninstall= and query=, with bash, fish or zsh: as install=bash.")
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:
@@ -61,6 +76,11 @@ def _check_key(word: str, keys: list[str]) -> None:
     if word.startswith("="):
         raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
     key = key_of(word)
+    if (ours := next((ours for ours in OURS if key == ours or key.startswith(f"{ours}.")), None)) is not None:
+        raise UserError(f"{word}: {OURS[ours]}. Leave it out.")
+    below = next((known for known in keys if known.startswith(f"{key}.")), None)
+    if below is not None and key not in GROUPS and not word.partition("=")[2].startswith(("{", "$")):
+        raise UserError(f"{word}: {key} is not a single value. Set its keys, as {below}=VALUE.")
     whole = next((known for known in keys if known not in GROUPS and key.startswith(f"{known}.")), None)
     if whole is not None:  # a key below a list is the index of an item to OmegaConf, which raises for anything else
         raise UserError(f"{key}: {whole} has no keys of its own. Write {whole}=VALUE, a list as {whole}=[…].")
@@ -78,9 +98,13 @@ def _check_choice(word: str, keys: list[str], conf: Path) -> None:
     group, _, given = word.partition("=")
     if group.lstrip("+") == "tuned":
         raise UserError(f"{word}: what was tuned goes with the model and the data. Use task={given}, or model= and data=.")
-    if group not in GROUPS or group not in keys:
+    if group.startswith("hydra") and "." not in group and NO_NAME.fullmatch(given):
+        raise UserError(f"{word}: no such choice. Leave it out, or see python -m mpx.train --hydra-help.")
+    if (plain := group.lstrip("+")) != group and plain in GROUPS and plain in keys and not given.startswith("{"):
+        raise UserError(f"{word}: a choice needs no +. Write {plain}={given}.")
+    if group not in GROUPS or group not in keys or "=" not in word:
         return
     for choice in given.split(","):
-        if NO_NAME.fullmatch(choice):
+        if NO_NAME.fullmatch(choice.strip(" '\"")):
             allowed = sorted(path.stem for path in (conf / group).glob("*.yaml"))
             raise UserError(f"{group}={choice}: no such choice. Allowed: {', '.join(allowed)}; or leave it out.")

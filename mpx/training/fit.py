@@ -29,6 +29,7 @@ from mpx.shards import local
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.project import assemble_project
+from mpx.training.pruning import nothing_to_train
 from mpx.training.record import close, fill_record, start_logs
 
 
@@ -98,6 +99,8 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
     if not run.beginning.begun and folder.resume_from is not None:
         _keep_finished(run, folder, folder.resume_from)
+    if not run.beginning.begun and not nothing_to_train(cfg.sparsity):
+        raise UserError("the data for training have no batch, so that nothing is trained. Give them more samples, or a smaller batch size.")
     run.beginning.ensure_begun(run.trainer)
 
 

@@ -255,6 +255,9 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
             ["module._target_=own_projects.block"],
             "module._target_=own_projects.block needs the argument channels_in: set +module.channels_in=…",
         ),
+        (["module._target_=1"], "module._target_=1 must be a text. For example module._target_=my_package.my_module.Segmenter."),
+        (["module._target_=[a.Net]"], "module._target_=['a.Net'] must be a text."),
+        ([*UNET, "trainer.limit_train_batches=1e-9"], "trainer.limit_train_batches=1e-09 leaves no batch. Give a larger share, or a"),
         (["module._target_=no_such.Net"], "module._target_=no_such.Net: no module no_such in"),
         (["module._target_=own_projects.UNet"], "datamodule._target_ is not set, and UNet has no train_dataloader."),
         ([*UNET, "+module.wdith=3"], "module.wdith is not an argument of own_projects.UNet; allowed: width, lr. Did you mean width?"),
@@ -317,6 +320,20 @@ def test_mistakes_are_one_line(train, words, said):
     assert ran.code != 0
     assert ran.err.startswith(f"error: {said}"), ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore:Total length of")
+def test_without_a_batch_nothing_has_completed(train):
+    ran = train(*UNET, "datamodule._target_=own_projects.Empty")
+    assert ran.code == 2
+    assert "error: the data for training have no batch, so that nothing is trained." in ran.err
+    assert not ran.outputs.exists()
+
+
+def test_a_class_among_the_arguments_is_part_of_the_setting(train):
+    ran = train(*UNET, "module._target_=own_projects.Composed", "+module.loss={_target_:a.B}", "trainer.max_epochs=1")
+    assert ran.code == 0, ran.err
+    assert "-module.loss._target_=a.B" in ran.folder.parent.name
 
 
 @pytest.mark.parametrize("words", [LM, ["module._target_=own_projects.Unvalidated"]])

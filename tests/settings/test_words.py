@@ -20,3 +20,8 @@ def test_a_folder_with_an_equals_sign_needs_no_quotes(tmp_path, monkeypatch):
         "a-b=1/c=2",
     ]
     assert checked([*plain, *others], ["run"], "mpx.deploy", CONF) == ['run="a/lr=1/seed*"', 'run="w=[8,8]/seed0"', *others]
+
+
+def test_what_an_option_takes_is_no_choice():
+    words = ["--cfg", "job", "--package", "trainer"]
+    assert checked(words, ["trainer"], "mpx.train", CONF) == words
