@@ -17,10 +17,9 @@ INTERVAL = 0.5  # seconds between two looks at a run
 def wait_for_others(config: DictConfig, sweep: Path) -> None:
     """Start these jobs again when nothing trains their runs any more. A run that was cut off then continues.
 
-    config: of the sweep. sweep: its folder. A cluster's jobs are left, since theirs is another machine, and so are those that would
-    overwrite what the other has just trained.
+    config: of the sweep. sweep: its folder. A cluster's jobs are left, since theirs is another machine.
     """
-    if cluster.launcher_of(config.hydra) is not None or config.if_exists == "overwrite":
+    if cluster.launcher_of(config.hydra) is not None:
         return
     while theirs := [report for report in read_reports(sweep) if report["status"] == IN_USE]:
         print(f"waiting for {how_many(len(theirs), 'job')} that another process trains", flush=True)

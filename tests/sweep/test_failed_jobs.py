@@ -99,9 +99,6 @@ def test_a_run_that_is_cut_off_while_a_sweep_waits_for_it_goes_on_there(tmp_path
     words = ["model=custom", "model._target_=first_waits.Net", *FEW_STEPS]
     other = Fork(*words, folder=tmp_path)
     wait_for((tmp_path / "begun").exists)
-    overwriting = Fork("-m", *words, "if_exists=overwrite", folder=tmp_path)
-    assert overwriting.wait() == 1
-    assert "waiting" not in overwriting.out, "it would train the run again"
     sweep = Fork("-m", *words, folder=tmp_path)
     wait_for(lambda: "waiting for 1 job that another process trains" in sweep.out)
     assert sweep.poll() is None
