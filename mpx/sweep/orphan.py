@@ -9,7 +9,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from mpx import environment_variables
 from mpx.sweep.cluster import SUBMITTED
-from mpx.sweep.job_report import IN_USE, each_report
+from mpx.sweep.job_report import each_report
 from mpx.sweep.progress import read_total
 
 OWNER = "owner.lock"  # in the sweep's folder, held by the process that the user started
@@ -40,7 +40,7 @@ def _is_left(folder: Path) -> bool:
         return False
     try:
         with FileLock(folder / OWNER, timeout=0):
-            return sum(report["status"] != IN_USE for report in each_report(folder)) < read_total(folder)  # it waited for those in use
+            return sum(1 for _ in each_report(folder)) < read_total(folder)
     except (Timeout, OSError, ValueError, KeyError):  # in use, just removed, or damaged
         return False
 
