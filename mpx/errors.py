@@ -3,7 +3,6 @@
 import difflib
 import errno
 from collections.abc import Iterable
-from pathlib import Path
 
 MISTAKE = 2  # exit code of a command whose settings are refused
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError: also a quota, and a limit on the size of a file
@@ -14,11 +13,7 @@ class UserError(ValueError):
 
 
 class InUse(UserError):
-    """Another process trains the run in `path`. instead: what the user can do."""
-
-    def __init__(self, path: Path, instead: str) -> None:
-        super().__init__(f"{path} is in use by another process. {instead}")
-        self.path = path
+    """Another process trains this run."""
 
 
 def nearest(word: str, options: Iterable[str]) -> str:

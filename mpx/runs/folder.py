@@ -132,7 +132,7 @@ def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -
             continue
         return locked(path, resume_from=ckpt, made=(path, *made))
     if most == 1:
-        raise InUse(setting_dir / name, "Wait for it.")
+        raise InUse(f"{setting_dir / name} is in use by another process. Wait for it.")
     raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
 
 
@@ -168,7 +168,7 @@ def locked(path: Path, **known: Any) -> Folder:
         try:
             lock.acquire(timeout=0.2)  # who asks whether the run goes on holds it for a moment
         except Timeout:
-            raise InUse(path, "Wait for it, or use if_exists=new or another study=.") from None
+            raise InUse(f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
         folder = Folder(path, lock=lock, **known)
         try:
             _try_writing(folder)

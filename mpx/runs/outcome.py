@@ -224,9 +224,8 @@ def _ended_earlier(folder: Folder, again: str) -> str:
 
 
 def _leave_to_the_other(error: InUse) -> int:
-    """Another process trains this run: the sweep goes on with its other jobs. Returns the exit code."""
-    line = f"{error.path} is in use by another process. The same command takes its result once it has finished."
-    sweep.report(sweep.IN_USE, error.path, line, skipped=True)
+    """Another sweep trains this run: the sweep goes on with its other jobs. Returns the exit code."""
+    sweep.report(sweep.IN_USE, None, f"{str(error).split('. ')[0]}. The same command takes its result once it has finished.", skipped=True)
     return MISTAKE
 
 

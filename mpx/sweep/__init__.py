@@ -12,7 +12,6 @@ is removed when no job has failed, that of a killed sweep when the next one begi
     rounds.py        until=decided: a sweep in rounds of seeds; looks.py: what is decided, which jobs are next
     cluster.py       jobs of Slurm, or as on a cluster, by submitit; follow.py prints their progress
     summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search
-    others.py        waits for jobs that another process trains
     mistakes.py      what ends a sweep before its first job; parallel.py: several jobs at once on this machine; orphan.py: a killed sweep
 """
 

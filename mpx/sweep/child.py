@@ -82,23 +82,8 @@ def _start(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None
-    report = _run(cfg, config, known, folder, environment, wait, will_train=will_train)
-    return objectives(report, config.sweeper.get("direction"))
-
-
-def start_again(cfg: DictConfig, config: DictConfig, report: dict[str, Any], folder: Path) -> None:
-    """Run a job that has ended once more. cfg, config: of the sweep. report: of the job. folder: the job's."""
-    known = {name: report[name] for name in ("job", "overrides")}
-    environment = os.environ | environment_variables.for_job(folder / FILE)
-    _run(cfg, config, known, folder, environment, wait, will_train=False)
-
-
-def _run(
-    cfg: DictConfig, config: DictConfig, known: dict[str, Any], folder: Path, environment: dict[str, str], wait: Wait, *, will_train: bool
-) -> dict[str, Any]:
-    """Returns the job's report. known: its number and overrides."""
     began = time.monotonic()
-    with _sharing(cfg, config, known["job"], folder, environment) as environment:
+    with _sharing(cfg, config, folder, environment) as environment:
         quiet = at_once(config) > 1 and cfg.trainer.progress == "auto"  # the lines of several jobs would mix
         words = command(config, known["overrides"], quiet=quiet)
         with _printing:
@@ -112,7 +97,7 @@ def _run(
     warm.learn(report)
     with _printing:
         progress.end(folder, report)
-    return report
+    return objectives(report, config.sweeper.get("direction"))
 
 
 def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[str]:
@@ -124,7 +109,7 @@ def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[st
 
 
 @contextmanager
-def _sharing(cfg: DictConfig, config: DictConfig, job: int, folder: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment variables of the job, among those which share the cores and the GPUs at the same time."""
     if (jobs := at_once(config)) == 1:
         yield environment
@@ -137,7 +122,7 @@ def _sharing(cfg: DictConfig, config: DictConfig, job: int, folder: Path, enviro
     if len(gpus) < 2:
         yield environment
         return
-    with claimed(folder.parent / "gpus", job, gpus) as gpu:
+    with claimed(folder.parent / "gpus", config.job.num, gpus) as gpu:
         yield environment | {VISIBLE: gpu}
 
 

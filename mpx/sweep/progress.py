@@ -69,10 +69,9 @@ def read_progress(sweep: Path) -> Progress:
 
 def begin(job: Path) -> None:
     """Note that a job begins, perhaps not for the first time. job: its folder."""
-    again = (job / FILE).is_file()
     (job / FILE).unlink(missing_ok=True)
     note_start(job)
-    if job.name == "job0" and not again:
+    if job.name == "job0":
         size = json.loads((job.parent / SIZE).read_text())
         print(f"sweep of {how_many(size['total'], 'job')}, {size['at_once']} at once", flush=True)
 

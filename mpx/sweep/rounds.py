@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.private.hydra import register_plugin
 from mpx.sweep import cluster
-from mpx.sweep.others import wait_for_others
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import grid, on_all_machines
 
@@ -48,7 +47,6 @@ class Rounds(Sweeper):
             write_size(looks.sweep, begun + len(jobs), on_all_machines(self.config.hydra, len(jobs)))
             cluster.announce(self.config.hydra, len(jobs), "round")
             self._launch(jobs, begun)
-            wait_for_others(self.config, looks.sweep)
             begun += len(jobs)
         print(looks.cost(), flush=True)
 

@@ -25,7 +25,6 @@ from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.mistakes import refuse_mistakes
 from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
-from mpx.sweep.others import wait_for_others
 from mpx.sweep.progress import SIZE, read_total, write_size
 from mpx.sweep.share import check_sharing
 from mpx.sweep.size import grid, on_all_machines, total_jobs
@@ -82,7 +81,6 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if Summary.follower is not None:
             Summary.follower.stop()
-        wait_for_others(config, Summary.folder)
         reports = read_reports(Summary.folder)
         lost = _expected(config.hydra.sweeper) - len(reports)
         Summary.failed = lost + sum(report["code"] != 0 for report in reports)
