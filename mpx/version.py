@@ -11,7 +11,7 @@ import mpx
 
 def version() -> str:
     """In one line, as `--version` prints it."""
-    return f"mpx {with_commit(mpx.__version__, git())}"
+    return f"mpx {with_commit(with_digest(Path(mpx.__file__).parent), git())}"
 
 
 def with_commit(release: str, found: Mapping[str, Any]) -> str:

@@ -210,7 +210,7 @@ def test_version(command, tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     first, last = done.stdout.splitlines()
-    assert re.fullmatch(rf"mpx {re.escape(mpx.__version__)}( \(git [0-9a-f]{{10}}(, with changes)?\))?", first)
+    assert re.fullmatch(rf"mpx {re.escape(mpx.__version__)}\+[0-9a-f]{{8}}( \(git [0-9a-f]{{10}}(, with changes)?\))?", first)
     assert last == "HEAVY []"
     assert list(tmp_path.iterdir()) == []
 

@@ -6,11 +6,11 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-import mpx
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
 from mpx.acceleration.layout import fails_in_layout, without_layout
 from mpx.acceleration.payoff import Notebook, typical
 from mpx.machine import builds_kernels
+from mpx.measure.environment import VERSION
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
@@ -74,7 +74,7 @@ def notebook_of(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spe
     shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
     switches = [cfg.trainer[key] for key in ("cuda_graphs", "channels_last", "accumulate_grad_batches")]
     data = (spec, cfg.data.batch_size, cfg.data.get("crop"))
-    where = (torch.cuda.get_device_name(precision.device), torch.__version__, mpx.__version__)
+    where = (torch.cuda.get_device_name(precision.device), torch.__version__, VERSION)
     mode = (precision.mode.name, cfg.precision.get("layers"))
     return Notebook(str(model), *map(repr, (shapes, data, mode, cfg.optimizer.name, switches, where)))
 

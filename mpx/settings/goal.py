@@ -4,8 +4,11 @@ import re
 
 from mpx.errors import UserError
 
-FALLS = re.compile(r"(^|[/_.])(loss|perplexity|mse|rmse|mae|error)(_epoch|_step)?(/dataloader_idx_\d+)?$", re.IGNORECASE)
-NEGATED = re.compile(r"(^|[/_.])(neg|negative|minus)_", re.IGNORECASE)
+OTHERS = "perplexity|ppl|nll|cross_entropy|mse|rmse|mae|mape|wer|cer|error"
+FALLS = re.compile(
+    rf"(^|[/.])(([^/]+[_.])?loss|((train|val|valid|validation|dev|test)_)?({OTHERS}))(_epoch|_step)?(/dataloader_idx_\d+)?$", re.IGNORECASE
+)
+NEGATED = re.compile(r"(^|[/_.])(neg|negated|negative|minus|inv|inverse)[/_.]", re.IGNORECASE)
 
 
 def check_goal(metric: str | None, goal: str) -> None:

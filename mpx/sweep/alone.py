@@ -46,15 +46,19 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
     missing, settings = 0, unmeasured(reports)
     for number, setting in enumerate(settings, 1):
         print(f"measuring speed alone: {number} of {len(settings)}, {setting.name}", flush=True)
+        elsewhere = None
         try:
             found = _measure(config, setting, sweep / f"speed{number}")
-            if (why := _useless(found, setting)) is None:
+            if (why := _useless(found)) is None:
+                why = elsewhere = _elsewhere(found, setting)
+            if why is None:
                 why = _write(found["record"]["speed"], setting)
         except OSError as error:  # the disk of the sweep's folder is full
             why = str(error)
         if why is not None:
             missing += 1
-            print(f"{setting.name}: speed not measured, the same command tries again: {why}", file=sys.stderr, flush=True)
+            again = "" if elsewhere else ", the same command tries again"
+            print(f"{setting.name}: speed not measured{again}: {why}", file=sys.stderr, flush=True)
     return missing
 
 
@@ -84,15 +88,21 @@ def _measure(config: DictConfig, setting: Setting, folder: Path) -> dict[str, An
     return read(folder / FILE, wait(warm.start(words, environment, will_train=True)))
 
 
-def _useless(found: dict[str, Any], setting: Setting) -> str | None:
-    """Why the report `found` is not the setting's speed; None if it is."""
+def _useless(found: dict[str, Any]) -> str | None:
+    """Why the report `found` has no speed of its own; None if it has."""
     if found["status"] != "completed":
         return found["line"]
-    speed, here = found["record"]["speed"], found["record"]["place"]
-    if speed["exclusive"] is False:
-        return speed["exclusive_reason"]
-    places = (place_of(record["environment"]) for record in setting.records)
-    return next((f"trained on {place}, and this is {here}" for place in places if place != here), None)
+    speed = found["record"]["speed"]
+    return speed["exclusive_reason"] if speed["exclusive"] is False else None
+
+
+def _elsewhere(found: dict[str, Any], setting: Setting) -> str | None:
+    """What differs where the report `found` was made from where the setting was trained; None: nothing."""
+    here = found["record"]["place"]
+    for place in (place_of(record["environment"]) for record in setting.records):
+        if differing := [f"{theirs}, here {mine}" for theirs, mine in zip(place, here, strict=True) if theirs != mine]:
+            return f"it was trained with {'; '.join(differing)}. Start the sweep with that again, or use another study=."
+    return None
 
 
 def _write(speed: dict[str, Any], setting: Setting) -> str | None:

@@ -103,7 +103,7 @@ class Looks:
         all_runs = f"until=decided: {sum(runs.values())} runs, {len(new)} of them now, in {spent} of jobs"
         single, ended = self.plan.fixed_seeds(), {setting: runs[setting] for setting in self.ended}
         if not ended:
-            return f"{all_runs}. No comparison has ended, so none is saved"
+            return f"{all_runs}. No comparison has all its settings decided, so none is saved"
         of_these = "" if len(ended) == len(runs) else f"; {sum(ended.values())} runs are of settings whose comparison has ended"
         saved = single * len(ended) - sum(ended.values())
         took = {setting: [report["seconds"] for report in new if _setting(report) == setting] for setting in ended}

@@ -16,7 +16,7 @@ from mpx.measure.environment import environment
 from mpx.runs.record import ALONE, BESIDE, place_of
 from mpx.sweep import alone as measuring
 from mpx.sweep import share, warm
-from mpx.sweep.alone import _useless, _write, unmeasured
+from mpx.sweep.alone import _elsewhere, _useless, _write, unmeasured
 
 FEW = ["model=mlp", "trainer.max_epochs=2", "trainer.limit_train_batches=8", "trainer.warmup_steps=2"]
 SAYS_THAT_IT_TRAINS = """
@@ -189,16 +189,17 @@ def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):
     (setting,) = unmeasured(runs)
     place = place_of(setting.records[0]["environment"])
     found = {"status": "completed", "line": "", "record": {"speed": MEASURED, "place": place}}
-    assert _useless(found, setting) is None
-    assert _useless({"status": "failed", "line": "out of memory"}, setting) == "out of memory"
+    assert _useless(found) is None
+    assert _elsewhere(found, setting) is None
+    assert _useless({"status": "failed", "line": "out of memory"}) == "out of memory"
     shared = found["record"] | {"speed": {"exclusive": False, "exclusive_reason": "1 other process on the device"}}
-    assert _useless(found | {"record": shared}, setting) == "1 other process on the device"
+    assert _useless(found | {"record": shared}) == "1 other process on the device"
     later = found["record"] | {"place": place_of(setting.records[0]["environment"] | {"driver": "581"})}
-    assert "'581'" in _useless(found | {"record": later}, setting), "the driver is another one by now"
+    assert "here 581. Start the sweep with that again" in _elsewhere(found | {"record": later}, setting), "the driver is another by now"
     elsewhere = found["record"] | {"place": ["another GPU", *place[1:]]}
-    assert _useless(found | {"record": elsewhere}, setting).startswith("trained on ['NVIDIA H200', ")
+    assert _elsewhere(found | {"record": elsewhere}, setting).startswith("it was trained with NVIDIA H200, here another GPU. Start")
     setting.records[-1]["environment"]["device"] = ["another GPU"]
-    assert _useless(found, setting).startswith("trained on ['another GPU', "), "one seed ran elsewhere"
+    assert _elsewhere(found, setting).startswith("it was trained with another GPU, here NVIDIA H200. "), "one seed ran elsewhere"
 
 
 @pytest.mark.slow
