@@ -45,7 +45,7 @@ MISTAKES = [
     (["run=.", "export=pt2", "format=int8"], "export=pt2 is not possible with format=int8. Use export=safetensors or onnx, or"),
     (["run=.", "finetune.epochs=-1"], "finetune.epochs=-1 must be a number of at least 0. For example finetune.epochs=1."),
     (["run=.", "finetune.lr_share=0"], "finetune.lr_share=0 must be a number above 0."),
-    (["run=.", "finetune=1"], "finetune is not a setting of mpx.deploy. Did you mean finetune.epochs?"),
+    (["run=.", "finetune=1"], "finetune=1: finetune is not a single value. Set its keys, as finetune.epochs=VALUE."),
     (["run=.", "finetune.epochs=1"], "finetune.epochs=1 is for formats of 8 bits, and format=fp32 is none. Use format=int8 or fp8, or"),
     (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
     (["run=.", "format=fp16,bf16"], "Start a sweep with python -m mpx.deploy -m, or write a list as format=[…]."),
