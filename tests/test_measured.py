@@ -283,15 +283,15 @@ def test_what_the_grids_card_says_of_resnet20():
 
 def test_what_the_cards_say_of_the_language_model():
     card = " ".join(text(EXPERIMENTS / "grid" / "README.md").split())
-    printed = rows("grid/printed.csv")
-    found = {(row["precision"], row["sparsity"], row["seed"]): float(row["test_perplexity"]) for row in printed}
-    dense = {(name, seed): value for (name, sparsity, seed), value in found.items() if sparsity == "dense"}
-    more = [value - dense[name, seed] for (name, sparsity, seed), value in found.items() if sparsity == "2of4" and (name, seed) in dense]
-    assert f"the {len(printed)} runs printed a perplexity of {min(dense.values()):.1f} to {max(dense.values()):.1f} for" in card
-    assert f"and {min(more):.1f} to {max(more):.1f} more at 2:4" in card
-    minutes = {name: np.mean([float(row["time_to_train_s"]) for row in printed if row["precision"] in name]) / 60 for name in (
-        ("amp", "amp_bf16"), ("tf32",), ("fp32",))}  # fmt: skip
-    assert "a run takes {:.1f} minutes in 16 bits, {:.1f} in TF32 and {:.1f} in FP32".format(*minutes.values()) in card
+    of = settings("lstm", "wikitext2")
+    found = {key: np.array([float(runs[str(n)]["test/perplexity"]) for n in range(4)]) for key, runs in of.items()}
+    dense = np.array([found[name, "dense"] for name in WORDS])
+    more = [found[name, "2of4"] - found[name, "dense"] for name in WORDS]
+    means = dense.mean(axis=1)
+    words = f"{dense.min():.1f} to {dense.max():.1f}, with means of {min(means):.1f} to {max(means):.1f} in the four formats."
+    assert f"Over four seeds the dense LSTM has a perplexity of {words} Each pruned run" in card
+    assert f"Each pruned run has {np.min(more):.1f} to {np.max(more):.1f} more than the dense run of its format and seed" in card
+    assert {len(runs) for runs in of.values()} == {4}
     of = settings("lstm", "wikitext2", "grid/earlier.csv")
     before = [float(run["test/perplexity"]) for (_, sparsity), runs in of.items() if sparsity == "dense" for run in runs.values()]
     assert f"`earlier.csv`, {sum(map(len, of.values()))} runs) dense runs have {min(before):.1f} to {max(before):.1f}" in card
