@@ -6,7 +6,8 @@ tokenizer.py      chooses the tokenizer that a pretrained model brings
 project.py        checks the user's own project; recorder.py: the arguments of mpx.Recorder and mpx.Record
 goal.py           whether a metric rises or falls, for both
 extras.py         finds conf/, and says how to get optional packages
-check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, fsdp.py, reachable.py
+check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, fsdp.py, reachable.py;
+                  unread.py: settings that no part of the run reads
 front_door.py     code that all commands share; words.py: checks the command line as typed; translate.py: Hydra's errors in one line
 
 Library callers get the same rules: mpx.data.load and mpx.models.build call values.checked, data.check_data and model.check_model.

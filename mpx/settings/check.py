@@ -6,17 +6,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.environment_variables import report_file
 from mpx.errors import UserError
-from mpx.settings.data import MIN_VOCABULARY, OWN_FAMILIES, check_data, family
+from mpx.settings.data import OWN_FAMILIES, check_data, family
 from mpx.settings.fields import SCALES, SEEDS_EACH
 from mpx.settings.fsdp import check_fsdp
 from mpx.settings.goal import check_goal
-from mpx.settings.model import KINDS, check_model
+from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
+from mpx.settings.unread import check_unread
 from mpx.settings.values import check_value, key_of, leaves
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
@@ -26,15 +26,7 @@ FIXED = {
 }  # fmt: skip
 # Fixed keys -> choices that let a user set them.
 SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN_FAMILIES, "data.kind": ("synthetic", "custom")}
-DECIDED_BY_FOLDER = (
-    *("model.num_layers", "model.hidden_size", "model.num_heads", "model.intermediate_size"),
-    *("model.hidden_dropout", "model.attention_dropout"),
-)  # of a pretrained BERT
 OF_DYNAMIC = ("growth_factor", "backoff_factor", "growth_interval", "floor", "ceiling")  # what a fixed loss scale does not read
-OF_KINDS = {  # key -> the kinds of data for which a run reads it
-    "model.embedding_size": ("text", "lm"), "model.tie_weights": ("lm",), "model.patch": ("image",),
-    "data.classes": ("image", "text"), "data.vocab_size": ("text", "lm"), "data.pad_id": ("text",),
-}  # fmt: skip
 FP16_MAX = 65504
 IN_FP16 = ("fp16_true", "o3")  # precision modes whose gradients are FP16 when they are clipped
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
@@ -56,11 +48,9 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         _check_batch(cfg, overrides)
         check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
         check_data(cfg.data)
-        _check_read(cfg, overrides)
-        _check_pretrained(cfg, overrides)
+        check_unread(cfg, list(map(key_of, overrides)))
         _check_tokenizer(cfg)
         _check_optimizer(cfg)
-        _check_rate(cfg, overrides)
         _check_smoothing(cfg)
     _check_trainer(cfg)
     _check_precision(cfg, overrides)
@@ -150,48 +140,9 @@ def _check_precision(cfg: DictConfig, overrides: Sequence[str]) -> None:
         )
 
 
-def _check_read(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse what the user sets and no part of the run reads, since it would look like another setting."""
-    data, typed = cfg.data, list(map(key_of, overrides))
-    for key in typed:
-        if data.kind not in OF_KINDS.get(key, (data.kind,)):
-            raise UserError(f"{key} has no meaning for {KINDS[data.kind]}, which data={family(data)} has. Leave it out.")
-    if "data.pad" in typed and data.pad > 0 and data.get("augment") == "none":
-        raise UserError(
-            f"data.pad={data.pad} is for a random crop, and data.augment=none takes none. Use data.augment=crop, or data.pad=0."
-        )
-    if "data.vocab_size" in typed and data.get("tokenizer", "bpe") not in MIN_VOCABULARY:
-        raise UserError(
-            f"data.vocab_size={data.vocab_size} is for a tokenizer of a chosen size, and data.tokenizer={data.tokenizer} has its own. "
-            "Leave it out, or use data.tokenizer=bpe."
-        )
-    if "data.classes" in typed and data.get("task") in ("regression", "multilabel"):
-        raise UserError(f"data.classes={data.classes} is for classes, and data.task={data.task} has none. Leave it out.")
-
-
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
-
-
-def _check_rate(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse a model's learning rate that the run does not take. Other jobs of a sweep may take it."""
-    rates = [key for key in map(key_of, overrides) if key.startswith("model.lr.")]
-    used = f"model.lr.{cfg.optimizer.name}"
-    if rates and used not in rates and report_file() is None:
-        raise UserError(f"{rates[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use {used}, or leave it out.")
-    if used in rates and cfg.optimizer.lr != cfg.model.lr[cfg.optimizer.name]:
-        raise UserError(
-            f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={cfg.model.lr[cfg.optimizer.name]:g}. Give one of them."
-        )
-
-
-def _check_pretrained(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse what the user sets of a pretrained BERT, and its folder decides."""
-    if cfg.model.get("family") == "bert" and cfg.model.pretrained is not None:
-        for key in map(key_of, overrides):
-            if key in DECIDED_BY_FOLDER:
-                raise UserError(f"{key} has no effect on model.pretrained={cfg.model.pretrained}, which has its own. Leave it out.")
 
 
 def _check_tokenizer(cfg: DictConfig) -> None:

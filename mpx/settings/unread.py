@@ -1,0 +1,66 @@
+"""Refuse settings that the user types and no part of the run reads, since the run would look like another setting.
+
+Those of a group's own choices are refused beside its other rules: sparsity.py, and the loss scale in check.py.
+"""
+
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+
+from mpx.environment_variables import report_file
+from mpx.errors import UserError
+from mpx.settings.data import MIN_VOCABULARY, family
+from mpx.settings.model import KINDS
+
+OF_KINDS = {  # key -> the kinds of data for which a run reads it
+    "model.embedding_size": ("text", "lm"), "model.tie_weights": ("lm",), "model.patch": ("image",),
+    "data.classes": ("image", "text"), "data.vocab_size": ("text", "lm"), "data.pad_id": ("text",),
+}  # fmt: skip
+DECIDED_BY_FOLDER = (
+    *("model.num_layers", "model.hidden_size", "model.num_heads", "model.intermediate_size"),
+    *("model.hidden_dropout", "model.attention_dropout"),
+)  # of a pretrained BERT
+
+
+def check_unread(cfg: DictConfig, typed: Sequence[str]) -> None:
+    """Raise UserError for the first key of `typed`, those of the command line, that a run of `cfg` does not read."""
+    _check_data(cfg.data, typed)
+    _check_pretrained(cfg.model, typed)
+    _check_rate(cfg, typed)
+
+
+def _check_data(data: DictConfig, typed: Sequence[str]) -> None:
+    for key in typed:
+        if data.kind not in OF_KINDS.get(key, (data.kind,)):
+            raise UserError(f"{key} has no meaning for {KINDS[data.kind]}, which data={family(data)} has. Leave it out.")
+    if "data.pad" in typed and data.pad > 0 and data.get("augment") == "none":
+        raise UserError(
+            f"data.pad={data.pad} is for a random crop, and data.augment=none takes none. Use data.augment=crop, or data.pad=0."
+        )
+    if "data.vocab_size" in typed and data.get("tokenizer", "bpe") not in MIN_VOCABULARY:
+        raise UserError(
+            f"data.vocab_size={data.vocab_size} is for a tokenizer of a chosen size, and data.tokenizer={data.tokenizer} has its own. "
+            "Leave it out, or use data.tokenizer=bpe."
+        )
+    if "data.classes" in typed and data.get("task") in ("regression", "multilabel"):
+        raise UserError(f"data.classes={data.classes} is for classes, and data.task={data.task} has none. Leave it out.")
+
+
+def _check_pretrained(model: DictConfig, typed: Sequence[str]) -> None:
+    """Refuse what the folder of a pretrained BERT decides."""
+    if model.get("family") == "bert" and model.pretrained is not None:
+        for key in typed:
+            if key in DECIDED_BY_FOLDER:
+                raise UserError(f"{key} has no effect on model.pretrained={model.pretrained}, which has its own. Leave it out.")
+
+
+def _check_rate(cfg: DictConfig, typed: Sequence[str]) -> None:
+    """Refuse a model's learning rate that the run does not take. Other jobs of a sweep may take it."""
+    rates = [key for key in typed if key.startswith("model.lr.")]
+    used = f"model.lr.{cfg.optimizer.name}"
+    if rates and used not in rates and report_file() is None:
+        raise UserError(f"{rates[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use {used}, or leave it out.")
+    if used in rates and cfg.optimizer.lr != cfg.model.lr[cfg.optimizer.name]:
+        raise UserError(
+            f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={cfg.model.lr[cfg.optimizer.name]:g}. Give one of them."
+        )
