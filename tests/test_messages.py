@@ -179,6 +179,19 @@ CASES = [
     (["data.augment=none", "data.pad=4"], "data.pad=4 is for a random crop, and data.augment=none takes none. Use data.augment=crop, or"),
     (["model=lstm", "model.tie_weights=false"], "model.tie_weights has no meaning for images, which data=digits has. Leave it out."),
     (["model=mlp", "data=synthetic", "data.vocab_size=9"], "data.vocab_size has no meaning for images, which data=synthetic has."),
+    (["model=mlp", "model.embedding_size=8"], "model.embedding_size has no meaning for images, which data=digits has."),
+    (
+        ["model=bert_small", "data=synthetic", "data.kind=text", "data.shape=[8]", "trainer.max_steps=1", "model.patch=2"],
+        "model.patch has no meaning for labelled text, which data=synthetic has.",
+    ),
+    (
+        ["model=lstm", "data=synthetic", "data.kind=lm", "data.shape=[8]", "trainer.max_steps=1", "data.classes=2"],
+        "data.classes has no meaning for text for language modelling, which data=synthetic has.",
+    ),
+    (
+        ["model=mlp", "data=custom", "data._target_=json.X", "data.pad_id=0"],
+        "data.pad_id has no meaning for images, which data=",
+    ),
     (
         ["model=lstm", "data=text_file", f"data.path={__file__}", "data.vocab_size=300"],
         "data.vocab_size=300 is for a tokenizer of a chosen size, and data.tokenizer=char has its own. Leave it out, or use",
@@ -216,6 +229,7 @@ CASES = [
     (["--resolve"], "--resolve changes what --cfg shows, and nothing else. Add --cfg job, or leave --resolve out."),
     (["--package", "trainer"], "--package changes what --cfg shows, and nothing else."),
     (["--shell-completion"], "--shell-completion needs one of install=, uninstall= and query=, with bash, fish or zsh: as"),
+    (["--shell-completion", "install=nosuch"], "--shell-completion needs one of install=, uninstall= and query=, with bash, fish or zsh:"),
     (["data=mnist", "data.root='~/no/such folder'"], "/no is not there. Give a folder that holds MNIST/raw/"),
     (
         ["data=mnist", "data.root='~no_such_user/x'"],

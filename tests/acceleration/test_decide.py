@@ -13,9 +13,10 @@ from mpx.acceleration.payoff import Figures, Notebook
 from mpx.models import build
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
+from mpx.settings.extras import CONF, PACKAGE
 from mpx.spec import Spec
-from mpx.train import CONF
 from mpx.training.pruning import build_recipe
+from mpx.version import with_digest
 
 IMAGE = Spec("image", (1, 8, 8), 10)
 
@@ -160,3 +161,19 @@ def test_several_processes_have_no_notebook():
     """They would read it at different moments, and one of them would decide by itself."""
     precision = ModePrecision(MODES["fp32"], torch.device("cuda"), emulate=False)
     assert rules.notebook_of(None, precision, nn.Linear(1, 1), IMAGE, ranks=2) is None
+
+
+def test_a_notebook_is_of_the_source_files_of_mpx(monkeypatch):
+    """Another mpx may take other steps with the same settings."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("train")
+
+    def path():
+        return rules.notebook_of(cfg, ModePrecision(MODES["fp32"], torch.device("cuda"), emulate=False), nn.Linear(1, 1), IMAGE, 1).path
+
+    assert with_digest(PACKAGE) == rules.VERSION
+    ours = path()
+    assert path() == ours
+    monkeypatch.setattr(rules, "VERSION", "another")
+    assert path() != ours
