@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 
 from omegaconf import DictConfig
 
+from mpx.environment_variables import report_file
 from mpx.errors import UserError
 from mpx.settings.apex import check_apex
 from mpx.settings.values import key_of
@@ -18,6 +19,7 @@ RECIPES_OF = {  # key -> the recipes that read it
     "decay": ("sr_ste",),
     "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
 }
+OF_TRAINING = ("trainer.max_", "optimizer", "schedule", "model.lr.")  # how keys begin that say how a run trains
 
 
 def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
@@ -28,6 +30,7 @@ def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
     typed = {key.removeprefix("sparsity.") for key in map(key_of, overrides) if key.startswith("sparsity.")}
     check_recipe(sparsity, typed)
     _check_dense_checkpoint(cfg, typed)
+    _check_trained(sparsity, list(map(key_of, overrides)))
     check_apex(cfg)
     _check_sensitivity(sparsity)
 
@@ -65,6 +68,22 @@ def _check_start(sparsity: DictConfig, given: Set[str]) -> None:
         raise UserError(f"sparsity.{starts[0]} and sparsity.{starts[1]} both say when the dense phase ends. Give one of them.")
     if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.start_epoch is None and sparsity.end < sparsity.start:
         raise UserError(f"sparsity.end={sparsity.end:g} must be at least sparsity.start={sparsity.start:g}. For example sparsity.end=0.9.")
+
+
+def nothing_to_train(sparsity: DictConfig) -> bool:
+    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning."""
+    return sparsity.pattern != "dense" and sparsity.recipe == "one_shot" and sparsity.dense_ckpt is not None
+
+
+def _check_trained(sparsity: DictConfig, typed: Sequence[str]) -> None:
+    """Refuse settings of a training that does not take place. Other jobs of a sweep may train."""
+    if not nothing_to_train(sparsity) or report_file() is not None:
+        return
+    if idle := [key for key in typed if key.startswith(OF_TRAINING)]:
+        raise UserError(
+            f"{idle[0]} has no meaning for sparsity.recipe=one_shot with sparsity.dense_ckpt, which prunes the checkpoint and trains "
+            "nothing. Leave it out, or use sparsity.recipe=asp to train after the pruning."
+        )
 
 
 def _check_dense_checkpoint(cfg: DictConfig, typed: Set[str]) -> None:

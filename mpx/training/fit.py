@@ -25,11 +25,11 @@ from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
 from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
+from mpx.settings.sparsity import nothing_to_train
 from mpx.shards import local
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.project import assemble_project
-from mpx.training.pruning import nothing_to_train
 from mpx.training.record import close, fill_record, start_logs
 
 

@@ -76,11 +76,6 @@ def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:
             ) from error
 
 
-def nothing_to_train(sparsity: DictConfig) -> bool:
-    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning."""
-    return sparsity.pattern != "dense" and sparsity.recipe == "one_shot" and sparsity.dense_ckpt is not None
-
-
 def build_pruning(
     sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable],
     progress: str,

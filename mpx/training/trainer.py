@@ -29,6 +29,7 @@ from mpx.runs.history import Continued, History
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.runs.ranks import cluster_environment
+from mpx.settings.sparsity import nothing_to_train
 from mpx.sparsity.callback import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
@@ -36,7 +37,6 @@ from mpx.training.fsdp import Fsdp
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
 from mpx.training.progress import progress
-from mpx.training.pruning import nothing_to_train
 
 PASSED = (  # settings that the Trainer gets as they are
     "max_epochs", "devices", "num_nodes", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "log_every_n_steps",

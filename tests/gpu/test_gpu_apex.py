@@ -50,7 +50,7 @@ def test_one_shot_masks_are_compats(command, apex):
         f'sparsity.dense_ckpt="{dense.folder}/checkpoints/last.ckpt"',
     ]
     for backend in ("apex", "mpx"):
-        ran = command(*one_shot, f"sparsity.backend={backend}", f"study={backend}", *RUN, env=apex)
+        ran = command(*one_shot, f"sparsity.backend={backend}", f"study={backend}", *RUN[1:], env=apex)
         assert ran.code == 0, ran.err
         (file,) = ran.outputs.glob(f"{backend}/*/seed0/checkpoints/last.ckpt")
         saved.append(torch.load(file, weights_only=True)["state_dict"])

@@ -181,7 +181,8 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
     """It prunes the weights that the dense run was tested with: with trainer.ema_decay their averages."""
     dense = train(*RUN[:-1], f"trainer.ema_decay={decay}", "study=dense")
     file = next(dense.outputs.glob("dense/*/seed0/checkpoints/last.ckpt"))
-    ran = train(*RUN, "sparsity.recipe=one_shot", f'sparsity.dense_ckpt="{file}"', "study=pruned")
+    words = [word for word in RUN if not word.startswith("trainer.max_epochs=")]
+    ran = train(*words, "sparsity.recipe=one_shot", f'sparsity.dense_ckpt="{file}"', "study=pruned")
     assert ran.code == 0, ran.err
     folder = next(ran.outputs.glob("pruned/*/seed0"))
     checkpoint = torch.load(file, weights_only=True)
@@ -193,6 +194,13 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
     assert set() < pruned < after.keys()
     for name, value in after.items():
         assert torch.equal(value, before[name] * NofM(2, 4).mask(before[name]) if name in pruned else before[name]), name
+
+
+@pytest.mark.slow
+def test_a_job_that_trains_nothing_in_a_sweep_of_jobs_that_train(forked, tmp_path):
+    torch.save(MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).state_dict(), tmp_path / "dense.pt")
+    ran = forked("-m", *RUN, "sparsity.recipe=one_shot,asp", f"sparsity.dense_ckpt={tmp_path}/dense.pt")
+    assert (ran.code, len(ran.folders)) == (0, 2), ran.err
 
 
 def test_a_validation_before_the_pruning_is_not_that_of_the_run(train):

@@ -25,6 +25,13 @@ CASES = [
     (["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"], "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run"),
     (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"], "ckpt_path and sparsity.dense_ckpt both bring weights."),
     (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.start=0.2"], "sparsity.dense_ckpt skips the dense phase, so sparsity.start"),
+    *(
+        (
+            ["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.recipe=one_shot", word],
+            f"error: {word.split('=')[0]} has no meaning for sparsity.recipe=one_shot with sparsity.dense_ckpt, which prunes the",
+        )
+        for word in ("trainer.max_steps=3", "trainer.max_epochs=3", "optimizer=adamw", "schedule.warmup=0.1", "model.lr.sgd=0.2")
+    ),
     (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
     (["sparsity=2of4", "sparsity.start=0", "sparsity.sensitivity=true"], "measures a trained model, and sparsity.start=0 leaves none."),
     (["sparsity=2of4", "sparsity.start_epoch=0", "sparsity.sensitivity=true"], "and sparsity.start_epoch=0 leaves none. Raise it."),
