@@ -213,6 +213,7 @@ CASES = [
         "trainer.gradient_clip_val=65505 must be at most 65504 for trainer.gradient_clip_algorithm=value with precision=fp16_true",
     ),
     ([f"study={'x' * 300}"], "output_dir: cannot write "),
+    (["model=mlp", "schedule.restart=1e-9"], "schedule.restart=1e-09 is step 0 of 800, where the schedule begins anyway. Raise it"),
     (["model=mlp", "model.lr.sgd=0.3"], "model.lr.sgd is for another optimizer than optimizer=adamw. Use model.lr.adamw, or leave it out."),
     (["model.lr.sgd=0.3", "optimizer.lr=0.2"], "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3. Give one of them."),
     (["-m", "optimizer=adamw", "model.lr.sgd=0.3", "seed=0,1"], "model.lr.sgd is for another optimizer than optimizer=adamw."),
