@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import ctrl_c
@@ -23,7 +24,7 @@ from mpx.environment_variables import let_hydra_raise
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
 from mpx.settings.deploy import WORDS, check_deploy
-from mpx.settings.front_door import CONF, errors_in_one_line, multirun, multirun_first, read_words
+from mpx.settings.front_door import CONF, errors_in_one_line, multirun, multirun_first, read_words, typed
 
 TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
@@ -40,7 +41,7 @@ class Call:
         try:
             with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
                 settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
-                check_deploy(settings)
+                check_deploy(settings, () if multirun() else typed(HydraConfig.get()))  # another job of a sweep may read a setting
                 ctrl_c.raises()
                 rows, failed = serve_all(**settings)
                 self.rows += rows

@@ -1,7 +1,7 @@
 """The keys of mpx.deploy, each with its rule. The groups `model` and `data` keep their rules of mpx.train."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mpx.errors import UserError
@@ -10,7 +10,7 @@ from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_target
 from mpx.settings.rules import choice, either, many, number, one_or_more, text, whole
-from mpx.settings.values import check_value, leaves
+from mpx.settings.values import check_value, key_of, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 QUANTISED = ("int8", "fp8")  # formats of operands alone: on a GPU the rest of the model is BF16
@@ -37,8 +37,11 @@ NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
 
 
-def check_deploy(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file."""
+def check_deploy(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
+    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file.
+
+    overrides: as the user typed them, for this call alone.
+    """
     for key, value in leaves(settings):
         check_value(key, value, DEPLOY | MODEL | DATA, "mpx.deploy")
     given = [key for key in (*NEEDED_WITH_CKPT, "out") if settings.get(key) is not None]
@@ -46,7 +49,7 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
         _check_own(settings, given)
     elif given:
         raise UserError(f"{given[0]}= is for weights without a run, and run= is given. Use run=FOLDER alone, or model=, data= and ckpt=.")
-    _check_finetune(settings["finetune"]["epochs"], listed(settings["format"]))
+    _check_finetune(settings["finetune"], listed(settings["format"]), set(map(key_of, overrides)))
 
 
 def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
@@ -74,7 +77,13 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
         raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
 
 
-def _check_finetune(epochs: float, formats: list[str]) -> None:
+def _check_finetune(finetune: Mapping[str, Any], formats: list[str], typed: set[str]) -> None:
+    epochs = finetune["epochs"]
+    if not epochs and "finetune.lr_share" in typed:
+        raise UserError(
+            f"finetune.lr_share={finetune['lr_share']:g} has no meaning for finetune.epochs=0, which fine-tunes nothing. Leave it out, or "
+            "add finetune.epochs=1."
+        )
     if epochs and not set(formats) & set(QUANTISED):
         raise UserError(
             f"finetune.epochs={epochs:g} is for formats of 8 bits, and format={', '.join(formats)} is none. "

@@ -45,6 +45,8 @@ MISTAKES = [
     (["run=.", "export=pt2", "format=int8"], "export=pt2 is not possible with format=int8. Use export=safetensors or onnx, or"),
     (["run=.", "finetune.epochs=-1"], "finetune.epochs=-1 must be a number of at least 0. For example finetune.epochs=1."),
     (["run=.", "finetune.lr_share=0"], "finetune.lr_share=0 must be a number above 0."),
+    (["run=.", "finetune.lr_share=0.1"], "finetune.lr_share=0.1 has no meaning for finetune.epochs=0, which fine-tunes nothing. Leave it"),
+    (["-m", "run=.", "finetune.lr_share=0.1"], "run=. has no result.json"),  # another job of a sweep may read it
     (["run=.", "finetune=1"], "finetune=1: finetune is not a single value. Set its keys, as finetune.epochs=VALUE."),
     (["run=.", "finetune.epochs=1"], "finetune.epochs=1 is for formats of 8 bits, and format=fp32 is none. Use format=int8 or fp8, or"),
     (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
