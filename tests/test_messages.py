@@ -73,6 +73,10 @@ CASES = [
         ["model=bert_small", "data=sst2", "model.pretrained=them/bert", "model.hidden_dropout=0.3"],
         "model.hidden_dropout has no effect on model.pretrained=them/bert, which has its own. Leave it out.",
     ),
+    (
+        ["model=hf", "data=sst2", "model.pretrained=them/bert", "model.name=distilbert"],
+        "model.name has no effect on model.pretrained=them/bert, which has its own. Leave it out.",
+    ),
     (["+data.tta=flip"], "data.tta: the chosen data has no such key. Choose another data=, or leave the key out."),
     (["model=lstm", "+model.kwargs.x=1"], "model.kwargs: the chosen model has no such key. Choose another model="),
     (["model._target_=a.Net"], "model._target_: the chosen model has no such key. Add model=custom, or leave the key out."),
@@ -213,6 +217,14 @@ CASES = [
         "trainer.gradient_clip_val=65505 must be at most 65504 for trainer.gradient_clip_algorithm=value with precision=fp16_true",
     ),
     ([f"study={'x' * 300}"], "output_dir: cannot write "),
+    (
+        ["model=mlp", "schedule=constant", "schedule.restart=0.5"],
+        "schedule.restart=0.5 starts the warm-up again, and schedule=constant has",
+    ),
+    (
+        ["model=bert_small", "data=text_csv", f"data.path={__file__}", "data.task=tokens", "model.pool=mean"],
+        "model.pool makes one output of all tokens, and data.task=tokens needs one for each. Leave it out.",
+    ),
     (["model=mlp", "schedule.restart=1e-9"], "schedule.restart=1e-09 is step 0 of 800, where the schedule begins anyway. Raise it"),
     (["model=mlp", "model.lr.sgd=0.3"], "model.lr.sgd is for another optimizer than optimizer=adamw. Use model.lr.adamw, or leave it out."),
     (["model.lr.sgd=0.3", "optimizer.lr=0.2"], "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3. Give one of them."),
@@ -263,6 +275,13 @@ def test_a_root_that_is_too_deep_is_recognised(train, tmp_path, deep, name):
     (tmp_path / {"mnist": "MNIST/raw", "sst2": "SST-2"}[name]).mkdir(parents=True)
     ran = train(f"data={name}", "model=mlp", f"data.root={tmp_path / deep}")
     assert_refused(ran, f"but {tmp_path} does. Use data.root={tmp_path}.")
+
+
+def test_a_share_held_out_of_images_that_have_a_test_set(train, tmp_path):
+    for name in ("train", "val", "test"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    ran = train("data=image_folder", f"data.path={tmp_path}/images", "data.val_share=0.1")
+    assert_refused(ran, "error: data.val_share=0.1 is for image folders without test/, and data.path=")
 
 
 def test_a_value_may_be_that_of_another_key(tmp_path):

@@ -3,6 +3,7 @@
 Those of a group's own choices are refused beside its other rules: sparsity.py, and the loss scale in check.py.
 """
 
+import os
 from collections.abc import Sequence
 
 from omegaconf import DictConfig
@@ -18,8 +19,8 @@ OF_KINDS = {  # key -> the kinds of data for which a run reads it
 }  # fmt: skip
 DECIDED_BY_FOLDER = (
     *("model.num_layers", "model.hidden_size", "model.num_heads", "model.intermediate_size"),
-    *("model.hidden_dropout", "model.attention_dropout"),
-)  # of a pretrained BERT
+    *("model.hidden_dropout", "model.attention_dropout", "model.name"),
+)  # of a pretrained model
 
 
 def check_unread(cfg: DictConfig, typed: Sequence[str]) -> None:
@@ -27,6 +28,11 @@ def check_unread(cfg: DictConfig, typed: Sequence[str]) -> None:
     _check_data(cfg.data, typed)
     _check_pretrained(cfg.model, typed)
     _check_rate(cfg, typed)
+    if "schedule.restart" in typed and cfg.schedule.restart is not None and cfg.schedule.name == "constant" and cfg.schedule.warmup == 0:
+        raise UserError(
+            f"schedule.restart={cfg.schedule.restart:g} starts the warm-up again, and schedule=constant has none. Leave it out, or add "
+            "schedule.warmup=0.05."
+        )
 
 
 def _check_data(data: DictConfig, typed: Sequence[str]) -> None:
@@ -44,11 +50,18 @@ def _check_data(data: DictConfig, typed: Sequence[str]) -> None:
         )
     if "data.classes" in typed and data.get("task") in ("regression", "multilabel"):
         raise UserError(f"data.classes={data.classes} is for classes, and data.task={data.task} has none. Leave it out.")
+    if "data.val_share" in typed and family(data) == "image_folder" and os.path.isdir(os.path.join(os.path.expanduser(data.path), "test")):
+        raise UserError(
+            f"data.val_share={data.val_share:g} is for image folders without test/, and data.path={data.path} has one, so that val/ is for "
+            "validation. Leave it out."
+        )
+    if "model.pool" in typed and data.get("task") == "tokens":
+        raise UserError("model.pool makes one output of all tokens, and data.task=tokens needs one for each. Leave it out.")
 
 
 def _check_pretrained(model: DictConfig, typed: Sequence[str]) -> None:
-    """Refuse what the folder of a pretrained BERT decides."""
-    if model.get("family") == "bert" and model.pretrained is not None:
+    """Refuse what the folder of a pretrained model decides."""
+    if model.get("pretrained") is not None:
         for key in typed:
             if key in DECIDED_BY_FOLDER:
                 raise UserError(f"{key} has no effect on model.pretrained={model.pretrained}, which has its own. Leave it out.")
