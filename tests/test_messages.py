@@ -77,6 +77,8 @@ CASES = [
         ["model=hf", "data=sst2", "model.pretrained=them/bert", "model.name=distilbert"],
         "model.name has no effect on model.pretrained=them/bert, which has its own. Leave it out.",
     ),
+    (["model=bert_small", "model.pretrained=./nowhere"], "model.pretrained=./nowhere is not a folder (seen from "),
+    (["model=hf", "model.name=/dev/zero"], "model.name=/dev/zero is not a folder (seen from "),
     (["+data.tta=flip"], "data.tta: the chosen data has no such key. Choose another data=, or leave the key out."),
     (["model=lstm", "+model.kwargs.x=1"], "model.kwargs: the chosen model has no such key. Choose another model="),
     (["model._target_=a.Net"], "model._target_: the chosen model has no such key. Add model=custom, or leave the key out."),

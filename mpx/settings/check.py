@@ -13,7 +13,7 @@ from mpx.settings.fsdp import check_fsdp
 from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
-from mpx.settings.reachable import check_device, check_files, check_target
+from mpx.settings.reachable import check_device, check_files, check_pretrained, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
 from mpx.settings.unread import check_unread
@@ -62,6 +62,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_checkpoint(cfg)
     if not is_project(cfg):
         check_files(cfg.data)
+        check_pretrained(cfg.model)
         check_target("model", cfg.model)
         check_target("data", cfg.data)
     check_device(cfg)

@@ -17,6 +17,7 @@ from mpx.machine import usable_cores
 from mpx.printing import how_many
 from mpx.settings.data import family
 from mpx.settings.extras import install
+from mpx.settings.tokenizer import pretrained
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
@@ -141,6 +142,14 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
             if os.path.isdir(inner) and root.absolute() in (inner, inner.parent):
                 return parent
     return None
+
+
+def check_pretrained(model: Mapping[str, Any]) -> None:
+    """Raise UserError for the path of a pretrained model that is no folder. Whether a hub has a name is found out later."""
+    name = pretrained(model)
+    if name is not None and name.startswith(("/", ".", "~")) and not os.path.isdir(name):
+        key = "model.name" if model.get("pretrained") is None else "model.pretrained"
+        raise UserError(f"{key}={name} is not a folder (seen from {Path.cwd()}). Give that of a downloaded model, or a hub name.")
 
 
 def check_target(group: str, settings: Mapping[str, Any]) -> None:

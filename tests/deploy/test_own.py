@@ -87,6 +87,7 @@ MISTAKES = [
     (["model=mlp", "data=text_csv", "ckpt=w.pt"], "data.path is not set and has no default."),
     (["model=custom", "data=digits", "ckpt=w.pt"], "model._target_ is not set"),
     (["model=custom", "model._target_=nosuch.Net", "data=digits", "ckpt=w.pt"], "model._target_=nosuch.Net: no module nosuch"),
+    (["model=bert_small", "model.pretrained=/nowhere", "data=digits", "ckpt=w.pt"], "model.pretrained=/nowhere is not a folder (seen"),
     (["model=mlp", "data=digits", "ckpt=w.pt", "optimizer=sgd"], "optimizer=sgd: optimizer is for training"),
 ]
 
