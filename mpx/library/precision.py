@@ -12,6 +12,7 @@ from mpx.library.checked import checked, defaults
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.switches import float32_matmuls
+from mpx.settings.check import check_scale
 
 
 class Precision(ModePrecision):
@@ -41,6 +42,8 @@ class Precision(ModePrecision):
         self.requested = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
         usual = defaults("precision", mode).get("loss_scale", {})
         scale = checked("precision.loss_scale", loss_scale, usual, "mpx.Precision")
+        if scale:
+            check_scale(scale, loss_scale)
         self._arguments = {"loss_scale": scale, "max_skips": scale.pop("max_skips", None), "own": True}
         super().__init__(MODES[mode], torch.device("cpu"), emulate=False, **self._arguments)
         self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != usual[name]}

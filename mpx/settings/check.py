@@ -1,7 +1,7 @@
 """Check a composed configuration: each value against its rule, then combinations."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -130,14 +130,20 @@ def _check_precision(cfg: DictConfig, overrides: Sequence[str]) -> None:
     scale = cfg.precision.get("loss_scale")
     if scale is not None and mode not in SCALED:  # put there with +
         raise UserError(f"precision={mode} scales no loss. Leave precision.loss_scale out, or use precision=amp.")
-    if scale is not None and not scale.dynamic:
-        for key in map(key_of, overrides):
-            if key.removeprefix("precision.loss_scale.") in OF_DYNAMIC:
-                raise UserError(f"{key} has no meaning for a fixed loss scale. Leave it out, or use precision.loss_scale.dynamic=true.")
-    if scale is not None and scale.dynamic and not scale.floor <= scale.initial <= scale.ceiling:
+    if scale is not None:
+        check_scale(scale, [key.removeprefix("precision.loss_scale.") for key in map(key_of, overrides)])
+
+
+def check_scale(scale: Mapping[str, Any], given: Iterable[str]) -> None:
+    """Raise UserError for a key that a fixed scale does not read, or values that do not fit together. given: keys as the scale has them."""
+    if not scale["dynamic"] and (idle := next((key for key in given if key in OF_DYNAMIC), None)):
         raise UserError(
-            f"precision.loss_scale.initial={scale.initial:g} must lie between precision.loss_scale.floor={scale.floor:g} and "
-            f"precision.loss_scale.ceiling={scale.ceiling:g}. Change one of them, or use precision.loss_scale.dynamic=false."
+            f"precision.loss_scale.{idle} has no meaning for a fixed loss scale. Leave it out, or use precision.loss_scale.dynamic=true."
+        )
+    if scale["dynamic"] and not scale["floor"] <= scale["initial"] <= scale["ceiling"]:
+        raise UserError(
+            f"precision.loss_scale.initial={scale['initial']:g} must lie between precision.loss_scale.floor={scale['floor']:g} and "
+            f"precision.loss_scale.ceiling={scale['ceiling']:g}. Change one of them, or use precision.loss_scale.dynamic=false."
         )
 
 
