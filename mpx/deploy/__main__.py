@@ -23,7 +23,7 @@ from mpx.deploy.jobs import Row, serve_all
 from mpx.environment_variables import let_hydra_raise
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
-from mpx.settings.deploy import WORDS, check_deploy
+from mpx.settings.deploy import WORDS, check_chosen, check_deploy
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, multirun_first, read_words, typed
 
 TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
@@ -69,6 +69,7 @@ def main() -> None:
                 _prepare_sweep(aside)
             if (word := next((word for word in sys.argv[1:] if word.lstrip("+").startswith(TRAINING)), None)) is not None:
                 raise UserError(f"{word}: {word.split('=')[0]} is for training, and mpx.deploy trains nothing. Leave it out.")
+            check_chosen(sys.argv[1:])
             read_words(WORDS, "mpx.deploy")
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(call.start)()
         if code := call.end():

@@ -37,6 +37,14 @@ NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
 
 
+def check_chosen(words: Iterable[str]) -> None:
+    """Raise UserError for a key of a model or data set that no word chooses, since a run brings its own."""
+    keys = list(map(key_of, words))
+    for key in keys:
+        if (group := key.partition(".")[0]) in ("model", "data") and group not in keys:
+            raise UserError(f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give model=, data= and ckpt=.")
+
+
 def check_deploy(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
     """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file.
 
