@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from mpx.bench.kernels import conv
+from mpx.bench.kernels import conv, conv_plans
 from mpx.bench.kernels.conv import DIRECTIONS, LAYERS, Layer, work
+from mpx.bench.kernels.conv_layers import MEASURED
 from mpx.bench.show.conv import gains
 from mpx.measure.matmul import WrongProductError
 
@@ -23,6 +24,11 @@ def test_every_way_is_measured_or_says_why(hurried):
     measured = {(row["direction"], row["layout"], row["algorithm"]) for row in rows if row["ms"] and row["format"] == "bf16"}
     assert len(measured) == 3 * 3
     assert {row["reason"] for row in rows if row["format"] == "tf32"} == {"CPUs have no TF32"}
+    one_by_one = [row for row in rows if row["algorithm"] == conv_plans.ALL]
+    convolutions = {(row["layer"], row["direction"], row["format"]) for row in one_by_one}
+    assert len(convolutions) == len(one_by_one) == 3 * len(DIRECTIONS) * len(MEASURED)
+    assert {row["reason"] for row in one_by_one} == {"no CUDA device", "CPUs have no TF32"}
+    assert not any(row["plan"] for row in one_by_one)
 
 
 @pytest.mark.parametrize(("layout", "unfolded"), [("NCHW", False), ("channels_last", False), ("NCHW", True)])
