@@ -164,11 +164,12 @@ def test_the_command_that_measures_again_names_the_folder_as_the_trainings_does(
     assert command == f"python -m mpx.deploy run={named.format(here=tmp_path.resolve())}\n"
 
 
-EIGHT_BITS = ("format=[fp32,int8]", "backend=onnx", "finetune.epochs=0.5", "weights=[auto,dense]")
+EIGHT_BITS = ("format=[fp32,int8]", "backend=onnx", "finetune.epochs=0.5")
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("custom", ("format=fp32", "backend=eager")), pytest.param("mlp", EIGHT_BITS, marks=pytest.mark.slow)]
+    ("name", "words"),
+    [("custom", ("format=fp32", "backend=eager", "weights=[auto,dense]")), pytest.param("mlp", EIGHT_BITS, marks=pytest.mark.slow)],
 )
 def test_its_command_measures_the_rows_again(deploy, tmp_path, monkeypatch, name, words):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", deploy_main.__spec__)  # as if started by python -m mpx.deploy
