@@ -6,29 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from mpx.bench.kernels import conv, conv_plans
+from mpx.bench.kernels import conv
 from mpx.bench.kernels.conv import DIRECTIONS, LAYERS, Layer, work
-from mpx.bench.kernels.conv_layers import MEASURED
 from mpx.bench.show.conv import gains
 from mpx.measure.matmul import WrongProductError
 
 CPU = torch.device("cpu")
 SMALL = Layer("3×3/2, 8→16", 8, 16, 3, 2, 1)
-
-
-@pytest.mark.slow
-def test_every_way_is_measured_or_says_why(hurried):
-    rows = list(conv.measure(CPU, 32, lambda part: None))
-    assert all(set(row) == set(conv.COLUMNS) for row in rows)
-    assert all(bool(row["ms"]) != bool(row["reason"]) for row in rows)
-    measured = {(row["direction"], row["layout"], row["algorithm"]) for row in rows if row["ms"] and row["format"] == "bf16"}
-    assert len(measured) == 3 * 3
-    assert {row["reason"] for row in rows if row["format"] == "tf32"} == {"CPUs have no TF32"}
-    one_by_one = [row for row in rows if row["algorithm"] == conv_plans.ALL]
-    convolutions = {(row["layer"], row["direction"], row["format"]) for row in one_by_one}
-    assert len(convolutions) == len(one_by_one) == 3 * len(DIRECTIONS) * len(MEASURED)
-    assert {row["reason"] for row in one_by_one} == {"no CUDA device", "CPUs have no TF32"}
-    assert not any(row["plan"] for row in one_by_one)
 
 
 @pytest.mark.parametrize(("layout", "unfolded"), [("NCHW", False), ("channels_last", False), ("NCHW", True)])
