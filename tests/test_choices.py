@@ -35,7 +35,7 @@ DATA = {
     "text_csv": ["model=mlp", "data.path=ROOT/reviews.csv"],
     "huggingface": ["model=mlp", "data.path=ROOT/reviews.jsonl"],
     "custom": ["model=mlp", "data._target_=own_data.make_data"],
-    "wikitext2": ["model=lstm", "model.hidden_size=16", "data.batch_size=8"],
+    "wikitext2": ["model=lstm", "model.hidden_size=16", "data.batch_size=8", "data.eval_batch_size=8"],
     "text_file": ["model=lstm", "data.path=ROOT/text.txt", "data.seq_len=32", "data.batch_size=8"],
     "synthetic": ["data.shape=[3,16,16]", "data.samples=256", "data.classes=5"],
 }

@@ -1,12 +1,14 @@
-"""Heavy imports are not interrupted by garbage collections, nor is what they make collected."""
+"""Each part imports what it needs alone. Heavy imports are not interrupted by garbage collections, nor is what they make collected."""
 
 import gc
 import os
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from documents import ROOT
 from few_steps import FEW_STEPS
 from omegaconf import OmegaConf
 from started import start
@@ -102,3 +104,31 @@ def test_the_compilers_cache_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "cache"))
     with heavy():
         assert (tmp_path / "new" / "cache").is_dir()
+
+
+PARTS = f"""
+import sys
+
+def imported_none_of(*names):
+    assert not set(names) & set(sys.modules), set(names) & set(sys.modules)
+
+from mpx.compat import amp
+imported_none_of("pytorch_lightning", "hydra", "transformers")
+
+import mpx.data
+from omegaconf import OmegaConf
+mpx.data.load(OmegaConf.load({str(mpx.train.CONF / "data" / "digits.yaml")!r}))
+imported_none_of("pytorch_lightning", "torchvision", "transformers", "tokenizers")
+
+from mpx.models import build
+from mpx.spec import Spec
+build({{"family": "resnet", "name": "resnet20", "inputs": ["image"]}}, Spec("image", (1, 8, 8), 10))
+imported_none_of("transformers", "timm")
+"""
+
+
+@pytest.mark.slow
+def test_each_part_imports_what_it_needs_alone():
+    """In one fresh process, since PyTorch's import takes longer than the rest."""
+    done = subprocess.run([sys.executable, "-c", PARTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -173,11 +173,15 @@ def test_the_sweep_trains_every_combination(swept):
 
 
 @pytest.mark.slow
-def test_the_sweep_that_trains_until_decided_ends_with_its_last_look(forked):
-    ran = forked(*words(LOOKS), "until.max_seeds=4", "until.looks=1", *FEW_STEPS)
+def test_the_sweep_that_trains_until_decided_stops_by_itself(forked):
+    """By its first look: no difference is as large as this margin."""
+    ran = forked(*words(LOOKS), "until.max_seeds=8", "until.looks=2", "until.margin=0.9", *FEW_STEPS)
     assert ran.code == 0, ran.err
-    assert "look 1 of 1, at 4 seeds" in ran.out
+    assert len(ran.folders) == 8
+    assert "no loss, look 1 of 2, at 4 seeds" in ran.out
     assert "until=decided: 8 runs, 8 of them now, in " in ran.out
+    assert "Compare the settings: python -m mpx.compare study=looks margin=0.9\n" in ran.out
+    assert json.loads((ran.folders[0] / "result.json").read_text())["config"]["until"]["looks"] == 2
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import every_way
 import pytest
 import torch
 from started import light, start
@@ -157,6 +158,8 @@ def test_benchmark_prints_writes_and_draws(tmp_path, hurried, monkeypatch, capsy
     record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
     assert record["environment"]["torch"] == torch.__version__
     assert any(row["ms"] for row in record["rows"])
+    if what in every_way.OF:
+        every_way.OF[what](record["rows"])
     with open(tmp_path / "bench" / f"{what}.csv", newline="") as file:
         assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
 

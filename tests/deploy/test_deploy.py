@@ -291,7 +291,7 @@ def test_data_of_the_users_own(train, tmp_path, monkeypatch):
     (row,) = json.loads((ran.folder / "deploy.json").read_text())["rows"]
     assert row["metrics"]["test/accuracy"] == ran.record["metrics"]["test/accuracy"]
     assert row["metrics"]["test/loss"] == pytest.approx(ran.record["metrics"]["test/loss"], rel=1e-5)
-    (tmp_path / "their_data.py").write_text(code.replace("linspace(0, 1", "linspace(0, 2"))
+    (tmp_path / "their_data.py").write_text(code.replace("linspace(0, 1", "linspace(0, 20"))
     del sys.modules["their_data"]
     done = start(main, tmp_path, *words, "target=[their_data.Net,their_data.make]")
     assert done.code == 2

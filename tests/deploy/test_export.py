@@ -10,6 +10,7 @@ import numpy as np
 import onnx as onnx_files
 import pytest
 import torch
+from documents import blocks
 from few_steps import FEW_STEPS
 from full_disk import full_disk
 from onnx import numpy_helper
@@ -53,6 +54,11 @@ for layer in (0, 3, 6):
 outs.append(x)
 """
 SAVE = 'torch.save(outs, "out.pt")\n'
+USES = {  # of what the code in the card of the MLP's run loads
+    "safetensors": "assert weights['layers.0.weight'].shape == (64, 64)",
+    "pt2": "assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)",
+    "onnx": "import numpy as np\nassert session.run(['logits'], {'x': np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)",
+}
 
 
 def alone(folder, program, *absent):
@@ -60,6 +66,16 @@ def alone(folder, program, *absent):
     block = f"import gc, sys; gc.disable(); sys.modules.update(dict.fromkeys({absent!r}))\n"  # without gc, a third faster
     done = subprocess.run([sys.executable, "-c", f"{block}{program}gc.freeze()\n"], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def by_the_card(run):
+    """A program that loads each exported file by the code in card.md, and uses it. It is started in the files' folder."""
+    *codes, _ = blocks("python", [run / "card.md"])
+    program = "import os\nos.chdir('../..')\n"
+    for code, (kind, use) in zip(codes, USES.items(), strict=True):
+        assert f"model.{kind}" in code
+        program += f"exec({f'{code}{use}'!r}, {{}})\n"
+    return program
 
 
 @pytest.fixture
@@ -95,7 +111,7 @@ def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     expected = model(x)
     given = x.bfloat16() if fmt == "bf16" and x.is_floating_point() else x
     torch.save(given, folder / "x.pt")
-    alone(folder, PROGRAM + (WEIGHTS if name == "mlp" else "") + SAVE, "mpx", "transformers")
+    alone(folder, PROGRAM + (WEIGHTS + SAVE + by_the_card(deploy.folder) if name == "mlp" else SAVE), "mpx", "transformers")
     outs = torch.load(folder / "out.pt")
     if "onnx" in kinds:
         np.save(folder / "x.npy", x.numpy())

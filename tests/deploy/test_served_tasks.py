@@ -65,10 +65,11 @@ def by_hand(task: str, out: np.ndarray, y: np.ndarray) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ROWS)
-def test_it_is_served_judged_and_compared(folder, task, monkeypatch, tmp_path):
+def test_it_is_served_fine_tuned_judged_and_compared(folder, task, monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "BUDGET_S", 0.02)
     run, name = folder(task), f"test/{JUDGED[task]}"
-    done = start(main, tmp_path, f'run="{run}"', "format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx", "accelerator=cpu")
+    words = ("format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx", "finetune.epochs=2", "finetune.lr_share=0.3")
+    done = start(main, tmp_path, f'run="{run}"', "accelerator=cpu", *words)
     assert done.code == 0, done.err
     record, (fp32, int8) = json.loads((run / "result.json").read_text()), json.loads((run / "deploy.json").read_text())["rows"]
     tested = {key: value for key, value in record["metrics"].items() if key.startswith("test/")}
@@ -76,6 +77,9 @@ def test_it_is_served_judged_and_compared(folder, task, monkeypatch, tmp_path):
     assert fp32["metrics"] == pytest.approx(tested, rel=1e-4)
     assert int8["metrics"].keys() == tested.keys()
     assert int8["quantised_layers"]
+    assert fp32["finetune"] is None
+    fine_tuned(int8["finetune"], task)
+    assert f"val {JUDGED[task]} " in done.words
     found = trained(run, record, None)
     with Samples(found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
         x, y = (torch.cat(parts).numpy() for parts in zip(*samples.batches(50), strict=True))
@@ -109,18 +113,8 @@ def compared(run: Path, name: str, rows: tuple) -> None:
     assert [one.served for one in again] == [found.served]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ROWS)
-def test_it_is_fine_tuned(folder, task, monkeypatch, tmp_path):
+def fine_tuned(tuned: dict, task: str) -> None:
     """By the loss of the task, on a copy of its weights; the metric that must fall is better where it is lower."""
-    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
-    run = folder(task)
-    done = start(
-        main, tmp_path, f'run="{run}"', "format=int8", "batch=[7]", "accelerator=cpu", "finetune.epochs=2", "finetune.lr_share=0.3"
-    )
-    assert done.code == 0, done.err
-    tuned = json.loads((run / "deploy.json").read_text())["rows"][-1]["finetune"]
     name, sign = f"val/{JUDGED[task]}", -1 if task == "regression" else 1
     before, after = ((sign * tuned[when][name], -tuned[when]["val/loss"]) for when in ("before", "after"))
     assert tuned["kept"] == (after > before)
-    assert f"{name.replace('/', ' ')} " in done.words

@@ -94,14 +94,15 @@ def emulated_types(function, args) -> list[torch.dtype]:
 
 
 def functions(*, listed: bool) -> list[tuple[str, Callable]]:
-    """All that modes can see, once for each name; torch.foreach repeats the names of others. Not those that are no operations.
+    """All that modes can see, once for each name; torch.foreach repeats the names of others. Not those that are no operations, and
+    not lobpcg, which needs values of tensors that have none, and here goes on for a thousand iterations.
 
     listed: those that autocast names, and what is known to consist of them.
     """
     every = (function for group in torch.overrides.get_overridable_functions().values() for function in group)
     named = {(f.__name__, getattr(f, "__module__", "") == "torch.foreach"): f for f in every if hasattr(f, "__name__")}
     ours = TO_16_BITS | TO_FP32 | TO_THE_WIDEST | {name for names in WITHIN.values() for name in names.split()} | {"cross_entropy"}
-    none = re.compile(r"^(__get__|backward|numpy|storage|.*[a-z]_)$")
+    none = re.compile(r"^(__get__|backward|numpy|storage|lobpcg|.*[a-z]_)$")
     return [(name, function) for (name, _), function in named.items() if not none.match(name) and (name in ours) == listed]
 
 

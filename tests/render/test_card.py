@@ -115,8 +115,10 @@ def test_options_of_the_mark(tmp_path):
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.parent.name)
-def test_committed_cards_are_what_their_results_say(card, tmp_path):
-    """Text only: the bytes of plots depend on matplotlib's version."""
+def test_committed_cards_are_what_their_results_say(card, tmp_path, monkeypatch):
+    """Text only: the bytes of plots depend on matplotlib's version. Whether there is something to draw is text, too."""
+    if card.parent.name != "grid":  # the largest, which shows that pictures of committed results can be rendered
+        monkeypatch.setattr("mpx.render.plots.picture._rendered", lambda figure: ("<svg></svg>", b""))
     shutil.copytree(card.parent, tmp_path / card.parent.name)
     update_card(tmp_path / card.parent.name)
     assert (tmp_path / card.parent.name / "README.md").read_text(encoding="utf-8") == card.read_text(encoding="utf-8")

@@ -1,9 +1,8 @@
-"""until=decided: which jobs each round has, when it ends, what it says it cost; and one real sweep that stops by itself."""
+"""until=decided: which jobs each round has, when it ends, and what it says it cost. The real sweep is one of tests/test_readme.py."""
 
 import json
 import shutil
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -252,15 +251,3 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
 )
 def test_mistakes_are_said_in_one_line(train, words, line):
     assert_refused(train(*words.split(), "trainer.accelerator=cpu"), f"error: {line}")
-
-
-@pytest.mark.slow
-def test_a_sweep_stops_by_itself(forked):
-    """Learning hardly at all is a clear loss, which the first look shows."""
-    ran = forked("-m", *FEW, "optimizer.lr=0.05,1e-9", "until=decided", "until.max_seeds=8", "until.looks=2", "until.margin=0.02")
-    assert ran.code == 0, ran.err
-    assert len(ran.folders) == 8
-    assert "loss, look 1 of 2, at 4 seeds" in ran.out
-    assert "until=decided: 8 runs, 8 of them now, in " in ran.out
-    assert "Compare the settings: python -m mpx.compare study=default margin=0.02\n" in ran.out
-    assert json.loads((Path(ran.folders[0]) / "result.json").read_text())["config"]["until"]["looks"] == 2

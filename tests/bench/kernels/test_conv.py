@@ -15,16 +15,6 @@ CPU = torch.device("cpu")
 SMALL = Layer("3×3/2, 8→16", 8, 16, 3, 2, 1)
 
 
-@pytest.mark.slow
-def test_every_way_is_measured_or_says_why(hurried):
-    rows = list(conv.measure(CPU, 32, lambda part: None))
-    assert all(set(row) == set(conv.COLUMNS) for row in rows)
-    assert all(bool(row["ms"]) != bool(row["reason"]) for row in rows)
-    measured = {(row["direction"], row["layout"], row["algorithm"]) for row in rows if row["ms"] and row["format"] == "bf16"}
-    assert len(measured) == 3 * 3
-    assert {row["reason"] for row in rows if row["format"] == "tf32"} == {"CPUs have no TF32"}
-
-
 @pytest.mark.parametrize(("layout", "unfolded"), [("NCHW", False), ("channels_last", False), ("NCHW", True)])
 @pytest.mark.parametrize("layer", [SMALL, *LAYERS], ids=lambda layer: layer.name)
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -15,12 +15,12 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def rows():
-    return list(gemm.measure(CPU, 64, lambda part: None))
+def rows(measured):
+    return measured(gemm, 64)
 
 
-def test_copy_counts_what_is_read_and_written():
-    rows = list(copy.measure(CPU, 256, lambda part: None))
+def test_copy_counts_what_is_read_and_written(measured):
+    rows = measured(copy, 256)
     assert [row["size"] for row in rows] == [32, 64, 128, 256]
     assert all(tuple(row) == copy.COLUMNS for row in rows)
     for row in rows:
