@@ -38,14 +38,15 @@ def check_metric(runs: Iterable[Run], wanted: str) -> None:
 
 
 def _sign(name: str, runs: list[Run], goal: str) -> int:
+    known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
     if goal != AUTO:
+        if known == -GOALS[goal]:
+            raise UserError(f"metric_goal={goal}, but {name} should {'rise' if known > 0 else 'fall'}. Leave metric_goal out.")
         return GOALS[goal]
     said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
     if len(said) == 1:
         return said.pop()
-    if not said and name in METRICS:
-        return METRICS[name].sign
-    if not said and (last := name.rpartition("/")[2]) in OF_MPX:
-        return OF_MPX[last]
+    if not said and known is not None:
+        return known
     why = "some runs say that it should rise, others that it should fall" if said else "no run says whether it should rise or fall"
     raise UserError(f"metric={name}: {why}. Add metric_goal=max or metric_goal=min.")

@@ -36,8 +36,8 @@ def _row(run: Run, there: Iterable[str], metrics: Iterable[str]) -> dict[str, st
 def read_results(path: Path) -> list[Run]:
     """The runs of a results.csv. Raises UserError for a file that cannot be read or that to_csv cannot have written."""
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe may have no end
-            raise OSError(errno.EINVAL, "not an ordinary file")
+        if path.is_char_device() or path.is_block_device():  # it may have no end
+            raise OSError(errno.EINVAL, "a device, not a file")
         with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
             return from_csv(file.read(), str(path))
     except (OSError, UnicodeDecodeError) as error:

@@ -194,7 +194,7 @@ MISTAKES = [
     (["outputs/default"], "'outputs/default' is not a setting: write key=value, as study=default."),
     ([f"output_dir={__file__}"], f"output_dir={__file__} is a file. Give the folder that holds the studies"),
     (["results=outputs"], "results=outputs cannot be read (Is a directory)."),
-    (["results=/dev/zero"], "results=/dev/zero cannot be read (not an ordinary file). Give the path of a results.csv."),
+    (["results=/dev/zero"], "results=/dev/zero cannot be read (a device, not a file). Give the path of a results.csv."),
     ([f"study={'x' * 300}"], f"study={'x' * 300}: outputs/{'x' * 300} is not there."),
 ]
 

@@ -8,7 +8,7 @@ from made_runs import compared, only, record, seeds, write
 
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
-from mpx.compare.metric import check_metric
+from mpx.compare.metric import check_metric, choose_metric
 from mpx.compare.results import from_csv, to_csv
 from mpx.compare.rules import wrong
 from mpx.errors import UserError
@@ -52,6 +52,14 @@ def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
 def test_a_relative_margin_of_negative_values(change, verdict):
     """5 % of −1.0 is 0.05, which a loss exceeds in the direction that the metric should not go."""
     assert decided(runs(change, around=-1.0), margin=0.05)[1] == verdict
+
+
+@pytest.mark.parametrize("name", ["test/accuracy", "val/perplexity"])
+def test_a_goal_against_what_mpxs_own_metrics_mean_is_refused(name):
+    runs = seeds("fp32-dense", [0.9, 0.91], metric=name)
+    goal, should = ("min", "rise") if name == "test/accuracy" else ("max", "fall")
+    with pytest.raises(UserError, match=f"metric_goal={goal}, but {name} should {should}. Leave metric_goal out."):
+        choose_metric(runs, wanted=name, goal=goal, margin_is="auto")
 
 
 def test_the_user_may_choose_another_metric_and_its_direction():

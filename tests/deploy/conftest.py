@@ -1,6 +1,5 @@
 """Runs of a moment, trained once for all tests of this folder, and `deploy(...)` on them."""
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -35,16 +34,6 @@ RUNS = {
         "trainer.ema_decay=0.9",
     ),
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _operators_once():
-    """PyTorch makes its table of ONNX operators anew for each export, which takes half the time of a small one."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
-        yield
 
 
 @pytest.fixture(scope="session")
