@@ -128,7 +128,7 @@ imported_none_of("transformers", "timm")
 
 
 @pytest.mark.slow
-def test_each_part_imports_what_it_needs_alone():
+def test_no_part_imports_more_than_it_needs():
     """In one fresh process, since PyTorch's import takes longer than the rest."""
     done = subprocess.run([sys.executable, "-c", PARTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

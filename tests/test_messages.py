@@ -225,7 +225,7 @@ CASES = [
     ),
     (
         ["model=bert_small", "data=text_csv", f"data.path={__file__}", "data.task=tokens", "model.pool=mean"],
-        "model.pool makes one output of all tokens, and data.task=tokens needs one for each. Leave it out.",
+        "model.pool makes one output from all tokens, and data.task=tokens needs one for each. Leave it out.",
     ),
     (["model=mlp", "schedule.restart=1e-9"], "schedule.restart=1e-09 is step 0 of 800, where the schedule begins anyway. Raise it"),
     (["model=mlp", "model.lr.sgd=0.3"], "model.lr.sgd is for another optimizer than optimizer=adamw. Use model.lr.adamw, or leave it out."),
@@ -254,6 +254,12 @@ CASES = [
     (["tuned=mlp_digits"], "tuned=mlp_digits: what was tuned goes with the model and the data. Use task=mlp_digits, or"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
+
+
+def test_what_another_job_of_a_sweep_may_read_is_not_refused(train, monkeypatch, tmp_path):
+    monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "report.json"))
+    ran = train("model=mlp", "schedule=constant", "schedule.restart=0.5", "ckpt_path=/nowhere")
+    assert_refused(ran, "ckpt_path=/nowhere is not a file")
 
 
 @pytest.mark.parametrize(("overrides", "message"), CASES, ids=[" ".join(case[0]) for case in CASES])

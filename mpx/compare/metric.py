@@ -39,11 +39,11 @@ def check_metric(runs: Iterable[Run], wanted: str) -> None:
 
 def _sign(name: str, runs: list[Run], goal: str) -> int:
     known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
+    said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
     if goal != AUTO:
-        if known == -GOALS[goal]:
+        if known == -GOALS[goal] and GOALS[goal] not in said:
             raise UserError(f"metric_goal={goal}, but {name} should {'rise' if known > 0 else 'fall'}. Leave metric_goal out.")
         return GOALS[goal]
-    said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
     if len(said) == 1:
         return said.pop()
     if not said and known is not None:

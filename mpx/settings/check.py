@@ -134,16 +134,17 @@ def _check_precision(cfg: DictConfig, overrides: Sequence[str]) -> None:
         check_scale(scale, [key.removeprefix("precision.loss_scale.") for key in map(key_of, overrides)])
 
 
-def check_scale(scale: Mapping[str, Any], given: Iterable[str]) -> None:
-    """Raise UserError for a key that a fixed scale does not read, or values that do not fit together. given: keys as the scale has them."""
+def check_scale(scale: Mapping[str, Any], given: Iterable[str], prefix: str = "precision.loss_scale.") -> None:
+    """Raise UserError for a key that a fixed scale does not read, or values that do not fit together. given: keys as the scale has them.
+
+    prefix: of the keys in errors.
+    """
     if not scale["dynamic"] and (idle := next((key for key in given if key in OF_DYNAMIC), None)):
-        raise UserError(
-            f"precision.loss_scale.{idle} has no meaning for a fixed loss scale. Leave it out, or use precision.loss_scale.dynamic=true."
-        )
+        raise UserError(f"{prefix}{idle} has no meaning for a fixed loss scale. Leave it out, or use {prefix}dynamic=true.")
     if scale["dynamic"] and not scale["floor"] <= scale["initial"] <= scale["ceiling"]:
         raise UserError(
-            f"precision.loss_scale.initial={scale['initial']:g} must lie between precision.loss_scale.floor={scale['floor']:g} and "
-            f"precision.loss_scale.ceiling={scale['ceiling']:g}. Change one of them, or use precision.loss_scale.dynamic=false."
+            f"{prefix}initial={scale['initial']:g} must lie between {prefix}floor={scale['floor']:g} and "
+            f"{prefix}ceiling={scale['ceiling']:g}. Change one of them, or use {prefix}dynamic=false."
         )
 
 

@@ -91,7 +91,7 @@ def _check_finetune(finetune: Mapping[str, Any], formats: list[str], typed: set[
     if not epochs and "finetune.lr_share" in typed:
         raise UserError(
             f"finetune.lr_share={finetune['lr_share']:g} has no meaning for finetune.epochs=0, which fine-tunes nothing. Leave it out, or "
-            "add finetune.epochs=1."
+            "fine-tune a run: run=FOLDER format=int8 finetune.epochs=1."
         )
     if epochs and not set(formats) & set(QUANTISED):
         raise UserError(

@@ -149,7 +149,8 @@ def check_pretrained(model: Mapping[str, Any]) -> None:
     name = pretrained(model)
     if name is not None and name.startswith(("/", ".", "~")) and not os.path.isdir(name):
         key = "model.name" if model.get("pretrained") is None else "model.pretrained"
-        raise UserError(f"{key}={name} is not a folder (seen from {Path.cwd()}). Give that of a downloaded model, or a hub name.")
+        home = ", and ~ is not expanded" if name.startswith("~") else ""
+        raise UserError(f"{key}={name} is not a folder (seen from {Path.cwd()}{home}). Give that of a downloaded model, or a hub name.")
 
 
 def check_target(group: str, settings: Mapping[str, Any]) -> None:

@@ -19,7 +19,8 @@ RECIPES_OF = {  # key -> the recipes that read it
     "decay": ("sr_ste",),
     "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
 }
-OF_TRAINING = ("trainer.max_", "optimizer", "schedule", "model.lr.")  # how keys begin that say how a run trains
+# How keys begin that say how a run trains.
+OF_TRAINING = ("trainer.max_", "trainer.ema_decay", "trainer.gradient_clip_", "optimizer", "schedule", "model.lr.")
 
 
 def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """Refuse settings that the user types and no part of the run reads, since the run would look like another setting.
 
-Those of a group's own choices are refused beside its other rules: sparsity.py, and the loss scale in check.py.
+sparsity.py and check.py refuse those of sparsity and of the loss scale.
 """
 
 import os
@@ -24,10 +24,13 @@ DECIDED_BY_FOLDER = (
 
 
 def check_unread(cfg: DictConfig, typed: Sequence[str]) -> None:
-    """Raise UserError for the first key of `typed`, those of the command line, that a run of `cfg` does not read."""
+    """Raise UserError for the first key of `typed`, those of the command line, that a run of `cfg` does not read. Other jobs of a sweep may
+    read it."""
+    _check_rate(cfg, typed)
+    if report_file() is not None:
+        return
     _check_data(cfg.data, typed)
     _check_pretrained(cfg.model, typed)
-    _check_rate(cfg, typed)
     if "schedule.restart" in typed and cfg.schedule.restart is not None and cfg.schedule.name == "constant" and cfg.schedule.warmup == 0:
         raise UserError(
             f"schedule.restart={cfg.schedule.restart:g} starts the warm-up again, and schedule=constant has none. Leave it out, or add "
@@ -56,7 +59,7 @@ def _check_data(data: DictConfig, typed: Sequence[str]) -> None:
             "validation. Leave it out."
         )
     if "model.pool" in typed and data.get("task") == "tokens":
-        raise UserError("model.pool makes one output of all tokens, and data.task=tokens needs one for each. Leave it out.")
+        raise UserError("model.pool makes one output from all tokens, and data.task=tokens needs one for each. Leave it out.")
 
 
 def _check_pretrained(model: DictConfig, typed: Sequence[str]) -> None:

@@ -85,11 +85,11 @@ def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int
 def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
     """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
 
-    Raises UserError if these are two steps, or if `schedule.restart` is none.
+    Raises UserError if these are two steps, or if `schedule.restart` falls on step 0.
     """
     share = schedule.restart
     restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
-    if restart_at == 0 and steps > 1:
+    if restart_at == 0 and steps > 1:  # a run of one step has no other
         raise UserError(f"schedule.restart={share:g} is step 0 of {steps}, where the schedule begins anyway. Raise it, or leave it out.")
     if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
         if restart_at not in (None, recipe.plan.start):

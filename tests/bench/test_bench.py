@@ -158,6 +158,7 @@ def test_benchmark_prints_writes_and_draws(tmp_path, hurried, monkeypatch, capsy
     record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
     assert record["environment"]["torch"] == torch.__version__
     assert any(row["ms"] for row in record["rows"])
+    assert set(every_way.OF) <= set(BENCHMARKS)
     if what in every_way.OF:
         every_way.OF[what](record["rows"])
     with open(tmp_path / "bench" / f"{what}.csv", newline="") as file:

@@ -60,6 +60,8 @@ def test_a_goal_against_what_mpxs_own_metrics_mean_is_refused(name):
     goal, should = ("min", "rise") if name == "test/accuracy" else ("max", "fall")
     with pytest.raises(UserError, match=f"metric_goal={goal}, but {name} should {should}. Leave metric_goal out."):
         choose_metric(runs, wanted=name, goal=goal, margin_is="auto")
+    recorded = [replace(run, metric=name, metric_goal=goal) for run in runs]  # as an attack's accuracy should fall
+    assert choose_metric(recorded, wanted=name, goal=goal, margin_is="auto").sign == (-1 if goal == "min" else 1)
 
 
 def test_the_user_may_choose_another_metric_and_its_direction():

@@ -95,7 +95,7 @@ def emulated_types(function, args) -> list[torch.dtype]:
 
 def functions(*, listed: bool) -> list[tuple[str, Callable]]:
     """All that modes can see, once for each name; torch.foreach repeats the names of others. Not those that are no operations, and
-    not lobpcg, which needs values of tensors that have none, and here goes on for a thousand iterations.
+    not lobpcg, which computes a thousand iterations and is compared nowhere.
 
     listed: those that autocast names, and what is known to consist of them.
     """

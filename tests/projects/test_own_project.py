@@ -288,7 +288,7 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
             [*UNET, "metric=val/loss"],
             "metric=val/loss should fall, but metric_goal=max. Use metric_goal=min, or a name such as neg_loss.",
         ),
-        (["module._target_=own_projects.UNet", "metric_goal=min"], "metric_goal=min is of the metric, and none is given. Add one, as"),
+        (["module._target_=own_projects.UNet", "metric_goal=min"], "metric_goal=min has no meaning without metric=. Add one, as"),
         ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
         ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
         ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),
