@@ -52,7 +52,7 @@ def decide(
         against_graphs=_against_graphs(cfg.trainer, precision, recipe),
         against_compiling=_against_compiling(cfg.trainer.strategy, precision),
         loses_recorded=masks_in_full(model),
-        loses_compiled=_loses_compiled(precision, model),
+        loses_compiled=_loses_compiled(precision, model, spec),
         against_search=_against_search(model, audit=cfg.audit),
         against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
@@ -112,11 +112,11 @@ def _against_compiling(strategy: str, precision: ModePrecision) -> str | None:
     return f"precision={precision.mode.name} is emulated here, operation by operation" if precision.emulate else None
 
 
-def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
+def _loses_compiled(precision: ModePrecision, model: nn.Module, spec: Spec) -> str | None:
     mode = precision.mode
     if (masked := masks_in_full(model)) is not None:
         return masked
-    if has_rnn(model):
+    if has_rnn(model) and spec.kind != "lm":  # a language model's loss over the vocabulary takes longer than its recurrent layers
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates == "tf32":
         return f"precision={mode.name} replaces weights or layers as it goes"

@@ -72,6 +72,11 @@ def test_graphs_but_not_compiled(overrides, model, reason):
     assert (choice.cuda_graphs, choice.compile, choice.why["compile"]) == (True, "off", reason)
 
 
+def test_a_recurrent_language_model_is_compiled_if_that_pays():
+    choice = decide("precision=amp_bf16", model=nn.LSTM(2, 2), spec=Spec("lm", (8,), 50, vocab_size=50))
+    assert choice.undecided == Figures(compile_s=10, saves=0.27)
+
+
 def test_attention_masks_of_other_models():
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", ["model=hf", "model.name=distilbert", "+model.kwargs={n_layers:1,dim:32,n_heads:2,hidden_dim:32}"])

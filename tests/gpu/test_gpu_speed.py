@@ -15,11 +15,13 @@ from mpx.training.compiling import TIMED
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 TEXT = ["data=synthetic", "data.kind=text", "data.shape=[32]", "data.classes=4", "data.vocab_size=200", "data.samples=1024"]
+LANGUAGE = ["data=synthetic", "data.kind=lm", "data.shape=[32]", "data.vocab_size=202", "data.samples=1024"]
 MODELS = {
     "resnet20": ["model=resnet20", "optimizer.lr=0.02"],
     "mlp": ["model=mlp"],
     "lstm": ["model=lstm", "optimizer=adamw", "optimizer.lr=1e-3"],
     "lstm of text": ["model=lstm", *TEXT, "optimizer=adamw", "optimizer.lr=1e-3"],
+    "lstm of language": ["model=lstm", *LANGUAGE, "optimizer=adamw", "optimizer.lr=1e-3"],
     "bert": ["model=bert_small", "optimizer.lr=1e-4"],
     "bert of text": ["model=bert_small", *TEXT, "optimizer.lr=1e-4"],
 }
@@ -80,7 +82,7 @@ def test_replayed_steps_train_as_plain_ones(curves, model, precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16", "fp16_true"])
-@pytest.mark.parametrize("model", ["resnet20", "mlp", "bert of text"])
+@pytest.mark.parametrize("model", ["resnet20", "mlp", "bert of text", "lstm of language"])
 def test_compiled_steps_train_as_plain_ones(curves, model, precision):
     choice = [*MODELS[model], *NO_DROPOUT.get(model.split()[0], []), f"precision={precision}", "optimizer.lr=1e-4"]
     choice += ["optimizer=sgd"] if (model, precision) == ("bert of text", "fp16_true") else []  # in FP16 throughout AdamW diverges
@@ -92,7 +94,7 @@ def test_compiled_steps_train_as_plain_ones(curves, model, precision):
     assert_alike(curves, choice, plain, compiled, TOLERANCE.get(precision, 0.05))
 
 
-@pytest.mark.parametrize("model", ["resnet20", "bert of text"])
+@pytest.mark.parametrize("model", ["resnet20", "bert of text", "lstm of language"])
 def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, tmp_path, model):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("mpx.acceleration.decide.typical", lambda *_: Figures(compile_s=0.0, saves=1e9))
