@@ -18,6 +18,7 @@ CARDS = [  # (script, its function from rows to text, table); the other cards ar
     ("sparsity_pilot/collect.py", "card", "results.csv"),
     ("audit/run.py", "card", "operations.csv"),
     ("emulation/report.py", "report", "results.csv"),
+    ("language_model/card.py", "table", "results.csv"),
     ("recipe/card.py", "tables", "results.csv"),
     ("served/accuracy_card.py", "tables", "accuracy.csv"),
     ("speed/card.py", "results", "results.csv"),

@@ -38,6 +38,19 @@ def test_tied_weights(tie, cfg, spec):
     assert (model.decoder.weight is model.embedding.weight) == tie
 
 
+@pytest.mark.parametrize("tie", [True, False])
+def test_rows_beyond_the_vocabulary_have_no_part(tie, cfg, spec, batch):
+    model, ids = build(cfg("lstm", tie_weights=tie), spec("lm")), batch(spec("lm"))
+    logits = model.eval()(ids)
+    assert (model.decoder.out_features, logits.shape[-1]) == (64, 50)
+    nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+    unused = model.decoder.weight.grad[50:], model.decoder.bias.grad[50:], model.embedding.weight.grad[50:]
+    assert not any(gradient.any() for gradient in unused)
+    with torch.no_grad():
+        model.decoder.weight[50:] = 9
+    assert torch.equal(model(ids), logits)
+
+
 def test_untrained_language_model_is_near_uniform(cfg, spec, batch):
     model, ids = build(cfg("lstm"), spec("lm")), batch(spec("lm"))
     loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
