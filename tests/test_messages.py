@@ -253,6 +253,20 @@ CASES = [
     (["data=sst2", "model=lstm", "data.cache='~no_such_user'"], "data.cache=~no_such_user: ~no_such_user is not a user's home folder."),
     (["tuned=mlp_digits"], "tuned=mlp_digits: what was tuned goes with the model and the data. Use task=mlp_digits, or"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
+    (["model.lr={adamw:0.2}"], "model.lr.adamw is for another optimizer than optimizer=sgd. Use model.lr.sgd, or leave it out."),
+    (["-m", "model.lr={adamw:0.1},{adamw:0.2}"], "model.lr.adamw is for another optimizer than optimizer=sgd."),
+    (
+        ["precision=amp", "+precision={loss_scale:{dynamic:false,floor:2}}"],
+        "precision.loss_scale.floor has no meaning for a fixed loss scale.",
+    ),
+    (["++precision={mode:amp}"], "precision.mode belongs to the choice of precision and is not set by itself."),
+    (["+module={_target_:mpx.Net}", "++model={lr:{sgd:1}}"], "model.lr.sgd=1: the module of module._target_=mpx.Net brings its own model."),
+    (["+hydra= {mode:MULTIRUN}", "seed=0,1"], "hydra.mode=MULTIRUN: a sweep is started with -m. Leave it out."),
+    (["-m", "+hydra.sweeper.params={seed:1}"], "hydra.sweeper.params.seed=1: a grid is given by its keys themselves."),
+    (['model.lr={ "sgd":1}'], "'model.lr={ \"sgd\":1}' is not a setting: write key=value, quoting values"),
+    (["model.lr={sgd:choice(1,2)}"], "model.lr={sgd:choice(1,2)}: model.lr is not a single value."),
+    (["model.lr.sgd={}"], "model.lr.sgd={} must be a number above 0."),
+    (["+x={a:{}}"], "x.a is not a setting of mpx.train."),
 ]
 
 

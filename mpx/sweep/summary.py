@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx import ctrl_c
 from mpx.errors import MISTAKE, UserError
-from mpx.settings.front_door import errors_in_one_line, typed
+from mpx.settings.front_door import errors_in_one_line, words_of
 from mpx.settings.values import key_of
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
@@ -60,7 +60,7 @@ class Summary(Callback):
             check_direction(config.hydra.sweeper)
             _check_one_output_dir(config.hydra)
             if (jobs := total_jobs(config.hydra)) == 0:
-                given = " ".join(typed(config.hydra))
+                given = " ".join(words_of(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
             refuse_mistakes(config)
             ctrl_c.raises()
@@ -154,7 +154,7 @@ def _check_launcher(launcher: DictConfig) -> None:
 
 def _check_one_output_dir(hydra: DictConfig) -> None:
     """The sweep's folder lies there, in which jobs leave their reports."""
-    words = [word for word in typed(hydra) if key_of(word) == "output_dir"]
+    words = [word for word in words_of(hydra) if key_of(word) == "output_dir"]
     if any(len(values) > 1 for values in grid({}, words)):
         raise UserError(f"{words[-1]}: a sweep has one output_dir. Start one sweep for each, or give each a study=.")
 
