@@ -267,6 +267,7 @@ CASES = [
     (["model.lr={sgd:choice(1,2)}"], "model.lr={sgd:choice(1,2)}: model.lr is not a single value."),
     (["model.lr.sgd={}"], "model.lr.sgd={} must be a number above 0."),
     (["+x={a:{}}"], "x.a is not a setting of mpx.train."),
+    (["precision=amp", "++precision={loss_scale.initial:4}"], "Write loss_scale: {initial: VALUE} there."),
 ]
 
 
@@ -415,6 +416,14 @@ def test_a_file_that_hydra_cannot_read_is_not_said_to_be_one_that_it_cannot_writ
     (tmp_path / "own" / "task" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and fails when it is read
     with pytest.raises(OSError, match="Input/output error"):
         start(main, tmp_path, "--config-dir", str(tmp_path / "own"), "task=mine")
+
+
+def test_a_dotted_key_of_a_file_would_set_nothing(tmp_path):
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "own" / "experiment" / "mine.yaml").write_text("# @package _global_\noptimizer.lr: 0.3\n")
+    ran = start(main, tmp_path, "--config-dir", "own", "experiment=mine")
+    line = "error: optimizer.lr: a dotted key sets nothing in a YAML file or within braces. Write optimizer: {lr: VALUE} there.\n"
+    assert (ran.code, ran.err) == (2, line)
 
 
 def test_an_error_of_files_that_comes_without_its_frames_stays_what_it_is():

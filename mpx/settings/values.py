@@ -40,6 +40,8 @@ def leaves(cfg: Mapping[str, Any], *, allow_missing: bool = False, prefix: str =
     """
     for name in cfg:
         key = f"{prefix}{name}"
+        if "." in str(name) and not key.startswith((*FREE, *FREE_BELOW)):
+            raise _not_nested(key, name)
         value = MISSING if OmegaConf.is_config(cfg) and OmegaConf.is_missing(cfg, name) else cfg[name]
         if value == MISSING and not allow_missing:
             raise not_set(key)
@@ -107,6 +109,13 @@ def not_set(key: str) -> UserError:
     """The error for a key that has no value."""
     example = FIELDS[key].example if key in FIELDS else "VALUE"
     return UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")
+
+
+def _not_nested(key: str, name: str) -> UserError:
+    """The error for a name with a dot, which is no path to OmegaConf."""
+    parts = name.split(".")
+    nested = ": {".join(parts) + ": VALUE" + "}" * (len(parts) - 1)
+    return UserError(f"{key}: a dotted key sets nothing in a YAML file or within braces. Write {nested} there.")
 
 
 def _plain(settings: Any) -> dict[str, Any]:
