@@ -75,7 +75,7 @@ def _check_option(word: str, keys: list[str], program: str) -> None:
 def _check_key(word: str, keys: list[str]) -> None:
     if word.startswith("~"):
         raise UserError(f"{word}: a setting cannot be taken away. Leave it out to have its default, or give it another value as key=value.")
-    if word.startswith("="):
+    if word.lstrip("+").startswith("="):
         raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
     key = key_of(word)
     below = next((known for known in keys if known.startswith(f"{key}.")), None)

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from mpx import ctrl_c
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, words_of
-from mpx.settings.values import key_of
+from mpx.settings.values import check_value, key_of
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
@@ -46,9 +46,10 @@ class Summary(Callback):
     follower: Follower | None = None  # where the workers print elsewhere
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        folder = Path(config.hydra.sweep.dir)
-        made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
+            check_value("output_dir", config.output_dir)
+            folder = Path(config.hydra.sweep.dir)
+            made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
             _check_folder(config.hydra.sweep, folder, Path(config.output_dir))
             if config.hydra.job.chdir:
                 raise UserError("hydra.job.chdir=true: jobs would write into their folders of the sweep, which it removes. Leave it out.")
