@@ -274,8 +274,10 @@ CASES = [
 
 def test_what_another_job_of_a_sweep_may_read_is_not_refused(train, monkeypatch, tmp_path):
     monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "report.json"))
-    ran = train("model=mlp", "schedule=constant", "schedule.restart=0.5", "ckpt_path=/nowhere")
+    ran = train("model=mlp", "schedule=constant", "schedule.restart=0.5", "model.lr.sgd=0.3", "ckpt_path=/nowhere")
     assert_refused(ran, "ckpt_path=/nowhere is not a file")
+    ran = train("model.lr.sgd=0.3", "optimizer.lr=0.2")
+    assert_refused(ran, "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3.")
 
 
 @pytest.mark.parametrize(("overrides", "message"), CASES, ids=[" ".join(case[0]) for case in CASES])
