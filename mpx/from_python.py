@@ -26,7 +26,7 @@ from mpx.imports import check_compilers_cache
 from mpx.runs import outcome, signals
 from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, errors_as_user_error, expect_schemas
+from mpx.settings.front_door import CONF, errors_as_user_error, expect_schemas, typed
 from mpx.settings.project import merge_kwargs, with_project
 from mpx.settings.translate import KEYS
 from mpx.settings.words import checked
@@ -59,7 +59,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
         merge_kwargs(cfg)
-        check(cfg, words)
+        check(cfg, typed(HydraConfig.get()))
         _check_one_process(cfg)
         check_compilers_cache()
         record, folder, ending = outcome.run_here(cfg, command=shlex.join(["python", "-m", "mpx.train", *words]))

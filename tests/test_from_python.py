@@ -142,6 +142,7 @@ def test_a_programs_own_hydra_goes_on(run, tmp_path):
         (["optimizer.lr=-1"], ("optimizer.lr=-1", "above 0", "optimizer.lr=0.1")),
         (["model=resnet"], ("model=resnet", "Did you mean")),
         (["modle=mlp"], ("modle", "Did you mean model?")),
+        (["model.lr={adamw:0.2}"], ("model.lr.adamw", "model.lr.sgd")),
         (["seed=0,1"], ("seed", "several values")),
         (["-m", "seed=0,1"], ("-m", "loop")),
         (["--help"], ("--help", "no options")),

@@ -143,6 +143,7 @@ CASES = [
     (["lr=0.1"], "lr: no such key. Did you mean optimizer.lr?"),
     (["batchsize=8"], "batchsize: no such key. Did you mean data.batch_size?"),
     (["=3"], "=3 has no key. Write key=value, without spaces around the =."),
+    (["+=3"], "+=3 has no key."),
     (["~seed"], "~seed: a setting cannot be taken away."),
     (["~trainer.max_epochs"], "~trainer.max_epochs: a setting cannot be taken away."),
     (["precision=null"], "precision=null: no such choice. Allowed: amp, amp_bf16,"),
@@ -253,13 +254,30 @@ CASES = [
     (["data=sst2", "model=lstm", "data.cache='~no_such_user'"], "data.cache=~no_such_user: ~no_such_user is not a user's home folder."),
     (["tuned=mlp_digits"], "tuned=mlp_digits: what was tuned goes with the model and the data. Use task=mlp_digits, or"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
+    (["model.lr={adamw:0.2}"], "model.lr.adamw is for another optimizer than optimizer=sgd. Use model.lr.sgd, or leave it out."),
+    (["-m", "model.lr={adamw:0.1},{adamw:0.2}"], "model.lr.adamw is for another optimizer than optimizer=sgd."),
+    (
+        ["precision=amp", "+precision={loss_scale:{dynamic:false,floor:2}}"],
+        "precision.loss_scale.floor has no meaning for a fixed loss scale.",
+    ),
+    (["++precision={mode:amp}"], "precision.mode belongs to the choice of precision and is not set by itself."),
+    (["+module={_target_:mpx.Net}", "++model={lr:{sgd:1}}"], "model.lr.sgd=1: the module of module._target_=mpx.Net brings its own model."),
+    (["+hydra= {mode:MULTIRUN}", "seed=0,1"], "hydra.mode=MULTIRUN: a sweep is started with -m. Leave it out."),
+    (["-m", "+hydra.sweeper.params={seed:1}"], "hydra.sweeper.params.seed=1: a grid is given by its keys themselves."),
+    (['model.lr={ "sgd":1}'], "'model.lr={ \"sgd\":1}' is not a setting: write key=value, quoting values"),
+    (["model.lr={sgd:choice(1,2)}"], "model.lr={sgd:choice(1,2)}: model.lr is not a single value."),
+    (["model.lr.sgd={}"], "model.lr.sgd={} must be a number above 0."),
+    (["+x={a:{}}"], "x.a is not a setting of mpx.train."),
+    (["precision=amp", "++precision={loss_scale.initial:4}"], "Write loss_scale: {initial: VALUE} there."),
 ]
 
 
 def test_what_another_job_of_a_sweep_may_read_is_not_refused(train, monkeypatch, tmp_path):
     monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "report.json"))
-    ran = train("model=mlp", "schedule=constant", "schedule.restart=0.5", "ckpt_path=/nowhere")
+    ran = train("model=mlp", "schedule=constant", "schedule.restart=0.5", "model.lr.sgd=0.3", "ckpt_path=/nowhere")
     assert_refused(ran, "ckpt_path=/nowhere is not a file")
+    ran = train("model.lr.sgd=0.3", "optimizer.lr=0.2")
+    assert_refused(ran, "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3.")
 
 
 @pytest.mark.parametrize(("overrides", "message"), CASES, ids=[" ".join(case[0]) for case in CASES])
@@ -313,6 +331,9 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
             "optimizer.lr=interval(0.1,1)",
             "optimizer.lr=interval(0.1,1): only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.",
         ),
+        ("output_dir=1", "output_dir=1 must be a text. For example output_dir=outputs."),
+        ("output_dir={a:1}", "output_dir={'a': 1} must be a text."),
+        ("output_dir=${nosuch}", "output_dir: Interpolation key 'nosuch' not found."),
         ("output_dir=a,b", "output_dir=a,b: a sweep has one output_dir. Start one sweep for each, or give each a study=."),
         ("hydra.sweeper.params.seed='0,1'", "hydra.sweeper.params.seed='0,1': a grid is given by its keys themselves. Write -m seed=0,1."),
         ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be a whole number of at least 1, or null."),
@@ -401,6 +422,14 @@ def test_a_file_that_hydra_cannot_read_is_not_said_to_be_one_that_it_cannot_writ
     (tmp_path / "own" / "task" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and fails when it is read
     with pytest.raises(OSError, match="Input/output error"):
         start(main, tmp_path, "--config-dir", str(tmp_path / "own"), "task=mine")
+
+
+def test_a_dotted_key_of_a_file_would_set_nothing(tmp_path):
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "own" / "experiment" / "mine.yaml").write_text("# @package _global_\noptimizer.lr: 0.3\n")
+    ran = start(main, tmp_path, "--config-dir", "own", "experiment=mine")
+    line = "error: optimizer.lr: a dotted key sets nothing in a YAML file or within braces. Write optimizer: {lr: VALUE} there.\n"
+    assert (ran.code, ran.err) == (2, line)
 
 
 def test_an_error_of_files_that_comes_without_its_frames_stays_what_it_is():

@@ -25,7 +25,7 @@ def commands(rows: Iterable[Row], folder: str) -> Iterator[str]:
     for (typed, sizes), weights in calls.items():
         for kinds in dict.fromkeys(map(tuple, weights.values())):
             formats = [fmt for fmt in weights if tuple(weights[fmt]) == kinds]
-            words = [word for word in typed if set(formats) & set(QUANTISED) or not key_of(word).startswith("finetune.")]
+            words = [word for word in typed if set(formats) & set(QUANTISED) or key_of(word).split(".")[0] != "finetune"]
             yield " ".join([PROGRAM, run, *map(_listed, KNOWN, (formats, kinds, sizes)), *map(shlex.quote, words)])
     if not calls:
         yield f"{PROGRAM} {run}"

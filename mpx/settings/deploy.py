@@ -10,7 +10,7 @@ from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_pretrained, check_target
 from mpx.settings.rules import choice, either, many, number, one_or_more, text, whole
-from mpx.settings.values import check_value, key_of, leaves
+from mpx.settings.values import check_value, dotted, key_of, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 QUANTISED = ("int8", "fp8")  # formats of operands alone: on a GPU the rest of the model is BF16
@@ -39,7 +39,7 @@ WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's wo
 
 def check_chosen(words: Iterable[str]) -> None:
     """Raise UserError for a key of a model or data set that no word chooses, since a run brings its own."""
-    keys = list(map(key_of, words))
+    keys = list(map(key_of, dotted(words)))
     for key in keys:
         if (group := key.partition(".")[0]) in ("model", "data") and group not in keys:
             raise UserError(f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give model=, data= and ckpt=.")

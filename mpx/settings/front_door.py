@@ -14,6 +14,7 @@ from mpx.errors import MISTAKE, UserError, causes
 from mpx.printing import print_without_failing
 from mpx.settings.extras import CONF
 from mpx.settings.translate import GROUPS, KEYS, one_line
+from mpx.settings.values import dotted
 from mpx.settings.words import checked
 from mpx.version import version
 
@@ -91,12 +92,17 @@ def start_once(job: Callable[[], None], keys: Iterable[str], program: str, no_sw
         sys.exit(130)
 
 
-def typed(config: DictConfig) -> list[str]:
+def words_of(config: DictConfig) -> list[str]:
     """The overrides as the user typed them. config: Hydra's own.
 
     They are not resolved: OmegaConf would look for ${…} in Hydra's configuration.
     """
     return OmegaConf.to_container(config.overrides.task, resolve=False)
+
+
+def typed(config: DictConfig) -> list[str]:
+    """The overrides for a check, which goes by their keys: a mapping does not hide those within it. config: Hydra's own."""
+    return list(dotted(words_of(config)))
 
 
 def groups_for_help() -> None:

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
-from mpx.settings.values import check_value, key_of
+from mpx.settings.values import check_value, dotted, key_of
 
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"
@@ -31,12 +31,12 @@ def is_project(cfg: Mapping[str, Any]) -> bool:
 
 def with_project(words: Sequence[str]) -> list[str]:
     """The words of a command line. If they name a module but no choice of project, CHOICE is added."""
-    keys = list(map(key_of, words))
-    if CHOSEN_BY in keys:
-        refuse_theirs(words)  # before Hydra misses the key
-    if CHOSEN_BY not in keys or "project" in keys:
+    naming = [CHOSEN_BY in map(key_of, dotted([word])) for word in words]
+    if any(naming):
+        refuse_theirs(dotted(words))  # before Hydra misses the key
+    if not any(naming) or "project" in map(key_of, words):
         return list(words)
-    place = keys.index(CHOSEN_BY)  # beside it, since argparse takes no settings on both sides of an option
+    place = naming.index(True)  # beside it, since argparse takes no settings on both sides of an option
     return [*words[:place], CHOICE, *words[place:]]
 
 

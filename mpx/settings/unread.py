@@ -26,9 +26,10 @@ DECIDED_BY_FOLDER = (
 def check_unread(cfg: DictConfig, typed: Sequence[str]) -> None:
     """Raise UserError for the first key of `typed`, those of the command line, that a run of `cfg` does not read. Other jobs of a sweep may
     read it."""
-    _check_rate(cfg, typed)
+    _check_two_rates(cfg, typed)
     if report_file() is not None:
         return
+    _check_rate(cfg, typed)
     _check_data(cfg.data, typed)
     _check_pretrained(cfg.model, typed)
     if "schedule.restart" in typed and cfg.schedule.restart is not None and cfg.schedule.name == "constant" and cfg.schedule.warmup == 0:
@@ -71,12 +72,14 @@ def _check_pretrained(model: DictConfig, typed: Sequence[str]) -> None:
 
 
 def _check_rate(cfg: DictConfig, typed: Sequence[str]) -> None:
-    """Refuse a model's learning rate that the run does not take. Other jobs of a sweep may take it."""
-    rates = [key for key in typed if key.startswith("model.lr.")]
-    used = f"model.lr.{cfg.optimizer.name}"
-    if rates and used not in rates and report_file() is None:
+    """Refuse a model's learning rate for another optimizer."""
+    rates, used = [key for key in typed if key.startswith("model.lr.")], f"model.lr.{cfg.optimizer.name}"
+    if rates and used not in rates:
         raise UserError(f"{rates[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use {used}, or leave it out.")
-    if used in rates and cfg.optimizer.lr != cfg.model.lr[cfg.optimizer.name]:
-        raise UserError(
-            f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={cfg.model.lr[cfg.optimizer.name]:g}. Give one of them."
-        )
+
+
+def _check_two_rates(cfg: DictConfig, typed: Sequence[str]) -> None:
+    """Refuse a model's learning rate that optimizer.lr= replaces. This is the job that would take it, so a sweep is no excuse."""
+    used = f"model.lr.{cfg.optimizer.name}"
+    if used in typed and cfg.optimizer.lr != (lr := cfg.model.lr[cfg.optimizer.name]):
+        raise UserError(f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={lr:g}. Give one of them.")

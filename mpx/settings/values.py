@@ -1,9 +1,12 @@
 """Check each value of a configuration against the rule of its key."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
@@ -37,13 +40,20 @@ def leaves(cfg: Mapping[str, Any], *, allow_missing: bool = False, prefix: str =
     """
     for name in cfg:
         key = f"{prefix}{name}"
+        if "." in str(name) and not key.startswith((*FREE, *FREE_BELOW)):
+            raise _not_nested(key, name)
         value = MISSING if OmegaConf.is_config(cfg) and OmegaConf.is_missing(cfg, name) else cfg[name]
         if value == MISSING and not allow_missing:
             raise not_set(key)
-        if isinstance(value, Mapping) and key not in FREE and (value or key not in FIELDS):
+        if isinstance(value, Mapping) and key not in FREE and (value or _has_keys(key)):
             yield from leaves(value, allow_missing=allow_missing, prefix=f"{key}.")
         else:
             yield key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _has_keys(name: str) -> bool:
+    """Whether it is the name of settings with keys of their own, of which a mapping may have none."""
+    return any(key.startswith(f"{name}.") for key in FIELDS)
 
 
 def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, program: str = "mpx.train") -> None:
@@ -68,6 +78,27 @@ def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+")
 
 
+def dotted(words: Iterable[str]) -> Iterator[str]:
+    """The words, and in place of a mapping the settings that it holds: model.lr.sgd=0.1 for model.lr={sgd:0.1}."""
+    for word in words:
+        try:
+            (override,) = OverridesParser.create().parse_overrides([word]) if "{" in word and "=" in word else (None,)
+        except OverrideParseException:  # Hydra will refuse it, or it is no setting
+            override = None
+        if override is not None and isinstance(override.value(), dict):
+            yield from (f"{key}={as_typed(value)}" for key, value in settings_of(override))
+        else:
+            yield word
+
+
+def settings_of(override: Override) -> Iterable[tuple[str, Any]]:
+    """(key, value) of each setting that an override holds, of which a mapping may have many."""
+    value = override.value()
+    if isinstance(value, dict) and value:
+        return leaves(value, allow_missing=True, prefix=f"{override.key_or_group}.")
+    return [(override.key_or_group, value)]
+
+
 def _argument(key: str) -> str:
     """How to give a class of the user's own an argument, for an unknown key that may be meant as one."""
     group, _, name = key.partition(".")
@@ -78,6 +109,13 @@ def not_set(key: str) -> UserError:
     """The error for a key that has no value."""
     example = FIELDS[key].example if key in FIELDS else "VALUE"
     return UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")
+
+
+def _not_nested(key: str, name: str) -> UserError:
+    """The error for a name with a dot, which is no path to OmegaConf."""
+    parts = name.split(".")
+    nested = ": {".join(parts) + ": VALUE" + "}" * (len(parts) - 1)
+    return UserError(f"{key}: a dotted key sets nothing in a YAML file or within braces. Write {nested} there.")
 
 
 def _plain(settings: Any) -> dict[str, Any]:

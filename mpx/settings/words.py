@@ -8,7 +8,7 @@ from pathlib import Path
 from mpx.errors import UserError
 from mpx.private.hydra import options
 from mpx.settings.translate import GROUPS, nearest_key
-from mpx.settings.values import key_of
+from mpx.settings.values import dotted, key_of
 
 # Values that Hydra does not read as text; and paths and endings, by which it would find a choice that mpx does not know as the same one.
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*|(.*/)?\.{0,2}(/.*)?|.*\.ya?ml", re.IGNORECASE)
@@ -36,9 +36,11 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
     for word in words:
         _check_option(word, keys, program)
         _check_key(word, keys)
-        _check_grid(word, words)
         _check_choice(word, keys, conf)
-    return [_quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word)) for word in words]
+    given = [_quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word)) for word in words]
+    for word in dotted(given):
+        _check_hydras(word, given)
+    return given
 
 
 def _quoted(word: str) -> str:
@@ -73,11 +75,9 @@ def _check_option(word: str, keys: list[str], program: str) -> None:
 def _check_key(word: str, keys: list[str]) -> None:
     if word.startswith("~"):
         raise UserError(f"{word}: a setting cannot be taken away. Leave it out to have its default, or give it another value as key=value.")
-    if word.startswith("="):
+    if word.lstrip("+").startswith("="):
         raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
     key = key_of(word)
-    if (ours := next((ours for ours in OURS if key == ours or key.startswith(f"{ours}.")), None)) is not None:
-        raise UserError(f"{word}: {OURS[ours]}. Leave it out.")
     below = next((known for known in keys if known.startswith(f"{key}.")), None)
     if below is not None and key not in GROUPS and not word.partition("=")[2].startswith(("{", "$")):
         raise UserError(f"{word}: {key} is not a single value. Set its keys, as {below}=VALUE.")
@@ -86,9 +86,11 @@ def _check_key(word: str, keys: list[str]) -> None:
         raise UserError(f"{key}: {whole} has no keys of its own. Write {whole}=VALUE, a list as {whole}=[…].")
 
 
-def _check_grid(word: str, words: list[str]) -> None:
-    """Refuse a grid that no experiment has: OmegaConf would fail with an assertion."""
+def _check_hydras(word: str, words: list[str]) -> None:
+    """Refuse keys of Hydra's own that mpx sets, and a grid that no experiment has: OmegaConf would fail with an assertion."""
     key, _, values = word.lstrip("+").partition("=")
+    if (ours := next((ours for ours in OURS if key == ours or key.startswith(f"{ours}.")), None)) is not None:
+        raise UserError(f"{word}: {OURS[ours]}. Leave it out.")
     name = key.removeprefix("hydra.sweeper.params.")
     if name != key and not any(other.startswith("experiment=") for other in words):
         raise UserError(f"{word}: a grid is given by its keys themselves. Write -m {name}={values.strip(chr(39) + chr(34))}.")

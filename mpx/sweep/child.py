@@ -23,7 +23,7 @@ from mpx.runs.folder import RESULT
 from mpx.runs.name import named
 from mpx.runs.signals import TERMINATED
 from mpx.settings import check
-from mpx.settings.front_door import typed
+from mpx.settings.front_door import typed, words_of
 from mpx.settings.values import key_of
 from mpx.sweep import cluster, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
@@ -76,9 +76,9 @@ def _unless_disk_is_full(number: int, start: Callable[[], Objectives]) -> Object
 
 def _start(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[str, str], wait: Wait, *, will_train: bool) -> Objectives:
     if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
-        cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=environment))
+        cluster.wait(subprocess.Popen(command(config, words_of(config), quiet=True), env=environment))
         return None
-    known = {"job": config.job.num, "overrides": typed(config)}
+    known = {"job": config.job.num, "overrides": words_of(config)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.front_door import typed
+from mpx.settings.front_door import typed, words_of
 from mpx.settings.values import key_of
 
 
@@ -14,7 +14,7 @@ def check_experiment(config: DictConfig) -> None:
     """
     chosen = config.runtime.choices.get("experiment")
     grid = list(config.sweeper.get("params") or {})
-    given = set(map(key_of, typed(config)))
+    given = set(map(key_of, [*words_of(config), *typed(config)]))  # a grid may be over mappings
     missing = [key for key in grid if key not in given]
     if chosen is not None and missing:
         raise UserError(

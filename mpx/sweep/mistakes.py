@@ -10,9 +10,9 @@ from omegaconf import DictConfig, open_dict
 from mpx.errors import UserError
 from mpx.settings import check
 from mpx.settings.fields import FIELDS
-from mpx.settings.front_door import typed
+from mpx.settings.front_door import typed, words_of
 from mpx.settings.project import merge_kwargs
-from mpx.settings.values import check_value, key_of
+from mpx.settings.values import check_value, key_of, settings_of
 from mpx.sweep.cluster import launcher_of
 from mpx.sweep.size import grid
 
@@ -22,13 +22,13 @@ def refuse_mistakes(config: DictConfig) -> None:
 
     Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is not known yet.
     """
-    values = grid(config.hydra.sweeper.get("params") or {}, typed(config.hydra), intervals=False)
+    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra), intervals=False)
     parser = OverridesParser.create()
     for word in itertools.chain(*values):
         override = parser.parse_override(word)
-        key, value = override.key_or_group, override.value()
-        if key in FIELDS and not override.is_delete() and "${" not in str(value):  # a reference to another key
-            check_value(key, value)
+        for key, value in settings_of(override):
+            if key in FIELDS and not override.is_delete() and "${" not in str(value):  # a reference to another key
+                check_value(key, value)
     if launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
         _refuse_in_all(config, values)
 

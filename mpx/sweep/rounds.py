@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.private.hydra import register_plugin
+from mpx.settings.values import key_of
 from mpx.sweep import cluster
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import grid, on_all_machines
@@ -61,10 +62,10 @@ class Rounds(Sweeper):
 
 def _check(arguments: Sequence[str]) -> None:
     for word in arguments:
-        key, _, value = word.lstrip("+").partition("=")
+        key = key_of(word)
         if key == "seed":
             raise UserError(f"{word}: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N is the most for a setting.")
-        if "," in value and key.split(".")[0] in ONE:
+        if key.split(".")[0] in ONE and any(len(values) > 1 for values in grid({}, [word])):
             raise UserError(f"{word}: with until=decided a sweep has one {key}. Start one sweep for each.")
 
 

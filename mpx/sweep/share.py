@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.front_door import MULTIRUN
-from mpx.settings.values import check_value, key_of
+from mpx.settings.values import check_value, dotted, key_of
 from mpx.sweep.gpus import visible_gpus
 from mpx.sweep.job_report import in_sweep
 from mpx.sweep.size import at_once
@@ -23,7 +23,7 @@ def with_launcher(words: Sequence[str]) -> list[str]:
 
     Hydra chooses the launcher before any code of mpx sees the configuration. Raises UserError for a value that gpu_share cannot have.
     """
-    given = {key_of(word): word.partition("=")[2] for word in words}
+    given = {key_of(word): word.partition("=")[2] for word in dotted(words)}
     share = given.get(KEY, "1")
     if share == "1" or not MULTIRUN & given.keys():
         return list(words)

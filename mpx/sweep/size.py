@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.machine import usable_cores
-from mpx.settings.front_door import typed
+from mpx.settings.front_door import words_of
 from mpx.sweep.cluster import LOCAL, SLURM, launcher_of
 
 
@@ -18,7 +18,7 @@ def total_jobs(config: DictConfig) -> int:
     """The number of jobs: the trials of a sweeper that searches, else the size of the grid. config: Hydra's."""
     if (trials := config.sweeper.get("n_trials")) is not None:
         return trials
-    return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, typed(config)))
+    return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, words_of(config)))
 
 
 def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = True) -> list[list[str]]:

@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx import ctrl_c
 from mpx.errors import MISTAKE, UserError
-from mpx.settings.front_door import errors_in_one_line, typed
-from mpx.settings.values import key_of
+from mpx.settings.front_door import errors_in_one_line, words_of
+from mpx.settings.values import check_value, key_of
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
@@ -46,9 +46,10 @@ class Summary(Callback):
     follower: Follower | None = None  # where the workers print elsewhere
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        folder = Path(config.hydra.sweep.dir)
-        made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
+            check_value("output_dir", config.output_dir)
+            folder = Path(config.hydra.sweep.dir)
+            made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
             _check_folder(config.hydra.sweep, folder, Path(config.output_dir))
             if config.hydra.job.chdir:
                 raise UserError("hydra.job.chdir=true: jobs would write into their folders of the sweep, which it removes. Leave it out.")
@@ -60,7 +61,7 @@ class Summary(Callback):
             check_direction(config.hydra.sweeper)
             _check_one_output_dir(config.hydra)
             if (jobs := total_jobs(config.hydra)) == 0:
-                given = " ".join(typed(config.hydra))
+                given = " ".join(words_of(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
             refuse_mistakes(config)
             ctrl_c.raises()
@@ -154,7 +155,7 @@ def _check_launcher(launcher: DictConfig) -> None:
 
 def _check_one_output_dir(hydra: DictConfig) -> None:
     """The sweep's folder lies there, in which jobs leave their reports."""
-    words = [word for word in typed(hydra) if key_of(word) == "output_dir"]
+    words = [word for word in words_of(hydra) if key_of(word) == "output_dir"]
     if any(len(values) > 1 for values in grid({}, words)):
         raise UserError(f"{words[-1]}: a sweep has one output_dir. Start one sweep for each, or give each a study=.")
 

@@ -46,6 +46,7 @@ MISTAKES = [
     (["run=.", "finetune.epochs=-1"], "finetune.epochs=-1 must be a number of at least 0. For example finetune.epochs=1."),
     (["run=.", "finetune.lr_share=0"], "finetune.lr_share=0 must be a number above 0."),
     (["run=.", "finetune.lr_share=0.1"], "finetune.lr_share=0.1 has no meaning for finetune.epochs=0, which fine-tunes nothing. Leave it"),
+    (["run=.", "finetune={lr_share:0.1}"], "finetune.lr_share=0.1 has no meaning for finetune.epochs=0, which fine-tunes nothing."),
     (["-m", "run=.", "finetune.lr_share=0.1"], "run=. has no result.json"),  # another job of a sweep may read it
     (["run=.", "finetune=1"], "finetune=1: finetune is not a single value. Set its keys, as finetune.epochs=VALUE."),
     (["run=.", "finetune.epochs=1"], "finetune.epochs=1 is for formats of 8 bits, and format=fp32 is none. Use format=int8 or fp8, or"),

@@ -194,12 +194,12 @@ def measured_by(command, batch=(1, 256), **row):
         ),
         (
             [
-                measured_by("python -m mpx.deploy finetune.epochs=1 'run=\"a=b\"'", format=fmt, weights=kind)
+                measured_by("python -m mpx.deploy 'finetune={epochs:1}' 'run=\"a=b\"'", format=fmt, weights=kind)
                 for fmt, kind in (("fp16", "auto"), ("int8", "auto"), ("int8", "dense"))
             ],
             [
                 " format=fp16 weights=auto 'batch=[1,256]'",
-                " format=int8 'weights=[auto,dense]' 'batch=[1,256]' finetune.epochs=1",
+                " format=int8 'weights=[auto,dense]' 'batch=[1,256]' 'finetune={epochs:1}'",
             ],
         ),
         (

@@ -71,6 +71,7 @@ def test_a_norm_without_running_statistics(served, tmp_path):
 MISTAKES = [
     (["model=mlp", "data=digits", "ckpt=w.pt", "format=int8", "finetune.epochs=1"], "finetune.epochs=1 needs the settings of a training"),
     (["run=.", "model.widths=[8]"], "model.widths is for weights without a run, and no model= is given. Leave it out, or give"),
+    (["run=.", "+model={widths:[8]}"], "model.widths is for weights without a run, and no model= is given."),
     (["model=mlp", "data.batch_size=8", "ckpt=w.pt"], "data.batch_size is for weights without a run, and no data= is given."),
     (["model=mlp", "data=digits"], "ckpt is not set. Weights of your own need model=, data= and ckpt=FILE"),
     (["ckpt=w.pt", "data=digits"], "model is not set."),

@@ -27,6 +27,7 @@ ROWS = {
     "tokens": [f"some {'good' if i % 3 else 'bad'} film{i},O {'POS' if i % 3 else 'NEG'} O" for i in range(120)],
 }
 JUDGED = {"regression": "mse", "multilabel": "map", "tokens": "f1"}
+UNTUNED = "multilabel"  # the task whose INT8 has the weights that were trained
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,8 @@ def by_hand(task: str, out: np.ndarray, y: np.ndarray) -> float:
 def test_it_is_served_fine_tuned_judged_and_compared(folder, task, monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "BUDGET_S", 0.02)
     run, name = folder(task), f"test/{JUDGED[task]}"
-    words = ("format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx", "finetune.epochs=2", "finetune.lr_share=0.3")
+    words = ["format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx"]
+    words += [] if task == UNTUNED else ["finetune.epochs=2", "finetune.lr_share=0.3"]
     done = start(main, tmp_path, f'run="{run}"', "accelerator=cpu", *words)
     assert done.code == 0, done.err
     record, (fp32, int8) = json.loads((run / "result.json").read_text()), json.loads((run / "deploy.json").read_text())["rows"]
@@ -78,8 +80,11 @@ def test_it_is_served_fine_tuned_judged_and_compared(folder, task, monkeypatch, 
     assert int8["metrics"].keys() == tested.keys()
     assert int8["quantised_layers"]
     assert fp32["finetune"] is None
-    fine_tuned(int8["finetune"], task)
-    assert f"val {JUDGED[task]} " in done.words
+    if task == UNTUNED:
+        assert int8["finetune"] is None
+    else:
+        fine_tuned(int8["finetune"], task)
+        assert f"val {JUDGED[task]} " in done.words
     found = trained(run, record, None)
     with Samples(found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
         x, y = (torch.cat(parts).numpy() for parts in zip(*samples.batches(50), strict=True))

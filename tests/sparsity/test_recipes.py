@@ -182,6 +182,7 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
     dense = train(*RUN[:-1], f"trainer.ema_decay={decay}", "study=dense")
     file = next(dense.outputs.glob("dense/*/seed0/checkpoints/last.ckpt"))
     words = [word for word in RUN if not word.startswith("trainer.max_epochs=")]
+    words += ["label_smoothing=0.1", "data.augment=none"]  # which mpx.deploy reads to fine-tune it
     ran = train(*words, "sparsity.recipe=one_shot", f'sparsity.dense_ckpt="{file}"', "study=pruned")
     assert ran.code == 0, ran.err
     folder = next(ran.outputs.glob("pruned/*/seed0"))

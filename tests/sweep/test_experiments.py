@@ -80,6 +80,17 @@ def test_a_single_run_of_a_grid_says_how_to_start_it(train):
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["experiment=loss_scaling", "precision.loss_scale={dynamic:true}"],
+        ["experiment=batch_size", "+data={batch_size:8}", "precision=tf32", "sparsity=dense"],
+    ],
+)
+def test_a_mapping_is_a_value_of_a_grid(train, words):
+    assert_refused(train(*words, "seed=0", *TINY, "ckpt_path=/nowhere"), "error: ckpt_path=/nowhere is not a file.")
+
+
 def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
     ran = train("experiment=precision_grid", "seed=0", "precision=tf32", *TINY)
     assert ran.code == 0, ran.err

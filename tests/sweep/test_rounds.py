@@ -237,6 +237,7 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
         ("-m until=decided", "until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16."),
         ("-m until=decided study=a,b", "study=a,b: with until=decided a sweep has one study. Start one sweep for each."),
         ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep has one until.margin."),
+        ("-m until=decided +until={looks:1,max_seeds:3}", "until.max_seeds=3 must be a whole number of at least 4"),
         ("until=decided", "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m."),
         (
             "-m until.margin=0.01",

@@ -42,6 +42,7 @@ FIRST = ALONE.format(seed=0)
         ("-m gpu_share=1", ""),
         ("-m gpu_share=3", "hydra/launcher=joblib hydra.launcher.n_jobs=6"),
         ("--multirun +gpu_share=3 trainer.accelerator=cpu", "hydra/launcher=joblib hydra.launcher.n_jobs=3"),
+        ("-m gpu_share=3 +trainer={accelerator:cpu}", "hydra/launcher=joblib hydra.launcher.n_jobs=3"),
         ("-m gpu_share=3 hydra/launcher=joblib", "hydra.launcher.n_jobs=6"),
         ("-m gpu_share=3 hydra.launcher.n_jobs=2", "hydra/launcher=joblib"),
         ("-m gpu_share=3 hydra/launcher=basic", ""),
