@@ -29,6 +29,7 @@ TASKS = {
     ("resnet18", "cifar10"): "ResNet-18, CIFAR-10", ("resnet18", "fashion_mnist"): "ResNet-18, Fashion-MNIST",
     ("bert_small", "sst2"): "BERT-small, SST-2", ("lstm", "sst2"): "LSTM, SST-2",
 }  # fmt: skip
+LANGUAGE = (("lstm", "wikitext2"), "The LSTM on WikiText-2", "of perplexity", 1)
 MARGIN, CONFIDENCE = 0.005, 0.95
 FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
@@ -55,7 +56,7 @@ def measured() -> str:
         "settings for the LSTM)": lambda task: points(own_schedule[task]),
     }
     table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
-    return table + "\n\n" + "\n".join(sentences()) + "\n"
+    return table + "\n\n" + "\n".join([of_the_others(grid), *sentences()]) + "\n"
 
 
 def groups(study: str, planned: bool = True, **how: Any) -> dict[tuple[str, str], Group]:
@@ -105,6 +106,22 @@ def ratio(speedup: Speedup) -> str:
 def points(group: Group) -> str:
     change = next(row for row in group.rows if row.setting == "amp-2of4").decision
     return f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})".replace("-", "−")
+
+
+def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
+    """The tasks of the grid where 2:4 costs something. The differences are to the control, FP32, in points and in perplexity."""
+    found = []
+    for task, name, unit, scale in (("resnet20", "cifar10"), "ResNet-20 on CIFAR-10", "points", -100), LANGUAGE:
+        others = grid[task].rows[1:]
+        pruned = [row.decision for row in others if row.runs[0].sparsity == "2of4"]
+        lost = [scale * decision.difference for decision in pruned]
+        good = " and ".join(named(row) for row in others if row.decision.verdict is Verdict.NO_LOSS)
+        verdicts = Counter(decision.verdict for decision in pruned)
+        found.append(
+            f"{name} is at no loss in {good} (dense), {fastest(grid[task]).speedup.ratio:.2f} times as fast as in FP32; "
+            f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, shown to exceed the margin in {verdicts[Verdict.LOSS]} of 4 formats"
+        )
+    return f"- The grid's other tasks: {'. '.join(found)}."
 
 
 def sentences() -> Iterator[str]:
