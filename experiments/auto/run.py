@@ -26,7 +26,9 @@ from collecting import Arguments, each_gpu, put_between, read, some_of, table  #
 from front_door import choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
-ORDER = ("resnet50", "bert_small", "resnet18", "lstm")
+LANGUAGE = "language_model"
+ORDER = ("resnet50", "bert_small", "resnet18", "lstm", LANGUAGE)
+NAMES = TITLES | {LANGUAGE: "language model"}
 LENGTHS = (300, 3_000, 30_000)  # steps
 SETTLED = 4.0  # seconds that a run goes on once it is decided and its throughput is measured
 LONGEST = 200.0  # seconds
@@ -38,7 +40,8 @@ CARD = """\
 **Question.** Compiling costs time first and saves some in each step. Is a whole run with `speed=auto` as short as with the better of
 `trainer.compile=default` and `off`? The bound is {within} × the better one, or {or_s:g} s more.
 
-**Setup.** {device}, {cores} CPU cores, torch {torch}. Precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed`.
+**Setup.** {device}, {cores} CPU cores, torch {torch}. Precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed`;
+the language model is the LSTM of `task=lstm_wikitext2` (not measured yet).
 Each run is a process of its own, from its start to its end, and has an empty compiler's cache, unless the table says cached: then the
 same run came before.
 
@@ -136,8 +139,8 @@ def runs(model: str, plan: list, caches: Path, env: dict, until: float, tiny: bo
 
 def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
     """One run, ended once its speed is known; its wall time as if it had gone on."""
-    here = setup(model, "amp_bf16", tiny=tiny)
-    command = [sys.executable, "-m", "mpx.train", *choice(here), f"trainer.compile={setting}", f"trainer.max_steps={steps}"]
+    words, batch = trained(model, tiny)
+    command = [sys.executable, "-m", "mpx.train", *words, f"trainer.compile={setting}", f"trainer.max_steps={steps}"]
     command += ["trainer.max_epochs=100000", "trainer.check_val_every_n_epoch=100000", "trainer.limit_val_batches=1"]
     command += ["trainer.limit_test_batches=1", "trainer.progress=lines"]
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
@@ -155,9 +158,20 @@ def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
         return {"ran_s": ran_s, "compiled": False, "note": f"{record.get('status')}, {why}" if why else last[-300:]}
     chosen, precision = record["speed"]["chosen"], record["precision"]
     done, compiled = precision["optimizer_steps"] + precision["skipped_steps"], chosen.get("compiled", {})
-    row = {"wall_s": ran_s + (steps - done) * here.batch / rate, "steps_run": done, "ran_s": ran_s, "samples_per_s": rate}
+    row = {"wall_s": ran_s + (steps - done) * batch / rate, "steps_run": done, "ran_s": ran_s, "samples_per_s": rate}
     row |= {"compiled": chosen["compile"] != "off" and not compiled.get("given_up"), "from_step": compiled.get("from_step")}
-    return row | {"why": chosen["why"]["compile"], "note": compiled.get("given_up") or "", "batch": here.batch}
+    return row | {"why": chosen["why"]["compile"], "note": compiled.get("given_up") or "", "batch": batch}
+
+
+def trained(model: str, tiny: bool) -> tuple[list[str], int]:
+    """(what to train, in words of mpx.train; samples in a batch)."""
+    if model != LANGUAGE:
+        here = setup(model, "amp_bf16", tiny=tiny)
+        return choice(here), here.batch
+    tokens, batch, vocabulary, hidden = (8, 4, 50, 64) if tiny else (140, 80, 33_278, 640)
+    words = f"model=lstm precision=amp_bf16 data=synthetic data.kind=lm data.shape=[{tokens}] data.vocab_size={vocabulary} "
+    words += f"data.batch_size={batch} data.samples={48 * batch} model.hidden_size={hidden} model.dropout=0.6 trainer.log_every_n_steps=50"
+    return words.split(), batch
 
 
 def end_when_settled(process: subprocess.Popen) -> str:
@@ -181,7 +195,7 @@ def card(rows: list[dict[str, str]]) -> str:
     sound = [row for row in rows if row["wall_s"]]
     walls = [line for model in ORDER if any(row["model"] == model for row in sound) for line in lines_of(model, sound)]
     told = [
-        f"| {TITLES[row['model']]} | {row['setting']} | {row['cache']} | {int(row['steps']):,} | {row['steps_run'] or '–'} | "
+        f"| {NAMES[row['model']]} | {row['setting']} | {row['cache']} | {int(row['steps']):,} | {row['steps_run'] or '–'} | "
         f"{float(row['ran_s']):.1f} | {float(row['samples_per_s'] or 'nan'):,.0f} | {row['from_step'] or '–'} | "
         f"{' '.join(' '.join((row['why'], row['note'])).split()).replace('|', '/')} |"
         for row in rows
@@ -201,7 +215,7 @@ def lines_of(model: str, rows: list[dict[str, str]]) -> Iterator[str]:
             better = min((found[0] for found in (off, default) if found is not None), default=None)
             cells = [f"{found[0]:,.1f}" if found is not None else "–" for found in (off, default, auto)]
             if auto is not None or cache == "empty":
-                title = TITLES[model] + (", cached" if cache == "cached" else "")
+                title = NAMES[model] + (", cached" if cache == "cached" else "")
                 yield f"| {title} | {steps:,} | {' | '.join(cells)} | {judged(auto, better)} |"
 
 
