@@ -29,7 +29,11 @@ def test_help_and_a_wrong_argument(path, tmp_path):
 @pytest.mark.parametrize(
     ("script", "words", "line"),
     [
-        ("auto/run.py", ["--models", "lstm,bert"], "argument --models: bert is not one of resnet50, bert_small, resnet18, lstm, language_model."),
+        (
+            "auto/run.py",
+            ["--models", "lstm,bert"],
+            "argument --models: bert is not one of resnet50, bert_small, resnet18, lstm, language_model.",
+        ),
         ("scaling/run.py", ["--contenders", "theirs"], "argument --contenders: theirs is not one of mpx, hand."),
         ("scaling/run.py", ["--gpus", "4"], "argument --gpus: 4 is not one of 1, 2."),
         ("speed/run.py", ["--sections", "rival"], "argument --sections: rival is not one of rivals, plain, sparse, numerics, whole, ways."),
