@@ -21,6 +21,9 @@ from mpx.spec import Spec
 
 # Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md has the errors.
 MAX_SUMMED = 2**17
+# Logits of a language model for one position of a batch. Compiling the loss of so many would save about a sixth of a recurrent step; of
+# WikiText-2's 2,662,240 it saves more than a quarter (experiments/language_model), and of few nothing: cuDNN's layers take all the time.
+LARGE_LOSS = 1_000_000
 FLAT = "trainer.strategy=fsdp shards only weights in the ordinary layout"
 
 
@@ -52,7 +55,7 @@ def decide(
         against_graphs=_against_graphs(cfg.trainer, precision, recipe),
         against_compiling=_against_compiling(cfg.trainer.strategy, precision),
         loses_recorded=masks_in_full(model),
-        loses_compiled=_loses_compiled(precision, model, spec),
+        loses_compiled=_loses_compiled(precision, model, _logits(cfg.data, spec)),
         against_search=_against_search(model, audit=cfg.audit),
         against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
@@ -85,6 +88,11 @@ def _pixels(data: DictConfig, spec: Spec) -> int:
     return data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
 
 
+def _logits(data: DictConfig, spec: Spec) -> int:
+    """Logits for one position of a training batch of a language model; 0 for other data."""
+    return data.batch_size * spec.vocab_size if spec.kind == "lm" else 0
+
+
 def _against_graphs(trainer: DictConfig, precision: ModePrecision, recipe: Recipe | None) -> str | None:
     if precision.device.type != "cuda":
         return NO_CUDA
@@ -112,11 +120,11 @@ def _against_compiling(strategy: str, precision: ModePrecision) -> str | None:
     return f"precision={precision.mode.name} is emulated here, operation by operation" if precision.emulate else None
 
 
-def _loses_compiled(precision: ModePrecision, model: nn.Module, spec: Spec) -> str | None:
+def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int) -> str | None:
     mode = precision.mode
     if (masked := masks_in_full(model)) is not None:
         return masked
-    if has_rnn(model) and spec.kind != "lm":  # a language model's loss over the vocabulary takes longer than its recurrent layers
+    if has_rnn(model) and logits < LARGE_LOSS:
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates == "tf32":
         return f"precision={mode.name} replaces weights or layers as it goes"

@@ -72,9 +72,12 @@ def test_graphs_but_not_compiled(overrides, model, reason):
     assert (choice.cuda_graphs, choice.compile, choice.why["compile"]) == (True, "off", reason)
 
 
-def test_a_recurrent_language_model_is_compiled_if_that_pays():
-    choice = decide("precision=amp_bf16", model=nn.LSTM(2, 2), spec=Spec("lm", (8,), 50, vocab_size=50))
-    assert choice.undecided == Figures(compile_s=10, saves=0.27)
+@pytest.mark.parametrize(("vocab_size", "undecided"), [(15_625, Figures(compile_s=10, saves=0.27)), (15_624, None)])
+def test_a_recurrent_language_model_is_compiled_where_the_loss_takes_long(vocab_size, undecided):
+    spec = Spec("lm", (8,), vocab_size, vocab_size=vocab_size)
+    choice = decide("precision=amp_bf16", "data.batch_size=64", model=nn.LSTM(2, 2), spec=spec)
+    assert choice.undecided == undecided
+    assert choice.why["compile"].startswith("the first steps are timed" if undecided else "recurrent layers are cuDNN's")
 
 
 def test_attention_masks_of_other_models():
