@@ -13,6 +13,7 @@ from mpx.measure.operations import Operation
 IDLE = 0.25  # share of a step; a device that idles longer gains little from faster arithmetic
 MOSTLY_INPUT = 0.5  # share of the idle time; if waiting for batches takes more, the input is the cause
 FAR_BELOW_LIMIT = 0.3  # share of the limit; an operation below it is slow for another reason
+MISALIGNED = 0.2  # share of the time in products; likewise for matrices whose rows Tensor Cores read slowly
 NO_TENSOR_CORES = 0.2  # share of the time in products; if more of it is without Tensor Cores, the sentence says so
 
 
@@ -47,6 +48,8 @@ class Evidence(Undisturbed):
     arithmetic_roofline: float | None  # share of the device's limit that operations limited by arithmetic reach
     memory_roofline: float | None  # the same of operations limited by memory traffic
     replayed: bool = False  # from a CUDA graph
+    misaligned_share: float = 0.0  # of the time in products of a plain step: those of 16-bit matrices with Operation.misaligned
+    misaligned_size: int | None = None  # that of most of this time
 
     @property
     def may_compile(self) -> bool:
@@ -100,8 +103,28 @@ def decide(seen: Evidence) -> Verdict:
             return Verdict("input", f"Held back by input: {_input(seen)}")
         return Verdict("launch overhead", f"Held back by launch overhead: {_launches(seen)}")
     if seen.memory_ms > seen.arithmetic_ms:
-        return Verdict("memory", f"Held back by memory: {_memory(seen)}")
-    return Verdict("arithmetic", f"Held back by arithmetic: {_arithmetic(seen)}")
+        return Verdict("memory", f"Held back by memory: {_memory(seen)}{_padding(seen)}")
+    return Verdict("arithmetic", f"Held back by arithmetic: {_arithmetic(seen)}{_padding(seen)}")
+
+
+def alignment(layers: Iterable[Operation]) -> dict[str, float | int | None]:
+    """The fields of Evidence that follow from the products of a plain step, one row for each shape."""
+    ms: dict[int | None, float] = {}
+    for row in layers:
+        ms[row.misaligned] = ms.get(row.misaligned, 0.0) + row.ms
+    total, aligned = sum(ms.values()), ms.pop(None, 0.0)
+    share = 1 - aligned / total if total else 0.0
+    return {"misaligned_share": share, "misaligned_size": max(ms, key=ms.get, default=None)}
+
+
+def _padding(seen: Evidence) -> str:
+    if not seen.on_gpu or seen.misaligned_share < MISALIGNED:
+        return ""
+    size = seen.misaligned_size
+    return (
+        f" {seen.misaligned_share:.0%} of the time in products goes to 16-bit matrices whose rows, as of {size:,} numbers, are no multiple "
+        f"of 8, which Tensor Cores take longer for; pad such a size, as to {size + -size % 8:,}."
+    )
 
 
 def _emulation(seen: Evidence) -> str:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mpx.measure.bound import Evidence, Undisturbed, decide, times
+from mpx.measure.bound import Evidence, Undisturbed, alignment, decide, times
 from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
 RECORDED = (  # fields of Evidence; the others are for the sentence alone
     "step_ms", "busy_ms", "waited_ms", "launches", "arithmetic_ms", "memory_ms", "products_ms", "cores_ms",
-    "arithmetic_roofline", "memory_roofline", "loader", "replayed", "compiled", "emulated",
+    "arithmetic_roofline", "memory_roofline", "misaligned_share", "misaligned_size", "loader", "replayed", "compiled", "emulated",
 )  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
         launches=round(traced.launches / seen.steps) if traced is not None else None,
         replayed=seen.replayed > 0,
         **times(rows),
+        **alignment(seen.layers),
     )
     verdict = decide(evidence)
     found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}

@@ -15,12 +15,14 @@ from mpx.measure.limits import Limits
 from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
+from mpx.precision.ops import multiplied
 from mpx.precision.recorder import Call, OperationRecorder
 from mpx.private.torch_dispatch import tree_leaves, written_arguments
 
 NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
 MOVES_NOTHING = ("_unsafe_view", "as_strided_", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+ALIGNED = 16  # bytes from row to row of a matrix, or a multiple, suit Tensor Cores (NVIDIA, Matrix Multiplication Background User's Guide)
 OVERWRITES = ("copy_", "fill_", "zero_")  # write the first operand without reading it
 
 
@@ -38,6 +40,7 @@ class Operation:
     moved: int = 0  # bytes
     least_ms: float | None = None  # that the device's limits allow; None: unknown
     bound: str | None = None  # the limit: "arithmetic" or "memory"
+    misaligned: int | None = None  # as Call's
     kernels: set[str] = field(default_factory=set)
 
     @property
@@ -76,7 +79,7 @@ class Operations(OperationRecorder):
         found: dict[tuple, Operation] = {}
         for call in map(self._read, self.calls):
             if call.flops and call.ms:
-                _collect(found, (call.name, call.fmt, call.flops, call.moved), call)
+                _collect(found, (call.name, call.fmt, call.flops, call.moved, call.misaligned), call)
         return list(found.values())
 
     def _read(self, call: Call) -> Operation:
@@ -92,6 +95,7 @@ class Operations(OperationRecorder):
             moved=call.moved,
             least_ms=None if least_s is None else least_s * 1e3,
             bound=bound,
+            misaligned=call.misaligned,
             kernels={name for name, _ in call.kernels},
         )
 
@@ -112,8 +116,18 @@ def of_kernels(kernels: dict[str, tuple[int, float]], steps: int) -> list[Operat
     return rows
 
 
-def _sizes(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> tuple[int, int]:
-    return operation_flops(func, args, kwargs, out), moved(func, args, kwargs, out)
+def _sizes(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> tuple[int, int, int | None]:
+    return operation_flops(func, args, kwargs, out), moved(func, args, kwargs, out), misaligned(func, args, out)
+
+
+def misaligned(func: Any, args: tuple, out: Any) -> int | None:
+    """Of the matrices of a 16-bit product, the most numbers from row to row that are no multiple of ALIGNED bytes. None: there are none."""
+    kind, positions = multiplied(func) or (None, ())
+    if kind not in ("matmul", "bmm"):
+        return None
+    tensors = [*args[: max(positions) + 1][min(positions) :], out]
+    matrices = [tensor for tensor in tensors if tensor.itemsize == 2 and tensor.dim() > 1 and min(tensor.shape[-2:]) > 1]
+    return max((size for size in (max(matrix.stride()[-2:]) for matrix in matrices) if 2 * size % ALIGNED), default=None)
 
 
 def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:

@@ -21,7 +21,7 @@ from mpx.private.torch_dispatch import TorchDispatchMode, tree_leaves
 
 MARK = "mpx.call"
 WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide
-Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[int, int]]
+Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[int, int] | tuple[int, int, int | None]]
 
 
 @dataclass
@@ -34,6 +34,7 @@ class Call:
     part_of: tuple[str, str] | None  # (kind, format) of the larger operation that this one is a step of
     flops: int  # floating point operations
     moved: int  # bytes
+    misaligned: int | None = None  # numbers from row to row of a 16-bit matrix that are no multiple of 16 bytes; None: all are, or unknown
     ms: float = 0.0  # on the device whose kernels are recorded, else on the host
     kernels: list[tuple[str, float]] = field(default_factory=list)  # (name, milliseconds)
 
@@ -71,8 +72,8 @@ class Call:
 class OperationRecorder(TorchDispatchMode):
     """Enter it around one training step; afterwards `calls` has the operations in their order.
 
-    sizes: (operation, arguments, keyword arguments, result) -> (floating point operations, bytes). only_products: leave out operations that
-    do not multiply matrices. kernels_of: a CUDA device whose kernels are recorded with torch.profiler.
+    sizes: (operation, arguments, keyword arguments, result) -> Call's (flops, moved), or these and its misaligned. only_products: leave out
+    operations that do not multiply matrices. kernels_of: a CUDA device whose kernels are recorded with torch.profiler.
     """
 
     def __init__(self, sizes: Sizes, *, only_products: bool = False, kernels_of: torch.device | None = None):
@@ -112,7 +113,7 @@ class OperationRecorder(TorchDispatchMode):
         result = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
         name = str(func.overloadpacket).removeprefix("aten.")
         dtypes = tuple(operand.dtype for operand in operands)
-        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), *self._sizes(func, args, kwargs, out), ms))
+        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), *self._sizes(func, args, kwargs, out), ms=ms))
         return out
 
     def _attribute(self, events: Iterable[Any]) -> None:

@@ -29,6 +29,12 @@ CPU = GPU | {"on_gpu": False, "launches": None, "cores_ms": None, "arithmetic_ro
         ({"cores_ms": 3.0}, "arithmetic", ["50% of it runs without Tensor Cores", "multiples of 8"]),
         ({"cores_ms": 0.0, "mode": "fp32"}, "arithmetic", ["0% of it on Tensor Cores", "precision=amp"]),
         ({"arithmetic_roofline": None, "cores_ms": None}, "arithmetic", ["matrix products, convolutions"]),
+        (
+            {"misaligned_share": 0.3, "misaligned_size": 33_278},
+            "arithmetic",
+            ["30% of", "of 33,278 numbers", "pad such a size, as to 33,280."],
+        ),
+        ({"misaligned_share": 0.3, "misaligned_size": 9, "memory_ms": 6.5}, "memory", ["of 9 numbers", "as to 16."]),
     ],
 )
 def test_on_a_gpu(changed, bound, words):
@@ -38,6 +44,11 @@ def test_on_a_gpu(changed, bound, words):
     assert [word for word in words if word not in verdict.sentence] == []
     assert verdict.sentence.endswith(".")
     assert "\n" not in verdict.sentence
+
+
+@pytest.mark.parametrize("changed", [{"misaligned_share": 0.1}, {"misaligned_share": 1.0, "on_gpu": False}])
+def test_padding_is_not_advised_where_it_saves_little(changed):
+    assert "pad" not in decide(Evidence(**GPU | {"misaligned_size": 9} | changed)).sentence
 
 
 def test_a_host_that_waits_for_a_busy_device_is_not_short_of_input():

@@ -63,6 +63,15 @@ def test_on_a_cpu_a_compiled_steps_operations_are_unknown(changed, busy_ms):
     assert found["rows"] == "operations"
 
 
+def test_the_size_that_most_of_the_misaligned_time_has():
+    layers = [
+        Operation("mm", "fp16", True, True, 1, ms, 10**9, 10**8, misaligned=size)
+        for ms, size in ((2.0, 9), (3.0, 7), (2.0, 9), (3.0, None))
+    ]
+    found = findings(seen(layers=layers), LIMITS)
+    assert (found["misaligned_share"], found["misaligned_size"]) == (0.7, 9)
+
+
 def test_each_layer_lies_where_its_arithmetic_and_its_time_put_it():
     layers = [Operation("mm", "fp16", True, True, 2, 4.0, 8 * 10**9, 10**8), Operation("mm", None, True, None, 1, 4.0, 10**9, 10**8)]
     (layer,) = findings(seen(layers=layers), LIMITS)["layers"]

@@ -51,6 +51,25 @@ def test_calls_hold_what_both_readers_need():
     assert (call.part_of, call.flops, call.moved, call.kernels) == (("rnn", "fp16"), 1, 2, [])
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes", "size"),
+    [
+        (torch.mm, [(8, 32), (32, 20)], 20),
+        (lambda x, w: x @ w.t(), [(8, 32), (20, 32)], 20),  # the result
+        (lambda x, w: x.t() @ w, [(9, 16), (9, 24)], None),  # nine rows, each aligned
+        (lambda x, w, b: torch.addmm(b, x, w), [(8, 16), (16, 24), (24,)], None),
+        (torch.bmm, [(2, 8, 12), (2, 12, 16)], 12),
+        (torch.mv, [(8, 16), (16,)], None),
+        (torch.mm, [(8, 16), (16, 1)], None),
+    ],
+)
+def test_rows_that_are_no_multiple_of_16_bytes(function, shapes, size):
+    for dtype, found in ((torch.bfloat16, size), (torch.float32, None)):
+        with Operations(MODES["fp32"], CPU, Limits()) as operations:
+            function(*(torch.randn(shape).to(dtype) for shape in shapes))
+        assert [row.misaligned for row in operations.layers] == [found]
+
+
 def test_views_move_nothing():
     assert look(lambda x: x.view(-1).t(), torch.ones(4, 4)) == {}
     assert look(lambda x, w: x @ w, torch.ones(2, 3, 4), torch.ones(4, 5)).keys() == {"mm"}
