@@ -25,7 +25,7 @@ def by_hand(text, checkpoint, windows, dtype):
     for start in range(0, windows * LENGTH, LENGTH):
         x, y = ids[start : start + LENGTH], ids[start + 1 : start + LENGTH + 1]
         outputs, _ = lstm(weights["embedding.weight"][x][None])
-        logits = (outputs[0] @ weights["decoder.weight"].T + weights["decoder.bias"]).double()
+        logits = (outputs[0] @ weights["decoder.weight"].T + weights["decoder.bias"])[:, : len(alphabet)].double()
         loss -= logits.log_softmax(-1)[torch.arange(LENGTH), y].sum().item()
         right += (logits.argmax(-1) == y).sum().item()
     return loss / (windows * LENGTH), right / (windows * LENGTH)
