@@ -108,7 +108,10 @@ class Windows:
         return self._marks is not None
 
     def warm_up_again(self) -> None:
+        """The time since the last step, such as that of a pruning, counts as `other`."""
+        self._end_steps("other")
         self.close_window("warmup")
+        self._last = self.clock.mark()  # `leave` must not give time from before the warm-up to a later part
         self._left = self.warmup_steps
         self.open_window()
 
@@ -147,9 +150,14 @@ class Windows:
 
     def leave(self, then: str) -> None:
         """Count the time since the end of the last step as `then`, not as a step. This waits for the device."""
-        if self._entered and self._entered[-1][0] in ("warmup", "steps"):
-            self.close_window(then, self._last)
+        if self._end_steps(then):
             self.read()
+
+    def _end_steps(self, then: str) -> bool:
+        """Let `then` begin at the end of the last step, if steps or their warm-up go on."""
+        if found := bool(self._entered) and self._entered[-1][0] in ("warmup", "steps"):
+            self.close_window(then, self._last)
+        return found
 
     def read(self) -> None:
         """Read the times from the marks. This waits for the device."""
