@@ -12,8 +12,8 @@ which is always conservative (Hsu 1938).
 
 Values without variance:
 - With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test images, a spread of half an image), so
-  nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, such as
-  FP16 runs with two loss scales that never overflow.
+  nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, one of
+  them finer than a share of samples, such as the losses of FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
 - Means that a project computes in float32 may differ by rounding although they tie. This is not counted as variance with fewer than four
@@ -97,6 +97,11 @@ def examine(
         found, method=Method.PAIRED if pairwise else Method.WELCH, low=low, high=high,
         p_no_loss=against.p(metric.sign), p_loss=against.p(-metric.sign), spreads=spreads,
     )  # fmt: skip
+
+
+def are_shares(values: Sequence[float]) -> bool:
+    """Whether the metric seems to count the samples of a test set. Of other single values, such as losses, a fifth seem to by chance."""
+    return _step(np.array(values, dtype=np.float64)) > 0
 
 
 def _step(values: np.ndarray) -> float:
