@@ -4,6 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from silent import silent_trainer
+from torch.nn.utils.rnn import pack_sequence
 
 from mpx.measure.batches import sample_shapes, samples_in
 from mpx.measure.first_step import FirstStep
@@ -237,6 +238,8 @@ def test_a_run_records_where_its_time_went(train):
 
 IMAGES = [torch.zeros(3, 8, 8)] * 5
 BOXES = [{"boxes": torch.zeros(n, 4)} for n in (2, 5, 1, 3, 2)]
+LENGTHS = (7, 2, 5), (7, 3, 5), (2, 5, 7, 5, 2, 7)
+PACKED = [pack_sequence([torch.zeros(n, 4) for n in lengths], enforce_sorted=False) for lengths in LENGTHS]
 BATCHES = {
     "a tensor": (torch.zeros(5, 2), 5),
     "a pair": ([torch.zeros(5, 2), torch.zeros(5)], 5),
@@ -248,6 +251,8 @@ BATCHES = {
     "images with labels": ((IMAGES, torch.zeros(5)), 5),
     "images with names": ({"images": IMAGES, "names": ["a", "b", "c", "d", "e"]}, 5),
     "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), 3),
+    "packed texts with labels": ((PACKED[0], torch.zeros(3)), 3),
+    "a label and packed texts": ((torch.tensor(0.0), PACKED[1]), 3),
     "images with boxes as tensors": ((IMAGES, [torch.zeros(n, 4) for n in (2, 5, 1, 3, 2)]), 5),
 }
 
@@ -256,6 +261,12 @@ BATCHES = {
 def test_samples_of_a_batch(name):
     batch, samples = BATCHES[name]
     assert samples_in(batch) == samples
+
+
+def test_texts_of_other_lengths_have_another_shape_in_a_packed_sequence():
+    shapes = [sample_shapes(packed) for packed in PACKED]
+    assert shapes[0] == shapes[2] == {(14, 3, 4)}
+    assert shapes[1] != shapes[0]
 
 
 def test_shapes_of_samples_without_a_look_at_every_text_or_number():
