@@ -20,7 +20,7 @@ def samples_in(batch: Any) -> int:
     """The length of the first tensor in `batch`: a tensor, or any nesting of mappings, lists, tuples and dataclasses.
 
     If the first tensor is in a list of samples, such as images of several sizes with a list of their boxes, the length of that list. If it
-    is in a PackedSequence, the number of its sequences.
+    is in a PackedSequence, the number of its sequences; and if the batch is itself a list of samples, as of collate_fn=list, their number.
     Raises UserError for a batch without a tensor that has dimensions.
     """
     if (found := _length(batch)) is None:
@@ -28,6 +28,8 @@ def samples_in(batch: Any) -> int:
             f"mpx.Throughput: a batch of type {type(batch).__name__} has no tensor whose first dimension could be the samples. "
             "Give mpx.Throughput(samples=FUNCTION), which takes a batch and returns their number."
         )
+    if isinstance(batch, list) and all(map(_is_sample, batch)):
+        return len(batch)
     parts = list(_parts(batch) or ())
     listed = next((part for part in parts if _length(part) is not None), None)
     if not _is_list(listed) or not all(isinstance(item, Tensor) for item in listed):
@@ -78,6 +80,16 @@ def _parts(batch: Any) -> Iterable[Any] | None:
     if isinstance(batch, list | tuple):
         return batch
     return vars(batch).values() if is_dataclass(batch) or hasattr(batch, "__dict__") else None
+
+
+def _is_sample(part: Any) -> bool:
+    """Whether it certainly is one sample: it has a class or boxes beside its tensor, or is a mapping of tensors of different lengths."""
+    if not isinstance(part, Mapping | list | tuple):
+        return False
+    items = list(_parts(part))
+    if any(isinstance(item, Number | Mapping) or (isinstance(item, Tensor) and not item.dim()) for item in items):
+        return True
+    return isinstance(part, Mapping) and len({len(item) for item in items if isinstance(item, Tensor)}) > 1
 
 
 def _certain(part: Any) -> int | None:

@@ -253,6 +253,13 @@ BATCHES = {
     "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), 3),
     "packed texts with labels": ((PACKED[0], torch.zeros(3)), 3),
     "a label and packed texts": ((torch.tensor(0.0), PACKED[1]), 3),
+    "a list of images and their classes": ([(image, 1) for image in IMAGES], 5),
+    "a list of images and their classes as tensors": ([(image, torch.tensor(1)) for image in IMAGES], 5),
+    "a list of images and their boxes": (list(zip(IMAGES, BOXES, strict=True)), 5),
+    "a list of mappings": ([{"image": image, "boxes": torch.zeros(2, 4)} for image in IMAGES], 5),
+    "a list of the batches of several loaders": ([[torch.zeros(5, 2), torch.zeros(5)], [torch.zeros(7, 2), torch.zeros(7)]], 5),
+    "a list of mappings of several loaders": ([{"x": torch.zeros(n, 2), "y": torch.zeros(n)} for n in (5, 7)], 5),
+    "a list of inputs and targets": ([{"x": torch.zeros(5, 2)}, {"y": torch.zeros(5)}], 5),
     "images with boxes as tensors": ((IMAGES, [torch.zeros(n, 4) for n in (2, 5, 1, 3, 2)]), 5),
 }
 
