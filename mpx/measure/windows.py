@@ -71,6 +71,7 @@ class Windows:
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
+        self._outside = False  # a step after the warm-up was in no window
         self._lost = False  # an interruption has dropped a window
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
@@ -84,14 +85,15 @@ class Windows:
         self.enter("warmup")
 
     def stepped(self, samples: int) -> None:
-        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window."""
+        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window; so does a later one outside."""
         self._last = self.clock.mark()
         if self._marks is not None:
             self._in_window += samples
             self._marks.append(self._last)
-        elif self._left > 0:
-            self._left -= 1
-            self.open_window()
+            return
+        self._outside |= self.warm and not self._paused
+        self._left = max(0, self._left - 1)
+        self.open_window()
 
     def waited(self) -> None:
         """The time since the last step of the open window was spent waiting for data."""
@@ -226,6 +228,8 @@ class Windows:
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
             if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            elif self.warm and self._outside:
+                within = "had no two steps after its warm-up without a validation between"
             if self._lost:
                 within = "was interrupted before the end of its first timed window"
             record["train_samples_per_s_reason"] = f"{what} {within}{again}"

@@ -94,17 +94,26 @@ def test_time_to_train_is_the_sum_of_its_parts(measured):
 
 
 def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
-    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Each takes its wait for the next batch with it."""
+    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Of the rest only steps 4, 6, 8 and 10 have their wait
+    for the batch in the window."""
     throughput = Throughput(warmup_steps=3)
     fit(clock, throughput, epochs=1, val_check_interval=2)
-    assert throughput.measured_steps == len(throughput.step_ms) == 7
-    assert throughput.samples_per_s == pytest.approx(7 * BATCH / (7 * STEP_S + 4 * WAIT_S))
-    assert throughput.record(None)["data_wait_fraction"] == pytest.approx(4 * WAIT_S / (7 * STEP_S + 4 * WAIT_S))
+    assert throughput.measured_steps == len(throughput.step_ms) == 4
+    assert throughput.samples_per_s == pytest.approx(BATCH / (STEP_S + WAIT_S))
+    assert throughput.record(None)["data_wait_fraction"] == pytest.approx(WAIT_S / (STEP_S + WAIT_S))
     parts = throughput.parts
     assert parts["warmup"] == pytest.approx(2 * (0.3 + WAIT_S) + STEP_S)
     assert parts["steps"] == pytest.approx(7 * STEP_S + 4 * WAIT_S)
     assert parts["validation"] == pytest.approx(5 * (0.2 + WAIT_S))
     assert parts["other"] == pytest.approx(4 * WAIT_S)
+
+
+def test_a_validation_after_each_step_leaves_no_throughput(clock):
+    throughput = Throughput(warmup_steps=3)
+    fit(clock, throughput, epochs=1, val_check_interval=1)
+    record = throughput.record(None)
+    assert (record["train_samples_per_s"], record["measured_steps"]) == (None, 0)
+    assert record["train_samples_per_s_reason"] == "the run had no two steps after its warm-up without a validation between"
 
 
 def test_a_second_training_measures_its_own_steps(clock):
