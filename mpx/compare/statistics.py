@@ -118,8 +118,10 @@ def _step(values: np.ndarray) -> float:
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:
-    """A finding whose difference is known to a `step`; without a step it has no interval. A loss of exactly the margin is a loss."""
-    passed, at = better > 1e-12 * size, found.difference
+    """A finding whose difference is known to a `step`; without a step it has no interval. A loss of exactly the margin is a loss; no
+    difference is none, also from a control of 0, whose share is 0."""
+    at = found.difference
+    passed = better > 1e-12 * size or at == 0
     low, high = (at - step, at + step) if step else (None, None)
     return replace(found, method=Method.EXACT, low=low, high=high, p_no_loss=float(not passed), p_loss=float(passed), spreads=(0.0,))
 
