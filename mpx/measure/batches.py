@@ -21,6 +21,7 @@ def samples_in(batch: Any) -> int:
 
     If the first tensor is in a list of samples, such as images of several sizes with a list of their boxes, the length of that list. If it
     is in a PackedSequence, the number of its sequences; and if the batch is itself a list of samples, as of collate_fn=list, their number.
+    A batch of torch_geometric has as many samples as graphs.
     Raises UserError for a batch without a tensor that has dimensions.
     """
     if (found := _length(batch)) is None:
@@ -59,7 +60,7 @@ def _add_shapes(part: Any, found: set[tuple[int, ...]]) -> None:
         if not part or not isinstance(part[0], PLAIN) or not isinstance(part[-1], PLAIN):
             for item in part:
                 _add_shapes(item, found)
-    elif isinstance(part, Mapping) or is_dataclass(part):
+    elif isinstance(part, Mapping) or is_dataclass(part) or _graphs(part) is not None:
         for item in _parts(part):
             _add_shapes(item, found)
 
@@ -69,7 +70,15 @@ def _length(batch: Any) -> int | None:
         return int(batch.batch_sizes[0])  # which is on the CPU always
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else None
+    if (graphs := _graphs(batch)) is not None:
+        return graphs
     return next((found for part in _parts(batch) or () if (found := _length(part)) is not None), None)
+
+
+def _graphs(batch: Any) -> int | None:
+    """The number of graphs in a batch of torch_geometric, whose tensors have the nodes and edges of all; None for other objects."""
+    found = getattr(batch, "num_graphs", None)
+    return found if type(found) is int else None
 
 
 def _parts(batch: Any) -> Iterable[Any] | None:

@@ -249,6 +249,16 @@ IMAGES = [torch.zeros(3, 8, 8)] * 5
 BOXES = [{"boxes": torch.zeros(n, 4)} for n in (2, 5, 1, 3, 2)]
 LENGTHS = (7, 2, 5), (7, 3, 5), (2, 5, 7, 5, 2, 7)
 PACKED = [pack_sequence([torch.zeros(n, 4) for n in lengths], enforce_sorted=False) for lengths in LENGTHS]
+
+
+class Graphs:
+    """As a batch of torch_geometric 2.8 is: one graph of all nodes and edges, in a mapping."""
+
+    def __init__(self, count, nodes, edges):
+        self.num_graphs = count
+        self._store = {"x": torch.zeros(nodes, 4), "edge_index": torch.zeros(2, edges), "y": torch.zeros(count)}
+
+
 BATCHES = {
     "a tensor": (torch.zeros(5, 2), 5),
     "a pair": ([torch.zeros(5, 2), torch.zeros(5)], 5),
@@ -260,6 +270,7 @@ BATCHES = {
     "images with labels": ((IMAGES, torch.zeros(5)), 5),
     "images with names": ({"images": IMAGES, "names": ["a", "b", "c", "d", "e"]}, 5),
     "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), 3),
+    "graphs": (Graphs(5, 17, 34), 5),
     "packed texts with labels": ((PACKED[0], torch.zeros(3)), 3),
     "a label and packed texts": ((torch.tensor(0.0), PACKED[1]), 3),
     "a list of images and their classes": ([(image, 1) for image in IMAGES], 5),
@@ -283,6 +294,10 @@ def test_texts_of_other_lengths_have_another_shape_in_a_packed_sequence():
     shapes = [sample_shapes(packed) for packed in PACKED]
     assert shapes[0] == shapes[2] == {(14, 3, 4)}
     assert shapes[1] != shapes[0]
+
+
+def test_graphs_with_other_edges_have_another_shape():
+    assert sample_shapes(Graphs(2, 9, 20)) == sample_shapes(Graphs(2, 9, 20)) != sample_shapes(Graphs(2, 9, 22))
 
 
 def test_shapes_of_samples_without_a_look_at_every_text_or_number():
