@@ -67,7 +67,7 @@ class Windows:
         self._closed: list[tuple[int, list[Any]]] = []  # samples and marks of windows, not read yet
         self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
-        self._last: Any = None  # the mark of the newest step's end
+        self._last: Any = None  # the mark of the newest step's end, or of the present part's start, if that is later
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
@@ -113,7 +113,6 @@ class Windows:
         """The time since the last step, such as that of a pruning, counts as `other`."""
         self._end_steps("other")
         self.close_window("warmup")
-        self._last = self.clock.mark()  # `leave` must not give time from before the warm-up to a later part
         self._left = self.warmup_steps
         self.open_window()
 
@@ -132,7 +131,8 @@ class Windows:
     def enter(self, part: str, mark: Any = None) -> None:
         """From now on, or from `mark`, time counts as `part` of the time to train."""
         if self._began is not None and self._ended is None:
-            self._entered.append((part, self.clock.mark() if mark is None else mark))
+            self._last = self.clock.mark() if mark is None else mark
+            self._entered.append((part, self._last))
 
     def open_window(self) -> None:
         """Open a window here, once the steps are warm."""
@@ -156,7 +156,7 @@ class Windows:
             self.read()
 
     def _end_steps(self, then: str) -> bool:
-        """Let `then` begin at the end of the last step, if steps or their warm-up go on."""
+        """Let `then` begin at the end of the last step, or where its part began, if steps or their warm-up go on."""
         if found := bool(self._entered) and self._entered[-1][0] in ("warmup", "steps"):
             self.close_window(then, self._last)
         return found

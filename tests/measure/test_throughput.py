@@ -151,6 +151,25 @@ def test_what_is_not_training_belongs_to_no_window(clock):
     assert throughput.parts["steps"] < 8 * 2 * (STEP_S + WAIT_S) + 0.3  # the second step is a slow one
 
 
+@pytest.mark.parametrize("at", [5, 10])
+def test_the_time_before_another_warm_up_is_in_the_part_where_it_was_spent(clock, at):
+    """Within an epoch, and at the beginning of the second one, after a validation."""
+    throughput = Throughput(warmup_steps=2)
+
+    class Prune(pl.callbacks.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, index):
+            if trainer.global_step == at:
+                clock.sleep(3)
+                throughput.restart_warmup(trainer)
+
+    fit(clock, throughput, Prune())
+    parts = throughput.record(None)["time_to_train_parts_s"]
+    assert parts["warmup"] == pytest.approx(2 * (0.3 + WAIT_S) + 2 * STEP_S + 1 * WAIT_S)
+    assert parts["steps"] == pytest.approx(16 * (STEP_S + WAIT_S))
+    assert parts["other"] == pytest.approx(3 + WAIT_S)
+    assert sum(parts.values()) == pytest.approx(throughput.time_to_train_s)
+
+
 def test_an_error_in_the_first_validation_leaves_no_throughput(clock):
     """The window that ended with the steps was not read: neither its samples nor its time count."""
     throughput = Throughput(warmup_steps=2)
