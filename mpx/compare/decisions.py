@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mpx.compare.comparison import Decision, Look, Method, Metric, Population, Row, Run, Verdict
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import population, sampled, settled, test_samples
-from mpx.compare.statistics import Finding, examine, holm, more_seeds
+from mpx.compare.statistics import Finding, are_shares, examine, holm, more_seeds
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,15 @@ def _diverged(row: Row, control: Row) -> str | None:
 def _alike(row: Row, control: Row) -> bool:
     """Whether the two runs of each shared seed agree in every metric, including the losses, so that they computed the same.
 
-    False for fewer than two shared seeds, and for runs that have no metric besides the compared one.
+    False for fewer than two shared seeds, for runs that have no metric besides the compared one, and where all metrics are shares of
+    samples, such as an accuracy and its error, in which runs may agree by chance.
     """
     theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
     shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]
-    return len(shared) > 1 and all(mine == other and len(mine) > 1 for mine, other in shared)
+    if len(shared) < 2 or not all(mine == other and len(mine) > 1 for mine, other in shared):
+        return False
+    metrics = [mine for mine, _ in shared]
+    return not all(are_shares([found[name] for found in metrics]) for name in set.intersection(*map(set, metrics)))
 
 
 def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:

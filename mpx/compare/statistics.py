@@ -12,8 +12,8 @@ which is always conservative (Hsu 1938).
 
 Values without variance:
 - With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test images, a spread of half an image), so
-  nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, such as
-  FP16 runs with two loss scales that never overflow.
+  nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, one of
+  them finer than a share of samples, such as the losses of FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
 - Means that a project computes in float32 may differ by rounding although they tie. This is not counted as variance with fewer than four
@@ -99,6 +99,11 @@ def examine(
     )  # fmt: skip
 
 
+def are_shares(values: Sequence[float]) -> bool:
+    """Whether the metric seems to count the samples of a test set. Of other single values, such as losses, a fifth seem to by chance."""
+    return _step(np.array(values, dtype=np.float64)) > 0
+
+
 def _step(values: np.ndarray) -> float:
     """The step of a metric that counts images, from the values' common denominator: 1/360 for 360 test images. 0 for other metrics."""
     whole = 100 if 1 < values.max() <= 100 else 1  # a project's accuracy may be in percent
@@ -113,8 +118,10 @@ def _step(values: np.ndarray) -> float:
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:
-    """A finding whose difference is known to a `step`; without a step it has no interval. A loss of exactly the margin is a loss."""
-    passed, at = better > 1e-12 * size, found.difference
+    """A finding whose difference is known to a `step`; without a step it has no interval. A loss of exactly the margin is a loss; no
+    difference is none, also from a control of 0, whose share is 0."""
+    at = found.difference
+    passed = better > 1e-12 * size or at == 0
     low, high = (at - step, at + step) if step else (None, None)
     return replace(found, method=Method.EXACT, low=low, high=high, p_no_loss=float(not passed), p_loss=float(passed), spreads=(0.0,))
 

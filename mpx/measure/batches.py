@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
+from math import gcd
 from numbers import Number
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from mpx.errors import UserError
 
@@ -17,7 +19,9 @@ SHARED = "several processes share samples, and only the first one's operations w
 def samples_in(batch: Any) -> int:
     """The length of the first tensor in `batch`: a tensor, or any nesting of mappings, lists, tuples and dataclasses.
 
-    If the first tensor is in a list of samples, such as images of several sizes with a list of their boxes, the length of that list.
+    If the first tensor is in a list of samples, such as images of several sizes with a list of their boxes, the length of that list. If it
+    is in a PackedSequence, the number of its sequences; and if the batch is itself a list of samples, as of collate_fn=list, their number.
+    A batch of torch_geometric has as many samples as graphs.
     Raises UserError for a batch without a tensor that has dimensions.
     """
     if (found := _length(batch)) is None:
@@ -25,9 +29,11 @@ def samples_in(batch: Any) -> int:
             f"mpx.Throughput: a batch of type {type(batch).__name__} has no tensor whose first dimension could be the samples. "
             "Give mpx.Throughput(samples=FUNCTION), which takes a batch and returns their number."
         )
+    if isinstance(batch, list) and all(map(_is_sample, batch)):
+        return len(batch)
     parts = list(_parts(batch) or ())
     listed = next((part for part in parts if _length(part) is not None), None)
-    if not isinstance(listed, list | tuple) or not all(isinstance(item, Tensor) for item in listed):
+    if not _is_list(listed) or not all(isinstance(item, Tensor) for item in listed):
         return found
     if _is_list_of_samples(listed):
         return len(listed)
@@ -44,21 +50,35 @@ def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
 
 def _add_shapes(part: Any, found: set[tuple[int, ...]]) -> None:
     """Runs in every step, so it skips lists of texts or numbers. It also skips other objects, which may contain themselves."""
-    if isinstance(part, Tensor):
+    if isinstance(part, PackedSequence):
+        tokens, sequences = len(part.data), _length(part)
+        least = gcd(tokens, sequences)
+        found.add((tokens // least, sequences // least, *part.data.shape[1:]))
+    elif isinstance(part, Tensor):
         found.add(part.shape[1:])
     elif isinstance(part, list | tuple):
         if not part or not isinstance(part[0], PLAIN) or not isinstance(part[-1], PLAIN):
             for item in part:
                 _add_shapes(item, found)
-    elif isinstance(part, Mapping) or is_dataclass(part):
+    elif isinstance(part, Mapping) or is_dataclass(part) or _graphs(part) is not None:
         for item in _parts(part):
             _add_shapes(item, found)
 
 
 def _length(batch: Any) -> int | None:
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])  # which is on the CPU always
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else None
+    if (graphs := _graphs(batch)) is not None:
+        return graphs
     return next((found for part in _parts(batch) or () if (found := _length(part)) is not None), None)
+
+
+def _graphs(batch: Any) -> int | None:
+    """The number of graphs in a batch of torch_geometric, whose tensors have the nodes and edges of all; None for other objects."""
+    found = getattr(batch, "num_graphs", None)
+    return found if type(found) is int else None
 
 
 def _parts(batch: Any) -> Iterable[Any] | None:
@@ -71,11 +91,25 @@ def _parts(batch: Any) -> Iterable[Any] | None:
     return vars(batch).values() if is_dataclass(batch) or hasattr(batch, "__dict__") else None
 
 
+def _is_sample(part: Any) -> bool:
+    """Whether it certainly is one sample: it has a class or boxes beside its tensor, or is a mapping of tensors of different lengths."""
+    if not isinstance(part, Mapping | list | tuple):
+        return False
+    items = list(_parts(part))
+    if any(isinstance(item, Number | Mapping) or (isinstance(item, Tensor) and not item.dim()) for item in items):
+        return True
+    return isinstance(part, Mapping) and len({len(item) for item in items if isinstance(item, Tensor)}) > 1
+
+
 def _certain(part: Any) -> int | None:
     """The samples of a part of a batch; None if that is uncertain: a list of tensors may be several views of one batch."""
-    if isinstance(part, list | tuple):
+    if _is_list(part):
         return len(part) if _is_list_of_samples(part) else None
     return _length(part)
+
+
+def _is_list(part: Any) -> bool:
+    return isinstance(part, list | tuple) and not isinstance(part, PackedSequence)
 
 
 def _is_list_of_samples(part: list | tuple) -> bool:

@@ -1,8 +1,10 @@
 """The peak memory of this process, on the device, as PyTorch's allocator counts it, and on the host; and memory that ran out. 1 GiB = 2^30
 bytes."""
 
+import ctypes
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -13,8 +15,17 @@ from mpx.machine import GIB
 NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in texts of errors that have no class of their own
 
 
+def begin_peak(device: torch.device) -> None:
+    """A run begins: count the device's and the host's peak from now on, since the process may have had a larger run before. Only Linux can
+    count the host's anew."""
+    reset_peak(device)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what a run before has freed
+        Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
+
+
 def reset_peak(device: torch.device) -> None:
-    """Count the device's peak from now on. The host's peak cannot be reset; it is the peak of the whole process."""
+    """Count the device's peak from now on, within a run. The host's peak goes on."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -26,7 +26,7 @@ class Throughput(Windows, Callback):
     """Times training steps, in any Trainer: `pl.Trainer(callbacks=[mpx.Throughput()])`.
 
     Throughput is samples ÷ wall time of windows of steps; the device is synchronised only at their ends. The windows leave out warm-up
-    steps, evaluation, and everything between epochs.
+    steps, evaluation, the first step after a validation within an epoch, and everything between epochs.
 
     warmup_steps: steps to leave out at the start, after a resume and after `restart_warmup`: compilation, autotuning, pruning.
     samples: a function from a batch to its number of samples.
@@ -59,11 +59,12 @@ class Throughput(Windows, Callback):
         self.open_window()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        """Open a window again after a validation within an epoch, and the checkpoint that follows it."""
+        """The first step after a validation within an epoch is in no window: a checkpoint may have come before its wait for the batch,
+        without which it would be too fast."""
         if not self.warm:
             self.enter("warmup")
-        elif not self.timing:
-            self.open_window()
+        elif not self.timing and not self._paused:
+            self.enter("steps")
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.stepped(self.samples_of(batch) * replicas(trainer))

@@ -67,10 +67,11 @@ class Windows:
         self._closed: list[tuple[int, list[Any]]] = []  # samples and marks of windows, not read yet
         self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
-        self._last: Any = None  # the mark of the newest step's end
+        self._last: Any = None  # the mark of the newest step's end, or of the present part's start, if that is later
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
+        self._outside = False  # a step after the warm-up was in no window
         self._lost = False  # an interruption has dropped a window
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
@@ -84,14 +85,15 @@ class Windows:
         self.enter("warmup")
 
     def stepped(self, samples: int) -> None:
-        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window."""
+        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window; so does a later one outside."""
         self._last = self.clock.mark()
         if self._marks is not None:
             self._in_window += samples
             self._marks.append(self._last)
-        elif self._left > 0:
-            self._left -= 1
-            self.open_window()
+            return
+        self._outside |= self.warm and not self._paused
+        self._left = max(0, self._left - 1)
+        self.open_window()
 
     def waited(self) -> None:
         """The time since the last step of the open window was spent waiting for data."""
@@ -108,6 +110,8 @@ class Windows:
         return self._marks is not None
 
     def warm_up_again(self) -> None:
+        """The time since the last step, such as that of a pruning, counts as `other`."""
+        self._end_steps("other")
         self.close_window("warmup")
         self._left = self.warmup_steps
         self.open_window()
@@ -127,7 +131,8 @@ class Windows:
     def enter(self, part: str, mark: Any = None) -> None:
         """From now on, or from `mark`, time counts as `part` of the time to train."""
         if self._began is not None and self._ended is None:
-            self._entered.append((part, self.clock.mark() if mark is None else mark))
+            self._last = self.clock.mark() if mark is None else mark
+            self._entered.append((part, self._last))
 
     def open_window(self) -> None:
         """Open a window here, once the steps are warm."""
@@ -147,9 +152,14 @@ class Windows:
 
     def leave(self, then: str) -> None:
         """Count the time since the end of the last step as `then`, not as a step. This waits for the device."""
-        if self._entered and self._entered[-1][0] in ("warmup", "steps"):
-            self.close_window(then, self._last)
+        if self._end_steps(then):
             self.read()
+
+    def _end_steps(self, then: str) -> bool:
+        """Let `then` begin at the end of the last step, or where its part began, if steps or their warm-up go on."""
+        if found := bool(self._entered) and self._entered[-1][0] in ("warmup", "steps"):
+            self.close_window(then, self._last)
+        return found
 
     def read(self) -> None:
         """Read the times from the marks. This waits for the device."""
@@ -218,6 +228,8 @@ class Windows:
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
             if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            elif self.warm and self._outside:
+                within = "had no two steps after its warm-up without a validation between"
             if self._lost:
                 within = "was interrupted before the end of its first timed window"
             record["train_samples_per_s_reason"] = f"{what} {within}{again}"

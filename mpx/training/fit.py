@@ -15,7 +15,7 @@ from mpx.errors import Diverged, UserError
 from mpx.library.sparsity import Sparsity
 from mpx.machine import keep_within_quota
 from mpx.measure.environment import environment
-from mpx.measure.memory import reset_peak
+from mpx.measure.memory import begin_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.processes import from_all
 from mpx.runs.contents import refuse_others
@@ -65,7 +65,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
     trainer, precision = run.trainer, run.precision
-    reset_peak(run.devices.root)
+    begin_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
             _train(run, cfg, folder)

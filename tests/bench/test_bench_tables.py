@@ -4,11 +4,13 @@ import pytest
 
 from mpx.bench.kernels import attention, conv, gemm, triton
 from mpx.bench.show import attention as attention_report
+from mpx.bench.show import blas as blas_report
 from mpx.bench.show import conv as conv_report
 from mpx.bench.show import copy as copy_report
 from mpx.bench.show import gemm as gemm_report
 from mpx.bench.show import triton as triton_report
 from mpx.compare.words import rate
+from mpx.measure.ceilings import Ceilings
 from mpx.render.plots.picture import picture
 from mpx.render.plots.rates import Curve, rates_figure
 
@@ -179,3 +181,19 @@ def test_a_known_cards_bandwidth_has_its_source(capsys):
     for about, said in ((ABOUT, True), (ABOUT | {"environment": {"device": ["NVIDIA H999"]}}, False)):
         copy_report.show(about, [row])
         assert ("Vendor's peaks: NVIDIA H200 datasheet, SXM." in capsys.readouterr().out) is said
+
+
+@pytest.mark.parametrize(("measured", "tops", "source"), [
+    (None, {"fp16": 0.02, "fp32": 0.1}, "seen in this run"),
+    (Ceilings(100.0, {"fp16": 0.006, "fp32": 0.2}), {"fp16": 0.02, "fp32": 0.2}, "of what=copy and what=gemm here, or of a faster routine"),
+    (Ceilings(100.0, {"fp16": 0.03}), {"fp16": 0.03}, "of what=copy and what=gemm here"),
+])  # fmt: skip
+def test_no_roof_is_below_what_a_routine_reaches(monkeypatch, tmp_path, measured, tops, source):
+    """On many CPUs GEMV is faster than GEMM in FP16."""
+    rates = {("gemv", "fp16"): 0.02, ("gemm", "fp16"): 0.006, ("gemv", "fp32"): 0.01, ("gemm", "fp32"): 0.1}
+    rows = [{"routine": "copy", "format": "fp32", "bytes": 2**21, "gb_per_s": 90.0, "tflops_per_s": None}]
+    rows += [{"routine": name, "format": fmt, "tflops_per_s": tflops, "flops_per_byte": 1e3} for (name, fmt), tflops in rates.items()]
+    monkeypatch.setattr(blas_report, "ceilings", lambda *_: measured)
+    bound, of_whom = blas_report.roofs({"device": "cpu", "folder": tmp_path}, rows)
+    assert (bound.dense, of_whom) == (tops, source)
+    assert all((blas_report.share(row, bound) or 0) <= 1 for row in rows)

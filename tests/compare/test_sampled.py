@@ -164,7 +164,7 @@ def test_of_a_small_test_set_one_sample_is_more_than_the_margin():
 
 def test_runs_that_computed_the_same_have_an_interval_for_the_population_all_the_same():
     both = [*predicted("fp32-dense", C), *predicted("amp-dense", C)]
-    _, found = amp([replace(run, metrics=run.metrics | {"test/loss": 0.2}) for run in both])
+    _, found = amp([replace(run, metrics=run.metrics | {"test/loss": 0.2512345}) for run in both])
     assert (found.method, found.difference, found.low) == (Method.EXACT, 0.0, None)
     assert found.population.low == pytest.approx(-0.0028, abs=1e-4)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mpx.compare.comparison import METRICS, Estimate
+from mpx.compare.comparison import METRICS, Estimate, metric_of
 from mpx.compare.statistics import estimate, examine, holm, more_seeds, ratio_interval, wilson
 
 ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]
@@ -89,6 +89,14 @@ def test_no_variance_is_decided_by_comparison(s, c, no_loss, apart):
         return
     assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 1.0 - no_loss, float(no_loss))
     assert found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+
+
+def test_the_same_runs_lose_nothing_where_their_error_is_zero():
+    """A margin of 1 % of 0 is 0, and no loss is not a loss of the margin."""
+    zero, errors = {0: 0.0, 1: 0.0}, metric_of("val/error", "min")
+    found = examine(zero, zero, errors, 0.01, 0.95, alike=True)
+    assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 0.0, 1.0)
+    assert examine({0: 0.01, 1: 0.01}, zero, errors, 0.01, 0.95, alike=True).p_loss == 0.0
 
 
 def test_pairs_that_tie_have_an_interval_of_one_test_image_to_both_sides():

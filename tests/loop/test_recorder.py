@@ -58,6 +58,26 @@ def test_steps_warm_up_again_after_a_pruning(recorder, clock):
     assert result(run)["speed"]["measured_steps"] == 3 + 3
 
 
+def test_the_time_of_a_pruning_is_no_step_and_no_warm_up(recorder, clock):
+    """It comes before an evaluation, without a step between. The time to train ends before the last evaluation."""
+    with recorder() as run:
+        for step in range(6):
+            with run.step(8):
+                clock.sleep(STEP_S)
+            if step == 3:
+                clock.sleep(7)
+                run.pruned()
+                clock.sleep(3)
+                run.metrics({"val/accuracy": 0.5})
+        clock.sleep(11)
+        run.pruned()
+        clock.sleep(5)
+        run.metrics({"test/accuracy": 0.75})
+    parts = {"warmup": 4 * STEP_S, "steps": 2 * STEP_S, "validation": 3, "other": 7 + 11, "end": 0}
+    assert result(run)["speed"]["time_to_train_parts_s"] == pytest.approx(parts)
+    assert result(run)["speed"]["time_to_train_s"] == pytest.approx(sum(parts.values()))
+
+
 def test_a_step_that_did_not_end_is_neither_timed_nor_observed(recorder, clock):
     """A batch did not fit, and the loop went on with the next one."""
     model = nn.Linear(16, 8, bias=False)
@@ -75,7 +95,7 @@ def test_a_step_that_did_not_end_is_neither_timed_nor_observed(recorder, clock):
     assert (speed["measured_steps"], speed["data_wait_fraction"]) == (8, 0)
     assert speed["train_samples_per_s"] == pytest.approx(8 / STEP_S)
     assert speed["model_tflops_per_s"] == pytest.approx(2 * (2 * 8 * 16 * 8) / STEP_S / 1e12)
-    assert speed["time_to_train_parts_s"]["other"] == pytest.approx(5.0)
+    assert speed["time_to_train_parts_s"]["other"] == pytest.approx(STEP_S + 5.0)  # of both
 
 
 def test_an_interrupted_run_has_the_speed_of_the_windows_that_were_read(recorder, clock):

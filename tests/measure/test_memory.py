@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpx.measure.memory import peak_memory, reset_peak
+from mpx.measure.memory import begin_peak, peak_memory, reset_peak
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -33,6 +33,21 @@ def test_host_peak_is_what_was_resident_at_most():
     with_tensor, without, peak = map(float, output.split())
     assert with_tensor - without == pytest.approx(1, abs=0.05)
     assert peak == pytest.approx(with_tensor, abs=0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_the_hosts_peak_is_that_of_the_run_and_not_of_one_before():
+    cpu = torch.device("cpu")
+    tensor = torch.ones(2**27)  # half a GiB
+    before = peak_memory(cpu)["peak_rss_gib"]
+    del tensor
+    begin_peak(cpu)
+    assert peak_memory(cpu)["peak_rss_gib"] < before - 0.4
+    tensor = torch.ones(2**26)
+    del tensor
+    low = peak_memory(cpu)["peak_rss_gib"]
+    reset_peak(cpu)  # within the run
+    assert peak_memory(cpu)["peak_rss_gib"] == low
 
 
 def test_cpu_has_no_device_peaks_and_says_why():

@@ -4,6 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from silent import silent_trainer
+from torch.nn.utils.rnn import pack_sequence
 
 from mpx.measure.batches import sample_shapes, samples_in
 from mpx.measure.first_step import FirstStep
@@ -93,17 +94,26 @@ def test_time_to_train_is_the_sum_of_its_parts(measured):
 
 
 def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
-    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Each takes its wait for the next batch with it."""
+    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Of the rest only steps 4, 6, 8 and 10 have their wait
+    for the batch in the window."""
     throughput = Throughput(warmup_steps=3)
     fit(clock, throughput, epochs=1, val_check_interval=2)
-    assert throughput.measured_steps == len(throughput.step_ms) == 7
-    assert throughput.samples_per_s == pytest.approx(7 * BATCH / (7 * STEP_S + 4 * WAIT_S))
-    assert throughput.record(None)["data_wait_fraction"] == pytest.approx(4 * WAIT_S / (7 * STEP_S + 4 * WAIT_S))
+    assert throughput.measured_steps == len(throughput.step_ms) == 4
+    assert throughput.samples_per_s == pytest.approx(BATCH / (STEP_S + WAIT_S))
+    assert throughput.record(None)["data_wait_fraction"] == pytest.approx(WAIT_S / (STEP_S + WAIT_S))
     parts = throughput.parts
     assert parts["warmup"] == pytest.approx(2 * (0.3 + WAIT_S) + STEP_S)
     assert parts["steps"] == pytest.approx(7 * STEP_S + 4 * WAIT_S)
     assert parts["validation"] == pytest.approx(5 * (0.2 + WAIT_S))
     assert parts["other"] == pytest.approx(4 * WAIT_S)
+
+
+def test_a_validation_after_each_step_leaves_no_throughput(clock):
+    throughput = Throughput(warmup_steps=3)
+    fit(clock, throughput, epochs=1, val_check_interval=1)
+    record = throughput.record(None)
+    assert (record["train_samples_per_s"], record["measured_steps"]) == (None, 0)
+    assert record["train_samples_per_s_reason"] == "the run had no two steps after its warm-up without a validation between"
 
 
 def test_a_second_training_measures_its_own_steps(clock):
@@ -139,6 +149,25 @@ def test_what_is_not_training_belongs_to_no_window(clock):
     assert throughput.measured_steps == 4 + 4
     assert throughput.parts["other"] == pytest.approx(0.5)
     assert throughput.parts["steps"] < 8 * 2 * (STEP_S + WAIT_S) + 0.3  # the second step is a slow one
+
+
+@pytest.mark.parametrize("at", [5, 10])
+def test_the_time_before_another_warm_up_is_in_the_part_where_it_was_spent(clock, at):
+    """Within an epoch, and at the beginning of the second one, after a validation."""
+    throughput = Throughput(warmup_steps=2)
+
+    class Prune(pl.callbacks.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, index):
+            if trainer.global_step == at:
+                clock.sleep(3)
+                throughput.restart_warmup(trainer)
+
+    fit(clock, throughput, Prune())
+    parts = throughput.record(None)["time_to_train_parts_s"]
+    assert parts["warmup"] == pytest.approx(2 * (0.3 + WAIT_S) + 2 * STEP_S + 1 * WAIT_S)
+    assert parts["steps"] == pytest.approx(16 * (STEP_S + WAIT_S))
+    assert parts["other"] == pytest.approx(3 + WAIT_S)
+    assert sum(parts.values()) == pytest.approx(throughput.time_to_train_s)
 
 
 def test_an_error_in_the_first_validation_leaves_no_throughput(clock):
@@ -237,6 +266,18 @@ def test_a_run_records_where_its_time_went(train):
 
 IMAGES = [torch.zeros(3, 8, 8)] * 5
 BOXES = [{"boxes": torch.zeros(n, 4)} for n in (2, 5, 1, 3, 2)]
+LENGTHS = (7, 2, 5), (7, 3, 5), (2, 5, 7, 5, 2, 7)
+PACKED = [pack_sequence([torch.zeros(n, 4) for n in lengths], enforce_sorted=False) for lengths in LENGTHS]
+
+
+class Graphs:
+    """As a batch of torch_geometric 2.8 is: one graph of all nodes and edges, in a mapping."""
+
+    def __init__(self, count, nodes, edges):
+        self.num_graphs = count
+        self._store = {"x": torch.zeros(nodes, 4), "edge_index": torch.zeros(2, edges), "y": torch.zeros(count)}
+
+
 BATCHES = {
     "a tensor": (torch.zeros(5, 2), 5),
     "a pair": ([torch.zeros(5, 2), torch.zeros(5)], 5),
@@ -248,6 +289,16 @@ BATCHES = {
     "images with labels": ((IMAGES, torch.zeros(5)), 5),
     "images with names": ({"images": IMAGES, "names": ["a", "b", "c", "d", "e"]}, 5),
     "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), 3),
+    "graphs": (Graphs(5, 17, 34), 5),
+    "packed texts with labels": ((PACKED[0], torch.zeros(3)), 3),
+    "a label and packed texts": ((torch.tensor(0.0), PACKED[1]), 3),
+    "a list of images and their classes": ([(image, 1) for image in IMAGES], 5),
+    "a list of images and their classes as tensors": ([(image, torch.tensor(1)) for image in IMAGES], 5),
+    "a list of images and their boxes": (list(zip(IMAGES, BOXES, strict=True)), 5),
+    "a list of mappings": ([{"image": image, "boxes": torch.zeros(2, 4)} for image in IMAGES], 5),
+    "a list of the batches of several loaders": ([[torch.zeros(5, 2), torch.zeros(5)], [torch.zeros(7, 2), torch.zeros(7)]], 5),
+    "a list of mappings of several loaders": ([{"x": torch.zeros(n, 2), "y": torch.zeros(n)} for n in (5, 7)], 5),
+    "a list of inputs and targets": ([{"x": torch.zeros(5, 2)}, {"y": torch.zeros(5)}], 5),
     "images with boxes as tensors": ((IMAGES, [torch.zeros(n, 4) for n in (2, 5, 1, 3, 2)]), 5),
 }
 
@@ -256,6 +307,16 @@ BATCHES = {
 def test_samples_of_a_batch(name):
     batch, samples = BATCHES[name]
     assert samples_in(batch) == samples
+
+
+def test_texts_of_other_lengths_have_another_shape_in_a_packed_sequence():
+    shapes = [sample_shapes(packed) for packed in PACKED]
+    assert shapes[0] == shapes[2] == {(14, 3, 4)}
+    assert shapes[1] != shapes[0]
+
+
+def test_graphs_with_other_edges_have_another_shape():
+    assert sample_shapes(Graphs(2, 9, 20)) == sample_shapes(Graphs(2, 9, 20)) != sample_shapes(Graphs(2, 9, 22))
 
 
 def test_shapes_of_samples_without_a_look_at_every_text_or_number():
