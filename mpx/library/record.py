@@ -15,7 +15,7 @@ from mpx.library.parts import Newest, find, look, metrics_of, parts_of, refuse_m
 from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment, host_id, host_of_all
 from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.memory import begin_peak
+from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.plugin_mode import mode_of
@@ -100,7 +100,8 @@ class Record(Callback):
         }
         setting |= getattr(plugin, "changes", {}) | getattr(pruning, "changes", {}) | self.changes
         self._run = OwnRun(self.study, setting, output_dir=self.output_dir, if_exists=self.if_exists, metric=self.metric, goal=self.goal)
-        begin_peak(device)
+        reset_host_peak()
+        reset_peak(device)
         keep_apart(precision=setting["precision"])
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 
 from mpx.measure.flops import FlopCounter, model_flops
-from mpx.measure.memory import begin_peak, reset_peak
+from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
 from mpx.precision.modes import Mode
@@ -38,7 +38,8 @@ class Steps:
         """The loop begins. device: on which the steps are timed. observe=False: no step is observed in this process."""
         self.device, self._observe = device, self._observe and observe
         self._observe_anew()
-        begin_peak(device)
+        reset_host_peak()
+        reset_peak(device)
         self.windows.begin(device)
 
     def _observe_anew(self) -> None:

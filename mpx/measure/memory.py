@@ -15,17 +15,15 @@ from mpx.machine import GIB
 NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in texts of errors that have no class of their own
 
 
-def begin_peak(device: torch.device) -> None:
-    """A run begins: count the device's and the host's peak from now on, since the process may have had a larger run before. Only Linux can
-    count the host's anew."""
-    reset_peak(device)
+def reset_host_peak() -> None:
+    """Count the host's peak from now on: a run begins, and the process may have had a larger one before. Only Linux can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what a run before has freed
         Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
 
 
 def reset_peak(device: torch.device) -> None:
-    """Count the device's peak from now on, within a run. The host's peak goes on."""
+    """Count the device's peak from now on. The host's goes on."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 

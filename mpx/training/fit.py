@@ -15,7 +15,7 @@ from mpx.errors import Diverged, UserError
 from mpx.library.sparsity import Sparsity
 from mpx.machine import keep_within_quota
 from mpx.measure.environment import environment
-from mpx.measure.memory import begin_peak
+from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.processes import from_all
 from mpx.runs.contents import refuse_others
@@ -40,6 +40,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
     quiet()
+    reset_host_peak()
     keep_within_quota(processes_here(cfg.trainer))
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
@@ -65,7 +66,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
     trainer, precision = run.trainer, run.precision
-    begin_peak(run.devices.root)
+    reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
             _train(run, cfg, folder)

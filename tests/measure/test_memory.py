@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpx.measure.memory import begin_peak, peak_memory, reset_peak
+from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -41,7 +41,7 @@ def test_the_hosts_peak_is_that_of_the_run_and_not_of_one_before():
     tensor = torch.ones(2**27)  # half a GiB
     before = peak_memory(cpu)["peak_rss_gib"]
     del tensor
-    begin_peak(cpu)
+    reset_host_peak()
     assert peak_memory(cpu)["peak_rss_gib"] < before - 0.4
     tensor = torch.ones(2**26)
     del tensor
