@@ -60,17 +60,18 @@ def precision(name: str, steps: Steps, scaler: Any, first_scale: float | None) -
 
 @torch.no_grad()
 def sparsity(name: str, model: nn.Module | None) -> dict[str, Any]:
-    """name: as the setting says. A layer counts as pruned if at least half of its weights are zero."""
+    """name: as the setting says. A layer counts as pruned if at least half of its weights are zero, but not all, as in a new head."""
     if model is None:
         return DENSE | {"pattern": name} | ({} if name == "dense" else {"pruned_share": None, "reason": NO_MODEL})
     pattern, rows, verified = PATTERNS.get(name), [], []
     for weight in weights(model, pattern or NofM(2, 4), Rules()):
         values = weight.parameter.detach()
         density = float((values != 0).double().mean())
-        pruned = density <= 0.5
+        pruned = 0 < density <= 0.5
         if pruned and pattern is not None:
             verified.append(bool(pattern.holds(values)))
-        reason = None if pruned else weight.reason or "more than half of its weights are not zero"
+        why = "more than half of its weights are not zero" if density else "all of its weights are zero"
+        reason = None if pruned else weight.reason or why
         rows.append(
             {"name": weight.name, "type": weight.type, "shape": list(values.shape), "pruned": pruned, "reason": reason, "density": density,
              "kept_magnitude": None, "sparse_kernel": None, "sparse_kernel_reason": None}

@@ -281,8 +281,11 @@ def test_a_pruned_model_is_verified(recorder):
     assert [layer["pruned"] for layer in sparsity["layers"]] == [True]
 
 
-def test_a_dense_model_is_not_recorded_as_pruned(recorder):
-    model = nn.Linear(16, 8)
+@pytest.mark.parametrize("head", [nn.Identity(), nn.Linear(8, 8)])
+def test_a_dense_model_is_not_recorded_as_pruned(recorder, head):
+    for weight in head.parameters():  # frozen zeros, which are no pruned layer
+        nn.init.zeros_(weight.requires_grad_(False))
+    model = nn.Sequential(nn.Linear(16, 8), head)
     with pytest.raises(UserError, match=r"sparsity=2of4, but the finished model does not have that pattern\. Prune it"):  # noqa: SIM117
         with recorder(arguments={"model": model}, sparsity="2of4") as run:
             train(run, model)
