@@ -126,8 +126,10 @@ def misaligned(func: Any, args: tuple, out: Any) -> int | None:
     if kind not in ("matmul", "bmm"):
         return None
     tensors = [*args[: max(positions) + 1][min(positions) :], out]
-    matrices = [tensor for tensor in tensors if tensor.itemsize == 2 and tensor.dim() > 1 and min(tensor.shape[-2:]) > 1]
-    return max((size for size in (max(matrix.stride()[-2:]) for matrix in matrices) if 2 * size % ALIGNED), default=None)
+    if any(tensor.dim() < 2 or 1 in tensor.shape[-2:] for tensor in tensors):
+        return None  # a product with a vector leaves Tensor Cores idle
+    strides = [tensor.stride()[-2:] for tensor in tensors if tensor.itemsize == 2]
+    return max((max(steps) for steps in strides if min(steps) and 2 * max(steps) % ALIGNED), default=None)  # 0: an expanded row
 
 
 def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:

@@ -59,7 +59,9 @@ def test_calls_hold_what_both_readers_need():
         (lambda x, w: x.t() @ w, [(9, 16), (9, 24)], None),  # nine rows, each aligned
         (lambda x, w, b: torch.addmm(b, x, w), [(8, 16), (16, 24), (24,)], None),
         (torch.bmm, [(2, 8, 12), (2, 12, 16)], 12),
-        (torch.mv, [(8, 16), (16,)], None),
+        (torch.mv, [(8, 20), (20,)], None),
+        (torch.mm, [(1, 20), (20, 8)], None),
+        (lambda x, w: x.expand(8, 16) @ w, [(1, 16), (16, 24)], None),
         (torch.mm, [(8, 16), (16, 1)], None),
     ],
 )
