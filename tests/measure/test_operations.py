@@ -42,6 +42,17 @@ def test_flops_and_bytes(function, shapes, name, flops, moved):
     assert row.ms > 0
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state", "ignore:The PyTorch API of nested tensors is in prototype")
+def test_tensors_without_strides():
+    row = look(torch.mm, torch.eye(4).to_sparse_csr(), torch.ones(4, 9))["mm"]
+    stored = 4 * 4 + 8 * 4 + 8 * 5  # four values, their columns, and where the four rows begin
+    assert (row.moved, row.misaligned) == (stored + 2 * 4 * 36, None)
+    sparse = torch.eye(4).to_sparse()
+    assert look(torch.sparse.mm, sparse, torch.ones(4, 9))["_sparse_addmm"].moved > 0
+    nested = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)])
+    assert look(torch.relu, nested)["relu"].moved == 4 * 2 * 20
+
+
 def test_calls_hold_what_both_readers_need():
     a, b = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.int8)
     with OperationRecorder(lambda *call: (1, 2), only_products=True) as recorder, part_of("rnn", "fp16"):
