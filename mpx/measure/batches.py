@@ -93,10 +93,11 @@ def _parts(batch: Any) -> Iterable[Any] | None:
 
 
 def _are_samples(items: list) -> bool:
-    """Whether they certainly are single samples. They are alike; inputs and targets are not."""
+    """Whether they certainly are single samples. They are alike; inputs and targets are not. A TensorDict iterates over its samples, so its
+    keys are asked for."""
     if len(set(map(type, items))) > 1 or not (isinstance(items[0], Mapping) or _is_list(items[0])):
         return False
-    if isinstance(items[0], Mapping) and not set.intersection(*map(set, items)):
+    if isinstance(items[0], Mapping) and not set.intersection(*(set(item.keys()) for item in items)):
         return False
     return any(map(_is_sample, items))
 
