@@ -269,6 +269,7 @@ CASES = [
     (["model.lr.sgd={}"], "model.lr.sgd={} must be a number above 0."),
     (["+x={a:{}}"], "x.a is not a setting of mpx.train."),
     (["precision=amp", "++precision={loss_scale.initial:4}"], "Write loss_scale: {initial: VALUE} there."),
+    (["model.lr={1.5:2}"], "model.lr.1.5: a dotted key sets nothing"),
 ]
 
 

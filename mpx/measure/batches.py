@@ -1,6 +1,6 @@
 """Count the samples of a batch of any form."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from math import gcd
 from numbers import Number
@@ -29,7 +29,7 @@ def samples_in(batch: Any) -> int:
             f"mpx.Throughput: a batch of type {type(batch).__name__} has no tensor whose first dimension could be the samples. "
             "Give mpx.Throughput(samples=FUNCTION), which takes a batch and returns their number."
         )
-    if isinstance(batch, list) and all(map(_is_sample, batch)):
+    if isinstance(batch, list) and _are_samples(batch):
         return len(batch)
     parts = list(_parts(batch) or ())
     listed = next((part for part in parts if _length(part) is not None), None)
@@ -77,8 +77,9 @@ def _length(batch: Any) -> int | None:
 
 def _graphs(batch: Any) -> int | None:
     """The number of graphs in a batch of torch_geometric, whose tensors have the nodes and edges of all; None for other objects."""
-    found = getattr(batch, "num_graphs", None)
-    return found if type(found) is int else None
+    if not hasattr(type(batch), "num_graphs") and "num_graphs" not in getattr(batch, "__dict__", ()):
+        return None  # a mapping that takes attributes for keys may raise KeyError
+    return batch.num_graphs if type(batch.num_graphs) is int else None
 
 
 def _parts(batch: Any) -> Iterable[Any] | None:
@@ -91,14 +92,31 @@ def _parts(batch: Any) -> Iterable[Any] | None:
     return vars(batch).values() if is_dataclass(batch) or hasattr(batch, "__dict__") else None
 
 
-def _is_sample(part: Any) -> bool:
-    """Whether it certainly is one sample: it has a class or boxes beside its tensor, or is a mapping of tensors of different lengths."""
-    if not isinstance(part, Mapping | list | tuple):
+def _are_samples(items: list) -> bool:
+    """Whether they certainly are single samples. They are alike; inputs and targets are not. A TensorDict iterates over its samples, so its
+    keys are asked for."""
+    if len(set(map(type, items))) > 1 or not (isinstance(items[0], Mapping) or _is_list(items[0])):
         return False
-    items = list(_parts(part))
-    if any(isinstance(item, Number | Mapping) or (isinstance(item, Tensor) and not item.dim()) for item in items):
+    if isinstance(items[0], Mapping) and not set.intersection(*(set(item.keys()) for item in items)):
+        return False
+    return any(map(_is_sample, items))
+
+
+def _is_sample(part: Any) -> bool:
+    """Whether it certainly is one sample, and no batch: it has a class beside its tensor, or is or has a mapping, and tensors of different
+    lengths. A tuple with a mapping is one too, since PyTorch's collate function makes lists."""
+    mapped, items = isinstance(part, Mapping) or any(isinstance(item, Mapping) for item in part), list(_leaves(part))
+    if mapped and isinstance(part, tuple):
         return True
-    return isinstance(part, Mapping) and len({len(item) for item in items if isinstance(item, Tensor)}) > 1
+    if any(isinstance(item, Number) or (isinstance(item, Tensor) and not item.dim()) for item in items):
+        return True
+    return mapped and len({len(item) for item in items if isinstance(item, Tensor)}) > 1
+
+
+def _leaves(part: Any) -> Iterator[Any]:
+    """Its items, and in place of a mapping those within it."""
+    for item in _parts(part):
+        yield from _leaves(item) if isinstance(item, Mapping) else (item,)
 
 
 def _certain(part: Any) -> int | None:

@@ -23,6 +23,12 @@ NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
 MOVES_NOTHING = ("_unsafe_view", "as_strided_", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 ALIGNED = 16  # bytes from row to row of a matrix, or a multiple, suit Tensor Cores (NVIDIA, Matrix Multiplication Background User's Guide)
+BY_ROWS, BY_COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+SPARSE = {  # layout of a tensor without strides -> the methods that return what it stores
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), BY_ROWS),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), BY_COLUMNS),
+}
 OVERWRITES = ("copy_", "fill_", "zero_")  # write the first operand without reading it
 
 
@@ -126,8 +132,10 @@ def misaligned(func: Any, args: tuple, out: Any) -> int | None:
     if kind not in ("matmul", "bmm"):
         return None
     tensors = [*args[: max(positions) + 1][min(positions) :], out]
-    matrices = [tensor for tensor in tensors if tensor.itemsize == 2 and tensor.dim() > 1 and min(tensor.shape[-2:]) > 1]
-    return max((size for size in (max(matrix.stride()[-2:]) for matrix in matrices) if 2 * size % ALIGNED), default=None)
+    if any(_without_strides(tensor) or tensor.dim() < 2 or 1 in tensor.shape[-2:] for tensor in tensors):
+        return None  # a product with a vector leaves Tensor Cores idle
+    strides = [tensor.stride()[-2:] for tensor in tensors if tensor.itemsize == 2]
+    return max((max(steps) for steps in strides if min(steps) and 2 * max(steps) % ALIGNED), default=None)  # 0: an expanded row
 
 
 def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
@@ -151,6 +159,14 @@ def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
 
 def _bytes(tensor: Tensor) -> int:
     """An expanded tensor occupies its memory once."""
+    if tensor.layout in SPARSE:
+        return sum(_bytes(getattr(tensor, name)()) for name in SPARSE[tensor.layout])
+    if _without_strides(tensor):
+        return tensor.numel() * tensor.itemsize
     if any(stride == 0 for stride in tensor.stride()):
         return prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride) * tensor.itemsize
     return tensor.numel() * tensor.itemsize
+
+
+def _without_strides(tensor: Tensor) -> bool:
+    return tensor.layout in SPARSE or tensor.is_nested

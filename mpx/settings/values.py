@@ -111,9 +111,9 @@ def not_set(key: str) -> UserError:
     return UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")
 
 
-def _not_nested(key: str, name: str) -> UserError:
+def _not_nested(key: str, name: Any) -> UserError:
     """The error for a name with a dot, which is no path to OmegaConf."""
-    parts = name.split(".")
+    parts = str(name).split(".")  # YAML has numbers as names, too
     nested = ": {".join(parts) + ": VALUE" + "}" * (len(parts) - 1)
     return UserError(f"{key}: a dotted key sets nothing in a YAML file or within braces. Write {nested} there.")
 

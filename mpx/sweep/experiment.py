@@ -15,7 +15,7 @@ def check_experiment(config: DictConfig) -> None:
     chosen = config.runtime.choices.get("experiment")
     grid = list(config.sweeper.get("params") or {})
     given = set(map(key_of, [*words_of(config), *typed(config)]))  # a grid may be over mappings
-    missing = [key for key in grid if key not in given]
+    missing = [key for key in grid if key_of(key) not in given]
     if chosen is not None and missing:
         raise UserError(
             f"experiment={chosen} is a grid over {', '.join(grid)}, and this is a single run. Start all of it with "

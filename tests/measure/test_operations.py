@@ -42,6 +42,17 @@ def test_flops_and_bytes(function, shapes, name, flops, moved):
     assert row.ms > 0
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state", "ignore:The PyTorch API of nested tensors is in prototype")
+def test_tensors_without_strides():
+    row = look(torch.mm, torch.eye(4).to_sparse_csr(), torch.ones(4, 9))["mm"]
+    stored = 4 * 4 + 8 * 4 + 8 * 5  # four values, their columns, and where the four rows begin
+    assert (row.moved, row.misaligned) == (stored + 2 * 4 * 36, None)
+    sparse = torch.eye(4).to_sparse()
+    assert look(torch.sparse.mm, sparse, torch.ones(4, 9))["_sparse_addmm"].moved > 0
+    nested = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)])
+    assert look(torch.relu, nested)["relu"].moved == 4 * 2 * 20
+
+
 def test_calls_hold_what_both_readers_need():
     a, b = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.int8)
     with OperationRecorder(lambda *call: (1, 2), only_products=True) as recorder, part_of("rnn", "fp16"):
@@ -59,7 +70,9 @@ def test_calls_hold_what_both_readers_need():
         (lambda x, w: x.t() @ w, [(9, 16), (9, 24)], None),  # nine rows, each aligned
         (lambda x, w, b: torch.addmm(b, x, w), [(8, 16), (16, 24), (24,)], None),
         (torch.bmm, [(2, 8, 12), (2, 12, 16)], 12),
-        (torch.mv, [(8, 16), (16,)], None),
+        (torch.mv, [(8, 20), (20,)], None),
+        (torch.mm, [(1, 20), (20, 8)], None),
+        (lambda x, w: x.expand(8, 16) @ w, [(1, 16), (16, 24)], None),
         (torch.mm, [(8, 16), (16, 1)], None),
     ],
 )

@@ -278,6 +278,18 @@ class Graphs:
         self._store = {"x": torch.zeros(nodes, 4), "edge_index": torch.zeros(2, edges), "y": torch.zeros(count)}
 
 
+class Attributes(dict):
+    __getattr__ = dict.__getitem__
+
+
+class Rows(dict):
+    """As a TensorDict, it iterates over its samples."""
+
+    def __iter__(self):
+        return iter([{}] * 5)
+
+
+NESTED = {"x": torch.zeros(5, 2), "more": {"y": torch.zeros(5)}}
 BATCHES = {
     "a tensor": (torch.zeros(5, 2), 5),
     "a pair": ([torch.zeros(5, 2), torch.zeros(5)], 5),
@@ -298,6 +310,13 @@ BATCHES = {
     "a list of mappings": ([{"image": image, "boxes": torch.zeros(2, 4)} for image in IMAGES], 5),
     "a list of the batches of several loaders": ([[torch.zeros(5, 2), torch.zeros(5)], [torch.zeros(7, 2), torch.zeros(7)]], 5),
     "a list of mappings of several loaders": ([{"x": torch.zeros(n, 2), "y": torch.zeros(n)} for n in (5, 7)], 5),
+    "a list of nested mappings of several loaders": ([NESTED, NESTED], 5),
+    "a list of lists with mappings of several loaders": ([[torch.zeros(5, 2), {"y": torch.zeros(5)}]] * 2, 5),
+    "a list of nested inputs and nested targets": ([NESTED, {"target": {"y": torch.zeros(5)}, "weights": torch.zeros(9)}], 5),
+    "a list of mappings that iterate over samples": ([Rows(x=torch.zeros(5, 2))] * 2, 5),
+    "a list of nested mappings": ([{"image": image, "target": {"class": torch.tensor(1)}} for image in IMAGES], 5),
+    "a list of an image and as many boxes as channels": ([(IMAGES[0], {"boxes": torch.zeros(3, 4)})], 1),
+    "a mapping that takes attributes for keys": (Attributes(x=torch.zeros(5, 2)), 5),
     "a list of inputs and targets": ([{"x": torch.zeros(5, 2)}, {"y": torch.zeros(5)}], 5),
     "images with boxes as tensors": ((IMAGES, [torch.zeros(n, 4) for n in (2, 5, 1, 3, 2)]), 5),
 }

@@ -7,10 +7,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_class
+from omegaconf import OmegaConf
 from refused import assert_refused
 from started import start
 
 from mpx.settings import check
+from mpx.sweep import check_experiment
 from mpx.train import CONF, main
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
@@ -89,6 +91,11 @@ def test_a_single_run_of_a_grid_says_how_to_start_it(train):
 )
 def test_a_mapping_is_a_value_of_a_grid(train, words):
     assert_refused(train(*words, "seed=0", *TINY, "ckpt_path=/nowhere"), "error: ckpt_path=/nowhere is not a file.")
+
+
+def test_a_grid_may_be_over_an_added_key():
+    config = {"runtime": {"choices": {"experiment": "own"}}, "sweeper": {"params": {"+model.kwargs.width": "8,16"}}}
+    check_experiment(OmegaConf.create(config | {"overrides": {"task": ["+model.kwargs.width=8"]}}))
 
 
 def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
