@@ -13,6 +13,7 @@ from mpx.measure.operations import Operation
 IDLE = 0.25  # share of a step; a device that idles longer gains little from faster arithmetic
 MOSTLY_INPUT = 0.5  # share of the idle time; if waiting for batches takes more, the input is the cause
 FAR_BELOW_LIMIT = 0.3  # share of the limit; an operation below it is slow for another reason
+LARGE_PRODUCT = 10**9  # floating point operations; on a fast GPU, of a smaller product most time is its start
 MISALIGNED = 0.2  # share of the time in products; likewise for matrices whose rows Tensor Cores read slowly
 NO_TENSOR_CORES = 0.2  # share of the time in products; if more of it is without Tensor Cores, the sentence says so
 
@@ -108,10 +109,11 @@ def decide(seen: Evidence) -> Verdict:
 
 
 def alignment(layers: Iterable[Operation]) -> dict[str, float | int | None]:
-    """The fields of Evidence that follow from the products of a plain step, one row for each shape."""
+    """The fields of Evidence that follow from the products of a plain step, one row for each shape. Small ones count as aligned."""
     ms: dict[int | None, float] = {}
     for row in layers:
-        ms[row.misaligned] = ms.get(row.misaligned, 0.0) + row.ms
+        size = row.misaligned if row.flops >= LARGE_PRODUCT * row.calls else None
+        ms[size] = ms.get(size, 0.0) + row.ms
     total, aligned = sum(ms.values()), ms.pop(None, 0.0)
     share = 1 - aligned / total if total else 0.0
     return {"misaligned_share": share, "misaligned_size": max(ms, key=ms.get, default=None)}
@@ -120,10 +122,10 @@ def alignment(layers: Iterable[Operation]) -> dict[str, float | int | None]:
 def _padding(seen: Evidence) -> str:
     if not seen.on_gpu or seen.misaligned_share < MISALIGNED:
         return ""
-    size = seen.misaligned_size
+    size, step = seen.misaligned_size, " of an uncompiled step" if seen.compiled else ""
     return (
-        f" {seen.misaligned_share:.0%} of the time in products goes to 16-bit matrices whose rows, as of {size:,} numbers, are no multiple "
-        f"of 8, which Tensor Cores take longer for; pad such a size, as to {size + -size % 8:,}."
+        f" {seen.misaligned_share:.0%} of the time in products{step} goes to 16-bit matrices whose rows, as of {size:,} numbers, are no "
+        f"multiple of 8, which Tensor Cores take longer for; pad such a size, as to {size + -size % 8:,}."
     )
 
 

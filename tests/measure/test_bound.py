@@ -34,7 +34,11 @@ CPU = GPU | {"on_gpu": False, "launches": None, "cores_ms": None, "arithmetic_ro
             "arithmetic",
             ["30% of", "of 33,278 numbers", "pad such a size, as to 33,280."],
         ),
-        ({"misaligned_share": 0.3, "misaligned_size": 9, "memory_ms": 6.5}, "memory", ["of 9 numbers", "as to 16."]),
+        (
+            {"misaligned_share": 0.3, "misaligned_size": 9, "memory_ms": 6.5, "compiled": True},
+            "memory",
+            ["in products of an uncompiled step goes", "of 9 numbers", "as to 16."],
+        ),
     ],
 )
 def test_on_a_gpu(changed, bound, words):

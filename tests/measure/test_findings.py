@@ -63,10 +63,10 @@ def test_on_a_cpu_a_compiled_steps_operations_are_unknown(changed, busy_ms):
     assert found["rows"] == "operations"
 
 
-def test_the_size_that_most_of_the_misaligned_time_has():
+def test_the_size_that_most_of_the_time_in_large_misaligned_products_has():
     layers = [
-        Operation("mm", "fp16", True, True, 1, ms, 10**9, 10**8, misaligned=size)
-        for ms, size in ((2.0, 9), (3.0, 7), (2.0, 9), (3.0, None))
+        Operation("mm", "fp16", True, True, calls, ms, 10**9, 10**8, misaligned=size)
+        for calls, ms, size in ((1, 2.0, 9), (1, 3.0, 7), (1, 2.0, 9), (1, 1.0, None), (2, 2.0, 5))
     ]
     found = findings(seen(layers=layers), LIMITS)
     assert (found["misaligned_share"], found["misaligned_size"]) == (0.7, 9)
