@@ -61,7 +61,7 @@ class ModePrecision(Precision):
         self._earlier = (0, 0)  # steps, and skipped ones, before this process continued the run
         self._watch: Any = nullcontext()  # context of the next backward pass
         self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
-        self._unscaled: dict[int, Tensor] = {}  # by the id of an optimizer whose gradients are unscaled: whether they overflowed
+        self._unscaled: dict[Any, Tensor] = {}  # optimizers whose gradients are unscaled before their step: whether they overflowed
         self._several = False  # optimizers of a manual optimization have stepped since the scale was adjusted
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -135,9 +135,14 @@ class ModePrecision(Precision):
         later gradients would have another scale."""
         with super().train_step_context():
             yield
-        if self._several:
+        left, self._unscaled = self._unscaled, {}
+        for overflowed in left.values():
+            self.loss_scale.note(overflowed)
+        if self._several or left:
             self._several = False
             self.loss_scale.update_after_several()
+        for optimizer in left:  # clipped without a step: the next batch may add scaled gradients to them
+            self.loss_scale.rescale_(_gradients(optimizer))
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale."""
@@ -156,28 +161,28 @@ class ModePrecision(Precision):
         return output
 
     def _unscale(self, optimizer: Any) -> None:
-        self.loss_scale.unscale_(p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        self.loss_scale.unscale_(_gradients(optimizer))
 
     def _one_of_several(self, optimizer: Any, model: pl.LightningModule, **kwargs: Any) -> Any:
         """A step of a manual optimization: skipped if this optimizer's own gradients overflowed, as torch.amp.GradScaler does."""
         self._unscale_once(optimizer)
-        self.loss_scale.found_inf.copy_(self._unscaled.pop(id(optimizer)))
-        before_step(self, model, optimizer)
+        before_step(self, model, optimizer)  # its hooks may clip the gradients, which are unscaled already
+        self.loss_scale.found_inf.copy_(self._unscaled.pop(optimizer))
         output = self.loss_scale.step(optimizer, **kwargs)
         self.loss_scale.stepped()
         self._several = True
         return output
 
     def _unscale_once(self, optimizer: Any) -> None:
-        if id(optimizer) not in self._unscaled:
+        if optimizer not in self._unscaled:
             self._unscale(optimizer)
-            self._unscaled[id(optimizer)] = self.loss_scale.found_inf.clone()
+            self._unscaled[optimizer] = self.loss_scale.found_inf.clone()
             self.loss_scale.found_inf.zero_()
 
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Unscale the gradients first if a manual optimization clips them before its step, as with GradScaler.unscale_."""
         plain = getattr(optimizer, "optimizer", optimizer)  # of Lightning's wrapper, which a manual optimization has
-        if self.loss_scale is not None and plain is not optimizer:
+        if self.loss_scale is not None and plain is not optimizer and not self.model.automatic_optimization:
             self._unscale_once(plain)
         super().clip_gradients(optimizer, *args, **kwargs)
 
@@ -264,6 +269,10 @@ class ModePrecision(Precision):
         """Load a checkpoint of Lightning's own plugin."""
         if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and SCALER_KEY in checkpoint:
             self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
+
+
+def _gradients(optimizer: Any) -> Iterator[Tensor]:
+    return (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
