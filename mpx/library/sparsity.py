@@ -116,6 +116,11 @@ class Sparsity(Pruning):
     def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
         if self.masks is None:
             return
+        if (name := self.masks.look_again(trainer.lightning_module)) is not None:
+            raise UserError(
+                f"When {when}, the module no longer had {name}, which is pruned, in its shape. Replace a layer before the training, or "
+                "leave it dense with skip."
+            )
         try:
             super().assert_pattern(trainer, when)
         except RuntimeError as error:

@@ -169,3 +169,14 @@ def test_an_optimizer_that_moves_pruned_weights_is_found_at_once():
         fit(mpx.Sparsity("2of4", start=0.5), module=module)
     assert "When the first step after the pruning ended, 1 pruned weights broke" in str(caught.value)
     assert len(module.rates) == 16 + 1
+
+
+@pytest.mark.parametrize(("inputs", "said"), [(16, "broke the 2of4 pattern: encoder.weight"), (8, "no longer had encoder.weight")])
+def test_a_pruned_layer_that_the_module_replaces_later_is_no_longer_verified(inputs, said, tmp_path):
+    class Replacing(Module):
+        def on_train_end(self):
+            self.encoder = torch.nn.Linear(inputs, 32)
+
+    with pytest.raises(mpx.UserError, match=said):
+        fit(part := mpx.Sparsity("2of4"), module=Replacing()).save_checkpoint(tmp_path / "unused.ckpt")
+    assert part.masks.active
