@@ -23,7 +23,7 @@ from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
 from mpx.private.lightning import before_step
-from mpx.private.torch_dispatch import tree_map
+from mpx.private.torch_dispatch import every_call_seen, tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
 SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
@@ -81,11 +81,9 @@ class ModePrecision(Precision):
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:
-        mode, on_cpu = self.mode, self.device.type == "cpu"
+        mode = self.mode
         with ExitStack() as stack:
-            if self.own_dtype is not None:
-                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-                torch.set_default_dtype(self.own_dtype)
+            stack.enter_context(self._new_tensors())
             if mode.master:
                 stack.enter_context(own_flat_weights(self.model))
                 stack.enter_context(reparametrized(self.model, self._copies()))
@@ -96,15 +94,32 @@ class ModePrecision(Precision):
             elif mode.autocast is not None:
                 keep_apart(autocast=mode.autocast)
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=not self.own))
-            if on_cpu and not self.emulate and mode.attention == "bf16":
-                stack.enter_context(RoundedAttention("bf16"))
-            if self.layers is not None and not self.emulate:
-                stack.enter_context(Float8Linear(self.layers))
-            if mode.conv == "tf32" and not self.emulate:
-                stack.enter_context(AlignedChannels())
-            if self.bf16_rnn:
-                stack.enter_context(BFloat16RNN())
+            for replaced in self._replacements():
+                stack.enter_context(replaced)
             yield
+
+    @contextmanager
+    def _new_tensors(self) -> Iterator[None]:
+        """Tensors that the user's own module makes have the format of its weights."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.own_dtype or before)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def _replacements(self) -> list[AbstractContextManager]:
+        """Contexts for what PyTorch's own functions do in another format than the mode's, or slowly."""
+        if self.emulate:
+            return []
+        found: list[AbstractContextManager] = []
+        if self.device.type == "cpu" and self.mode.attention == "bf16":
+            found.append(RoundedAttention("bf16"))
+        if self.layers is not None:
+            found.append(Float8Linear(self.layers))
+        if self.mode.conv == "tf32":
+            found.append(AlignedChannels())
+        return [*found, BFloat16RNN()] if self.bf16_rnn else found
 
     def _emulation(self) -> Emulate:
         autocast = self.mode.weights == torch.float32
@@ -121,7 +136,15 @@ class ModePrecision(Precision):
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        with self._watch, self._emulation() if self.emulate and not self._emulating else self._no_autocast():
+        """Activation checkpointing computes parts of the forward pass again here, which must be as they were."""
+        with ExitStack() as stack:
+            stack.enter_context(self._new_tensors())
+            stack.enter_context(self._watch)
+            stack.enter_context(self._emulation() if self.emulate and not self._emulating else self._no_autocast())
+            if replacements := self._replacements():
+                stack.enter_context(every_call_seen())
+                for replaced in replacements:
+                    stack.enter_context(replaced)
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def _no_autocast(self) -> AbstractContextManager:
