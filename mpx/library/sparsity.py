@@ -113,6 +113,10 @@ class Sparsity(Pruning):
         self._batches += 1
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Again, after every callback's on_train_end: averages of weights replace them there."""
+        self.assert_pattern(trainer, "the training was over")
+
     def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
         if self.masks is None:
             return
