@@ -23,7 +23,7 @@ from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
 from mpx.precision.rnn import RNNS
 from mpx.precision.rounding import HALVES, ROUND, stored_in, truncated_to_tf32, upcast
-from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, tree_leaves, tree_map
+from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, in_plain_backward, tree_leaves, tree_map
 
 
 class Emulate:
@@ -76,7 +76,7 @@ class _Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is linear and self.linears is not None and self.linears.take(*args, **kwargs):
             return fp8.linear(*args, **kwargs, native=False)
-        if self.casts is not None:
+        if self.casts is not None and not in_plain_backward():
             args, kwargs = self.casts(func, args, kwargs)
         if func in self.whole and self._fits(func, args, kwargs):
             return self.whole[func](*args, **kwargs)
