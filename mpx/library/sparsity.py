@@ -113,9 +113,14 @@ class Sparsity(Pruning):
         self._batches += 1
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Again, after every callback's on_train_end: averages of weights replace them there."""
+        self.assert_pattern(trainer, "the training was over")
+
     def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
-        if self.masks is None:
+        if self.masks is None or not self.masks.active:
             return
+        self._look_again(trainer, when)
         try:
             super().assert_pattern(trainer, when)
         except RuntimeError as error:
@@ -123,6 +128,18 @@ class Sparsity(Pruning):
                 f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, or something in the module or in "
                 "a callback, such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense."
             ) from error
+
+    def prune_now(self, trainer: pl.Trainer) -> None:
+        self._look_again(trainer, "the model was about to be pruned")
+        super().prune_now(trainer)
+
+    def _look_again(self, trainer: pl.Trainer, when: str) -> None:
+        """The module may have replaced a layer since."""
+        if (name := self.masks.look_again(trainer.lightning_module)) is not None:
+            raise UserError(
+                f"When {when}, the module no longer had {name}, which is pruned, in its shape. Replace a layer before the training, or "
+                "leave it dense with skip."
+            )
 
     def state_dict(self) -> dict[str, Any]:
         if self.masks is None:

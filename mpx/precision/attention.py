@@ -81,7 +81,7 @@ def attention(
     bias = _bias(attn_mask, is_causal, shape, query.device)
     keep = None
     if dropout_p > 0:
-        keep = torch.nn.functional.dropout(torch.ones(shape, device=query.device), dropout_p)
+        keep = torch.nn.functional.dropout(torch.ones(shape, dtype=torch.float32, device=query.device), dropout_p)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     with torch.autocast(kind, enabled=False):  # autocast would round the scores
         return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(dtype)
@@ -92,4 +92,4 @@ def _bias(mask: Tensor | None, causal: bool, shape: tuple[int, ...], device: tor
         mask = torch.ones(shape[-2:], dtype=torch.bool, device=device).tril()
     if mask is None or mask.dtype != torch.bool:
         return mask if mask is None else mask.float()
-    return torch.zeros((), device=device).masked_fill(~mask, float("-inf"))
+    return torch.zeros((), dtype=torch.float32, device=device).masked_fill(~mask, float("-inf"))

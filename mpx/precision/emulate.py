@@ -23,7 +23,7 @@ from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
 from mpx.precision.rnn import RNNS
 from mpx.precision.rounding import HALVES, ROUND, stored_in, truncated_to_tf32, upcast
-from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, tree_leaves, tree_map
+from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, in_plain_backward, tree_leaves, tree_map
 
 
 class Emulate:
@@ -76,7 +76,7 @@ class _Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is linear and self.linears is not None and self.linears.take(*args, **kwargs):
             return fp8.linear(*args, **kwargs, native=False)
-        if self.casts is not None:
+        if self.casts is not None and not in_plain_backward():
             args, kwargs = self.casts(func, args, kwargs)
         if func in self.whole and self._fits(func, args, kwargs):
             return self.whole[func](*args, **kwargs)
@@ -153,12 +153,21 @@ class _TF32(TorchDispatchMode):
         kind, operands = found
         rounded = [tree_map(_to_tf32, arg) if i in operands else arg for i, arg in enumerate(args)]
         with part_of(kind, "tf32"):
-            if func is not torch.ops.aten.convolution_backward.default or not args[10][1] or not _truncates(args[2], args[4]):
-                return func(*rounded, **kwargs)
-            grad, x = (truncated_to_tf32(arg) if arg.dtype == torch.float32 else arg for arg in args[:2])
-            _, weight_grad, _ = func(grad, x, *args[2:10], [False, True, False])
-            input_grad, _, bias_grad = func(*rounded[:10], [args[10][0], False, args[10][2]])
-            return input_grad, weight_grad, bias_grad
+            if func is torch.ops.aten.convolution_backward.default:
+                return _convolution_backward(args, rounded)
+            return func(*rounded, **kwargs)
+
+
+def _convolution_backward(args: tuple, rounded: list) -> tuple[Tensor | None, ...]:
+    """The gradients of a convolution. That of its bias is no product, but a sum of what arrives, which is not rounded."""
+    func, grad, (of_input, of_weight, of_bias) = torch.ops.aten.convolution_backward.default, args[0], args[10]
+    bias_grad = grad.sum((0, *range(2, grad.dim()))) if of_bias else None
+    if not of_weight or not _truncates(args[2], args[4]):
+        return *func(*rounded[:10], [of_input, of_weight, False])[:2], bias_grad
+    grad, x = (truncated_to_tf32(arg) if arg.dtype == torch.float32 else arg for arg in args[:2])
+    _, weight_grad, _ = func(grad, x, *args[2:10], [False, True, False])
+    input_grad = func(*rounded[:10], [True, False, False])[0] if of_input else None
+    return input_grad, weight_grad, bias_grad
 
 
 def _to_tf32(value: Any) -> Any:

@@ -23,7 +23,7 @@ from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
 from mpx.private.lightning import before_step
-from mpx.private.torch_dispatch import tree_map
+from mpx.private.torch_dispatch import every_call_seen, tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
 SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
@@ -61,7 +61,7 @@ class ModePrecision(Precision):
         self._earlier = (0, 0)  # steps, and skipped ones, before this process continued the run
         self._watch: Any = nullcontext()  # context of the next backward pass
         self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
-        self._unscaled: dict[int, Tensor] = {}  # by the id of an optimizer whose gradients are unscaled: whether they overflowed
+        self._unscaled: dict[Any, Tensor] = {}  # optimizers whose gradients are unscaled before their step: whether they overflowed
         self._several = False  # optimizers of a manual optimization have stepped since the scale was adjusted
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -81,11 +81,9 @@ class ModePrecision(Precision):
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:
-        mode, on_cpu = self.mode, self.device.type == "cpu"
+        mode = self.mode
         with ExitStack() as stack:
-            if self.own_dtype is not None:
-                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-                torch.set_default_dtype(self.own_dtype)
+            stack.enter_context(self._new_tensors())
             if mode.master:
                 stack.enter_context(own_flat_weights(self.model))
                 stack.enter_context(reparametrized(self.model, self._copies()))
@@ -96,15 +94,32 @@ class ModePrecision(Precision):
             elif mode.autocast is not None:
                 keep_apart(autocast=mode.autocast)
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=not self.own))
-            if on_cpu and not self.emulate and mode.attention == "bf16":
-                stack.enter_context(RoundedAttention("bf16"))
-            if self.layers is not None and not self.emulate:
-                stack.enter_context(Float8Linear(self.layers))
-            if mode.conv == "tf32" and not self.emulate:
-                stack.enter_context(AlignedChannels())
-            if self.bf16_rnn:
-                stack.enter_context(BFloat16RNN())
+            for replaced in self._replacements():
+                stack.enter_context(replaced)
             yield
+
+    @contextmanager
+    def _new_tensors(self) -> Iterator[None]:
+        """Tensors that the user's own module makes have the format of its weights."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.own_dtype or before)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def _replacements(self) -> list[AbstractContextManager]:
+        """Contexts for what PyTorch's own functions do in another format than the mode's, or slowly."""
+        if self.emulate:
+            return []
+        found: list[AbstractContextManager] = []
+        if self.device.type == "cpu" and self.mode.attention == "bf16":
+            found.append(RoundedAttention("bf16"))
+        if self.layers is not None:
+            found.append(Float8Linear(self.layers))
+        if self.mode.conv == "tf32":
+            found.append(AlignedChannels())
+        return [*found, BFloat16RNN()] if self.bf16_rnn else found
 
     def _emulation(self) -> Emulate:
         autocast = self.mode.weights == torch.float32
@@ -121,7 +136,15 @@ class ModePrecision(Precision):
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        with self._watch, self._emulation() if self.emulate and not self._emulating else self._no_autocast():
+        """Activation checkpointing computes parts of the forward pass again here, which must be as they were."""
+        with ExitStack() as stack:
+            stack.enter_context(self._new_tensors())
+            stack.enter_context(self._watch)
+            stack.enter_context(self._emulation() if self.emulate and not self._emulating else self._no_autocast())
+            if replacements := self._replacements():
+                stack.enter_context(every_call_seen())
+                for replaced in replacements:
+                    stack.enter_context(replaced)
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def _no_autocast(self) -> AbstractContextManager:
@@ -135,9 +158,14 @@ class ModePrecision(Precision):
         later gradients would have another scale."""
         with super().train_step_context():
             yield
-        if self._several:
+        left, self._unscaled = self._unscaled, {}
+        for overflowed in left.values():
+            self.loss_scale.note(overflowed)
+        if self._several or left:
             self._several = False
             self.loss_scale.update_after_several()
+        for optimizer in left:  # clipped without a step: the next batch may add scaled gradients to them
+            self.loss_scale.rescale_(_gradients(optimizer))
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale."""
@@ -156,28 +184,28 @@ class ModePrecision(Precision):
         return output
 
     def _unscale(self, optimizer: Any) -> None:
-        self.loss_scale.unscale_(p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        self.loss_scale.unscale_(_gradients(optimizer))
 
     def _one_of_several(self, optimizer: Any, model: pl.LightningModule, **kwargs: Any) -> Any:
         """A step of a manual optimization: skipped if this optimizer's own gradients overflowed, as torch.amp.GradScaler does."""
         self._unscale_once(optimizer)
-        self.loss_scale.found_inf.copy_(self._unscaled.pop(id(optimizer)))
-        before_step(self, model, optimizer)
+        before_step(self, model, optimizer)  # its hooks may clip the gradients, which are unscaled already
+        self.loss_scale.found_inf.copy_(self._unscaled.pop(optimizer))
         output = self.loss_scale.step(optimizer, **kwargs)
         self.loss_scale.stepped()
         self._several = True
         return output
 
     def _unscale_once(self, optimizer: Any) -> None:
-        if id(optimizer) not in self._unscaled:
+        if optimizer not in self._unscaled:
             self._unscale(optimizer)
-            self._unscaled[id(optimizer)] = self.loss_scale.found_inf.clone()
+            self._unscaled[optimizer] = self.loss_scale.found_inf.clone()
             self.loss_scale.found_inf.zero_()
 
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Unscale the gradients first if a manual optimization clips them before its step, as with GradScaler.unscale_."""
         plain = getattr(optimizer, "optimizer", optimizer)  # of Lightning's wrapper, which a manual optimization has
-        if self.loss_scale is not None and plain is not optimizer:
+        if self.loss_scale is not None and plain is not optimizer and not self.model.automatic_optimization:
             self._unscale_once(plain)
         super().clip_gradients(optimizer, *args, **kwargs)
 
@@ -264,6 +292,10 @@ class ModePrecision(Precision):
         """Load a checkpoint of Lightning's own plugin."""
         if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and SCALER_KEY in checkpoint:
             self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
+
+
+def _gradients(optimizer: Any) -> Iterator[Tensor]:
+    return (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:

@@ -74,6 +74,16 @@ class LossScale:
 
         One overflow in any process's part of a sharded gradient skips the step of all.
         """
+        self._multiply(gradients, self.scale.double().reciprocal().float())
+
+    @torch.no_grad()
+    def rescale_(self, gradients: Iterable[Tensor]) -> None:
+        """Multiply by the scale, in place: the opposite of `unscale_`. Notes no overflow."""
+        noted = self.found_inf.clone()
+        self._multiply(gradients, self.scale)
+        self.found_inf.copy_(noted)
+
+    def _multiply(self, gradients: Iterable[Tensor], factor: Tensor) -> None:
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         sharded = None
         for gradient in gradients:
@@ -82,10 +92,9 @@ class LossScale:
                 gradient.copy_(gradient.coalesce())
             values = values_of_sparse(gradient) if gradient.is_sparse else gradient
             groups[values.device, values.dtype].append(values)
-        inverse = self.scale.double().reciprocal().float()
         for (device, _), tensors in groups.items():
             found = self.found_inf.to(device)
-            unscale_(tensors, found, inverse.to(device))
+            unscale_(tensors, found, factor.to(device))
             if found is not self.found_inf:
                 self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
         if sharded is not None:
@@ -106,8 +115,13 @@ class LossScale:
     def stepped(self) -> None:
         """Count this optimizer's skip and clear its flag, since another optimizer may step at the same scale before `update`."""
         self.skipped += self.found_inf.bool()
-        torch.maximum(self.found_before, self.found_inf, out=self.found_before)
+        self.note(self.found_inf)
         self.found_inf.zero_()
+
+    @torch.no_grad()
+    def note(self, overflowed: Tensor) -> None:
+        """Let this overflow flag lower the scale at the next `update_after_several`."""
+        torch.maximum(self.found_before, overflowed, out=self.found_before)
 
     @torch.no_grad()
     def update(self) -> None:

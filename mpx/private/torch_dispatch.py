@@ -60,6 +60,19 @@ def computing_again() -> bool:
     return frame is not None
 
 
+def in_plain_backward() -> bool:
+    """Whether this is Python code of a backward pass that computes without autocast: a hook's, or that of a torch.autograd.Function.
+
+    What a checkpoint computes again, and what torch.amp.custom_bwd decorates, has the autocast of the forward pass.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename not in (checkpoint.__file__, torch.amp.autocast_mode.__file__):
+        frame = frame.f_back
+    return frame is None
+
+
 def schema_of(operation: Any) -> Any:
     """The signature of an ATen operation: its name, arguments and returns, and which of them it writes. None for any other function."""
     return getattr(operation, "_schema", None)

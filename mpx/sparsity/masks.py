@@ -172,6 +172,15 @@ class Masks:
             weight.parameter = model.get_parameter(weight.name)
         self.follow()
 
+    def look_again(self, model: nn.Module) -> str | None:
+        """Verify the parameters that `model` has now from here on: it may have replaced a layer. Returns the name of one that is gone."""
+        current = dict(model.named_parameters(remove_duplicate=False))
+        for weight in self.pruned:
+            if weight.name not in current or current[weight.name].shape != weight.parameter.shape:
+                return weight.name
+            weight.parameter = current[weight.name]
+        return None
+
     def follow(self) -> None:
         """Move masks and remembered values to the weights' devices, memory layout and shards."""
         for weight in self.pruned if self.active else ():

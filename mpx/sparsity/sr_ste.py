@@ -74,21 +74,25 @@ class SrSte(Recipe):
             torch._foreach_sub_([weight.parameter for weight in ours], less)
 
     def _hold(self, masks: Masks, optimizer: Optimizer) -> None:
+        betas = _betas(optimizer)
         for weight in masks.pruned:
-            state, beta = optimizer.state.get(weight.parameter, {}), _beta(optimizer)
-            if "exp_avg_sq" in state:
+            state = optimizer.state.get(weight.parameter, {})
+            if "exp_avg_sq" in state and (beta := betas.get(id(weight.parameter))) is not None:
                 self.variances[weight.name] = held = state["exp_avg_sq"] / (1 - beta ** state["step"])
                 one_gradient = (1 - beta) * local(held).mean()  # what a gradient of the layer's usual size would add
                 local(held).masked_fill_(local(held) < one_gradient, 0)
 
     def _restore(self, masks: Masks, optimizer: Optimizer) -> None:
-        held = [weight for weight in masks.pruned if weight.name in self.variances and weight.parameter in optimizer.state]
+        betas = _betas(optimizer)
+        known = [weight for weight in masks.pruned if weight.name in self.variances and id(weight.parameter) in betas]
+        held = [weight for weight in known if weight.parameter in optimizer.state]
         if not held:
             return
         states = [optimizer.state[weight.parameter] for weight in held]
-        bias = (1 - _beta(optimizer) ** states[0]["step"]).to(held[0].parameter.device)
-        values = torch._foreach_mul([self.variances[weight.name].to(weight.parameter.device) for weight in held], bias)
-        for newest, value in ((local(state["exp_avg_sq"]), local(value)) for state, value in zip(states, values, strict=True)):
+        biases = [1 - betas[id(weight.parameter)] ** state["step"] for weight, state in zip(held, states, strict=True)]
+        biases = torch.stack(biases).to(held[0].parameter.device).unbind()  # in one copy, since the counts may be on the host
+        values = torch._foreach_mul([local(self.variances[weight.name].to(weight.parameter.device)) for weight in held], biases)
+        for newest, value in ((local(state["exp_avg_sq"]), value) for state, value in zip(states, values, strict=True)):
             newest.copy_(torch.where(value > 0, value, newest))
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,5 +112,6 @@ def _is_adam(optimizer: Optimizer) -> bool:
     return "betas" in optimizer.defaults
 
 
-def _beta(optimizer: Optimizer) -> float:
-    return optimizer.defaults["betas"][1]
+def _betas(optimizer: Optimizer) -> dict[int, float]:
+    """By the id of a parameter: that of its group's second moment."""
+    return {id(parameter): group["betas"][1] for group in optimizer.param_groups for parameter in group["params"]}

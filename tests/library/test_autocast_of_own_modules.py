@@ -6,8 +6,10 @@ import torch
 from silent import silent_trainer
 from torch import nn
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
 import mpx
+from mpx.precision.attention import attention
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BY_AUTOCAST = [("amp", "never"), ("amp", "always"), ("amp_bf16", "never"), ("amp_bf16", "always")]
@@ -75,3 +77,53 @@ def test_bf16_is_bit_for_bit_that_of_lightning():
     ours = fit(Twice(), batches, plugins=mpx.Precision("amp_bf16", emulate="never"))
     theirs = fit(Twice(), batches, precision="bf16-mixed")
     assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+class Attends(pl.LightningModule):
+    """reentrant: how its attention, with dropout, is computed again in the backward pass; None: it is not."""
+
+    def __init__(self, reentrant, automatic):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention, self.last = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True), nn.Linear(64, 8)
+        self.reentrant, self.automatic_optimization = reentrant, automatic
+
+    def block(self, x):
+        return self.attention(x, x, x, need_weights=False)[0] + torch.zeros(64)
+
+    def training_step(self, batch, index):
+        x = batch.requires_grad_()
+        attended = self.block(x) if self.reentrant is None else checkpoint(self.block, x, use_reentrant=self.reentrant)
+        loss = self.last(attended).square().mean()
+        if self.automatic_optimization:
+            return loss
+        self.manual_backward(loss)
+        self.optimizers().step()
+        return None
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize("mode", ["amp_bf16", "bf16_true"])
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_checkpoint_computes_the_same_again(mode, automatic):
+    def weights(reentrant):
+        batches = torch.randn(2, 4, 16, 64, generator=torch.Generator().manual_seed(1))
+        return fit(Attends(reentrant, automatic), list(batches), plugins=mpx.Precision(mode, emulate="never")).state_dict()
+
+    plain = weights(None)
+    for again in (weights(False), weights(True)):
+        assert all(torch.equal(value, plain[name]) for name, value in again.items())
+
+
+def test_dropout_of_attention_is_scaled_in_fp32_whatever_new_tensors_are():
+    x, found = torch.ones(1, 1, 4, 8), []
+    for dtype in (torch.bfloat16, torch.float32):
+        torch.manual_seed(0)
+        torch.set_default_dtype(dtype)
+        try:
+            found.append(attention("fp16", x, x, x, dropout_p=0.1))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(*found)

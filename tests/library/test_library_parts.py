@@ -4,6 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from own_module import Module, fit, loader, record_of
+from pytorch_lightning.callbacks import WeightAveraging
 from pytorch_lightning.plugins import MixedPrecision
 
 import mpx
@@ -17,6 +18,7 @@ def test_sparsity_alone(recipe, capsys):
     part = mpx.Sparsity("2of4", recipe=recipe)
     trainer = fit(part)
     if recipe == "one_shot":
+        trainer.lightning_module.encoder = torch.nn.Linear(16, 32)  # another one than was trained
         part.prune_now(trainer)
     pruned = trainer.lightning_module.encoder.weight
     assert (pruned.reshape(-1, 4) != 0).sum(1).eq(2).all()
@@ -169,3 +171,21 @@ def test_an_optimizer_that_moves_pruned_weights_is_found_at_once():
         fit(mpx.Sparsity("2of4", start=0.5), module=module)
     assert "When the first step after the pruning ended, 1 pruned weights broke" in str(caught.value)
     assert len(module.rates) == 16 + 1
+
+
+@pytest.mark.parametrize(("inputs", "said"), [(16, "broke the 2of4 pattern: encoder.weight"), (8, "no longer had encoder.weight")])
+def test_a_pruned_layer_that_the_module_replaces_later_is_no_longer_verified(inputs, said, tmp_path):
+    class Replacing(Module):
+        def on_train_end(self):
+            self.encoder = torch.nn.Linear(inputs, 32)
+
+    with pytest.raises(mpx.UserError, match=said):
+        fit(part := mpx.Sparsity("2of4"), module=Replacing()).save_checkpoint(tmp_path / "unused.ckpt")
+    assert part.masks.active
+
+
+def test_an_average_from_before_the_pruning_is_found_in_either_order_of_the_callbacks():
+    for swapped in (False, True):
+        parts = [mpx.Sparsity("2of4"), WeightAveraging(avg_fn=lambda average, new, count: (average + new) / 2)]
+        with pytest.raises(mpx.UserError, match="such as an average of weights that began before the pruning"):
+            fit(*(reversed(parts) if swapped else parts))

@@ -196,10 +196,11 @@ def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
 def test_record_of_a_model_whose_pattern_an_average_has_broken(tmp_path):
     """Lightning puts the average in the place of the weights when the callbacks before it have seen the end."""
     part = mpx.Record(output_dir=tmp_path)
-    fit(mpx.Sparsity(), EMAWeightAveraging(decay=0.9), part)
+    with pytest.raises(mpx.UserError, match="1 pruned weights broke the 2of4 pattern"):
+        fit(mpx.Sparsity(), EMAWeightAveraging(decay=0.9), part)
     found = record_of(part.folder)
     assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
-    assert found["error"].startswith("When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
+    assert found["error"].startswith("UserError: When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
 
 
 def test_record_of_a_test_of_dense_weights(tmp_path, capsys):

@@ -140,3 +140,43 @@ def test_every_mode_trains(mode):
 def test_o2_is_refused():
     with pytest.raises(UserError, match=r"precision=o2 with manual optimization: .* Use precision=amp"):
         trained(Two("each", None), mpx.Precision("o2"))
+
+
+class Clips(pl.LightningModule):
+    """when: at each batch, of which every second one steps, adds up, or leaves its gradients; or in the hook before the step."""
+
+    def __init__(self, when, automatic):
+        super().__init__()
+        torch.manual_seed(0)
+        self.automatic_optimization, self.when, self.layer = automatic, when, nn.Linear(4, 2)
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch).square().mean()
+        if self.automatic_optimization:
+            return loss
+        optimizer = self.optimizers()
+        if self.when != "adds up" or index % 2 == 0:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        if self.when != "in the hook":
+            self._clip()
+        if self.when == "in the hook" or index % 2:
+            optimizer.step()
+        return None
+
+    def on_before_optimizer_step(self, optimizer):
+        if self.when == "in the hook":
+            self._clip()
+
+    def _clip(self):
+        self.clip_gradients(self.optimizers(), gradient_clip_val=1.0, gradient_clip_algorithm="norm")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize(("when", "automatic"), [("adds up", False), ("leaves them", False), ("in the hook", False), ("in the hook", True)])
+def test_gradients_are_unscaled_once_wherever_they_are_clipped(when, automatic):
+    trained(ours := Clips(when, automatic), mpx.Precision("amp", emulate="never", **SCALE))
+    trained(exact := Clips(when, automatic), mpx.Precision("fp32"))
+    torch.testing.assert_close(ours.layer.weight, exact.layer.weight, rtol=0.01, atol=0.001)

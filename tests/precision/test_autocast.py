@@ -228,3 +228,27 @@ def test_functions_of_pytorch_are_seen_again_afterwards():
     with Seen():
         F.softmax(x, 0)
     assert seen == [F.softmax]
+
+
+def test_own_code_of_a_backward_pass_computes_without_autocast():
+    """As on a GPU, where autocast is off in the backward pass, but for what custom_bwd decorates."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append((gradient @ gradient.t()).dtype)
+            return 2 * gradient
+
+    class Decorated(Twice):
+        backward = staticmethod(torch.amp.custom_bwd(Twice.backward, device_type="cpu"))
+        forward = staticmethod(torch.amp.custom_fwd(Twice.forward, device_type="cpu"))
+
+    seen, x = [], torch.ones(2, 2, requires_grad=True)
+    with Emulate("fp16"):
+        for function in (Twice, Decorated):
+            function.apply(x).sum().backward()
+    assert seen == [torch.float32, torch.float16]

@@ -83,8 +83,10 @@ def test_tf32_weight_gradients_as_hopper_computes_them(channels, kernel, roundin
     torch.manual_seed(2)
     x, g = torch.randn(2, channels, 5, 5), torch.randn(2, channels, 5, 5)
     w = torch.randn(channels, channels, kernel, kernel, requires_grad=True)
+    b = torch.randn(channels, requires_grad=True)
     with Emulate("tf32"):
-        conv2d(x, w, padding=kernel // 2).backward(g)
+        conv2d(x, w, b, padding=kernel // 2).backward(g)
+    assert torch.allclose(b.grad.double(), g.double().sum((0, 2, 3)), rtol=1e-6, atol=1e-5)  # no product
     expected = torch.nn.grad.conv2d_weight(rounding(x), w.shape, rounding(g), padding=kernel // 2)
     assert torch.allclose(w.grad, expected, rtol=1e-6, atol=1e-5)
 

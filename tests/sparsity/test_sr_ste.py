@@ -84,7 +84,8 @@ def test_adams_moments_see_the_gradient_alone(fused):
 
 def test_adams_variance_is_held_after_a_dense_phase():
     """Its value without bias stays what the dense phase found, however large later gradients are."""
-    steps = Steps(lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.9, 0.99), fused=True), start=3)
+    groups = lambda p: [{"params": [nn.Parameter(torch.zeros(1))]}, {"params": p, "betas": (0.9, 0.99)}]  # noqa: E731
+    steps = Steps(lambda p: torch.optim.AdamW(groups(p), lr=0.01, fused=True), start=3)
     small, large = gradients(3), [100 * gradient for gradient in gradients(6)]
     for gradient in small:
         steps.step(gradient)
