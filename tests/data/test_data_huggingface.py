@@ -70,7 +70,8 @@ def arrow(part, path):
 @pytest.mark.parametrize("ending", WRITERS)
 def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
     (tmp_path / "set").mkdir()
-    for name, part in (("train-00000-of-00002", made(20)), ("train-00001-of-00002", made(20, 20)), ("dev", made(8)), ("test", made(8))):
+    parts = {"train-00000-of-00002": made(20), "train-00001-of-00002": made(20, 20), "dev": made(8, 40), "test": made(8, 48)}
+    for name, part in parts.items():
         WRITERS[ending](part, tmp_path / "set" / f"{name}.{ending}")
     (tmp_path / "set" / "dataset_infos.json").write_text("[1]")  # a publisher's, and no split
     capfd.readouterr()
