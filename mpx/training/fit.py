@@ -23,6 +23,7 @@ from mpx.runs.explain import explain
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
+from mpx.runs.record import TRAINED_BEFORE
 from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
@@ -56,11 +57,15 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             start_logs(trainer, cfg, record, trial)
             if folder.resume_from is not None:
                 print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
+                if before:
+                    print(f"earlier steps were trained with {', '.join(before)}: the result is not of this setting alone", flush=True)
             elif cfg.if_exists == "resume":
                 print("if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True)
 
     run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
     record["environment"]["resumed_from_steps"] = run.history.steps
+    if before := [f"{key}={value}" for key, value in run.history.before.items()]:
+        record["environment"][TRAINED_BEFORE] = before
     if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
         record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
         if folder.resume_from is None and not folder.replaces:
