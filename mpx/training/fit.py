@@ -55,6 +55,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             record["environment"]["threads"] = torch.get_num_threads()  # of several processes, for which Lightning has lowered it
             trainer.logger.begin()
             start_logs(trainer, cfg, record, trial)
+            if not is_project(cfg):
+                say_if_trained_on(run.history.data)
             if folder.resume_from is not None:
                 print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
                 if before:
@@ -168,6 +170,13 @@ def _check_weights(module: pl.LightningModule, advice: str) -> None:
     mine = next((name for name, weight in module.model.named_parameters() if not torch.isfinite(local(weight)).all()), None)
     if (name := next(filter(None, from_all(mine)), None)) is not None:  # each rank may have a part of the weights
         raise Diverged(f"the weights of {name} are infinite or NaN after the training, though the results are finite. {advice}")
+
+
+def say_if_trained_on(checksums: list[int]) -> None:
+    """checksums: of the train, validation and test data."""
+    train, *others = checksums
+    if same := [name for name, one in zip(("validation", "test"), others, strict=True) if one == train]:
+        print(f"the {' and '.join(same)} data are the train data: the results say nothing about new samples", flush=True)
 
 
 def quiet() -> None:
