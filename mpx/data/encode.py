@@ -16,7 +16,8 @@ def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     """
     if cfg.tokenizer not in ("wordpiece", "bpe"):
         return encode_existing(str(cfg.tokenizer), cfg.seq_len, texts)
-    settings = {"kind": cfg.tokenizer, "vocab_size": cfg.vocab_size, "length": cfg.seq_len, "splits": {k: len(v) for k, v in texts.items()}}
+    splits = [(split, len(part)) for split, part in texts.items()]  # in the order of their texts, else val and test of one size could swap
+    settings = {"kind": cfg.tokenizer, "vocab_size": cfg.vocab_size, "length": cfg.seq_len, "splits": splits}
     name = cache.key(settings, (text for part in texts.values() for text in part))
     ids, written = cache.cached(cfg.cache, name, lambda: encode_own(cfg, texts))
     from tokenizers import Tokenizer

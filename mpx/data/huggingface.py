@@ -5,6 +5,7 @@ missing, a fixed tenth of the train rows takes its place.
 """
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def load(cfg) -> Data:
         raise UserError(f"data.path={path}: its split {empty[0]} has no rows. Add some, or remove the split.")
     parts = {name: (f"{path} ({name})", rows(cfg, found[name], path)) for name in used}
     known = _class_label(found["train"].features[cfg.label_column])
+    _say_unused(path, [name for name in found if name not in used], [name for name in ("val", "test") if name not in found])
     return text_data(cfg, held_out(parts, cfg.task), cfg.task, order=() if known is None else known.names)
 
 
@@ -48,7 +50,21 @@ def _saved(path: Path) -> dict[str, Any]:
     import datasets
 
     whole = datasets.load_from_disk(str(path)).with_format(None)  # a folder keeps the format, such as torch, in which its rows were read
-    return {SPLITS.get(name, name): part for name, part in whole.items()} if isinstance(whole, datasets.DatasetDict) else {"train": whole}
+    if not isinstance(whole, datasets.DatasetDict):
+        return {"train": whole}
+    if len(same := [name for name in whole if SPLITS.get(name) == "val"]) > 1:
+        raise UserError(f"data.path={path} has splits {' and '.join(same)}, which are both for validation: remove or rename all but one")
+    return {SPLITS.get(name, name): part for name, part in whole.items()}
+
+
+def _say_unused(path: Path, unused: Sequence[str], absent: Sequence[str]) -> None:
+    """A set that has test rows under another name would be tested on train rows that are held out, and nobody would know."""
+    if unused and absent:
+        print(
+            f"data.path={path}: {', '.join(unused)} is not used, and a tenth of the train rows takes the place of {' and '.join(absent)}. "
+            "Splits, and the files of one, are called train, validation and test.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def _files(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Texts with labels: SST-2 or any labelled CSV or TSV file, for each task."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mpx.spec import NO_LABEL, Spec
 
 Part = tuple[list[str], list[Any]]  # texts, labels as mpx.data.targets has them
 Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)
+FEW = 0.02  # share of a split's texts, below which those that are in the train split as well change no result; published sets have some
 
 
 def load_sst2(cfg) -> Data:
@@ -107,7 +109,21 @@ def text_data(cfg, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
     names = () if task == "regression" else tuple(classes)
     padding = {"pad_id": pad_id, "padded": padded, "left": left}
     spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, **padding, task=task, names=names)
+    _say_if_trained_on(parts)
     return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
+
+
+def _say_if_trained_on(parts: Named) -> None:
+    """A model has the answers to texts that it was trained on by heart, and their accuracy looks like a result."""
+    trained_on = set(map(str, parts["train"][1][0]))
+    for name in ("val", "test"):
+        source, (texts, _) = parts[name]
+        if (shared := sum(str(text) in trained_on for text in texts)) >= FEW * len(texts):
+            print(
+                f"data file {source}: {shared:,} of {len(texts):,} {name} texts are train texts, too, so the {name} results are better "
+                "than those of new texts. Remove the duplicates, or give other files.",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
 
 
 def words_of(named: tuple[str, Part]) -> list[list[str]]:

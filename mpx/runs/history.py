@@ -11,6 +11,7 @@ from torch import nn
 from mpx.errors import UserError
 from mpx.runs.checkpoint import Best
 from mpx.runs.reading import continuing, read_checkpoint
+from mpx.runs.trained_as import otherwise
 
 PROGRESS = ("ready", "started", "processed", "completed")  # Lightning's counts, in their order
 KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
@@ -19,7 +20,8 @@ KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
 class History(Callback):
     """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
 
-    setting: the settings that training depends on. trained_as: those of the checkpoint; {} if it does not say.
+    setting: the settings that training depends on. trained_as: those of the checkpoint; {} if it does not say. before: those of all earlier
+    parts that are not this run's.
     data: the checksums of the run's data, which are those of the checkpoint unless `other_data` is allowed.
     pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint is of a dense run.
     """
@@ -30,6 +32,7 @@ class History(Callback):
         self.steps: list[int] = []
         self.setting, self.data = setting | {"training data (checksum)": f"{data[0]:08x}"}, data
         self.trained_as: dict[str, Any] = {}
+        self.before: dict[str, Any] = {}
         self.pruned: set[str] = set()
         self.pruned_by: tuple[str, str] | None = None
         if resume_from is not None:
@@ -40,7 +43,7 @@ class History(Callback):
                 _refuse_not_finite(model, checkpoint["state_dict"])
                 if not other_data:
                     _refuse_other_data(resume_from, changed_data(checkpoint, data))
-                self.steps, self.trained_as = _earlier(checkpoint)
+                self.steps, self.trained_as, self.before = _earlier(checkpoint, self.setting)
                 for step in self.steps:
                     _refuse_other_counts(0, step, "resumed_from_steps")
                 pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
@@ -62,7 +65,7 @@ class History(Callback):
                 _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "data": self.data}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "before": self.before, "data": self.data}
 
 
 class Continued(Callback):
@@ -70,21 +73,24 @@ class Continued(Callback):
 
     def __init__(self, resume_from: Path | None, setting: dict[str, Any]):
         self.steps: list[int] = []
-        self.setting, self.trained_as = setting, {}
+        self.setting, self.trained_as, self.before = setting, {}, {}
         if resume_from is not None:
             with continuing(resume_from):
                 # A project's checkpoint may hold objects of its own, such as hyperparameters; its code runs in any case.
                 checkpoint = torch.load(resume_from, map_location="meta", weights_only=False)
-                self.steps, self.trained_as = _earlier(checkpoint)
+                self.steps, self.trained_as, self.before = _earlier(checkpoint, setting)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "before": self.before}
 
 
-def _earlier(checkpoint: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """(the steps at which the run was continued, with that of this checkpoint; the settings that it was trained with)."""
+def _earlier(checkpoint: dict[str, Any], ours: dict[str, Any]) -> tuple[list[int], dict[str, Any], dict[str, Any]]:
+    """(the steps at which the run was continued, with that of this checkpoint; the settings that it was trained with; those of all earlier
+    parts that are not `ours`)."""
     kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
-    return [*kept.get("resumed_from_steps", []), checkpoint["global_step"]], dict(kept.get("setting", {}))
+    theirs = dict(kept.get("setting", {}))
+    steps = [*kept.get("resumed_from_steps", []), checkpoint["global_step"]]
+    return steps, theirs, otherwise(dict(kept.get("before", {})), ours) | otherwise(theirs, ours)
 
 
 def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:

@@ -12,6 +12,7 @@ from mpx.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
+TRAINED_BEFORE = "trained_before_with"  # part of the environment of a run that continues a checkpoint of another setting
 NOT_BEGUN = "the run ended before training began"
 EMULATED = "emulated: not the speed of this format"
 # How `speed.measured` says that a speed is not simply the run's own.

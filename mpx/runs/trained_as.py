@@ -16,6 +16,16 @@ def setting_of(cfg: DictConfig) -> dict[str, Any]:
     return {key: value for key, value in comparable(cfg).items() if key not in AFTER_TRAINING} | {"seed": cfg.seed}
 
 
+def otherwise(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a checkpoint that this run has not: its earlier steps were trained with them. theirs: {} if it does not say.
+
+    A dense checkpoint is the dense phase of a run that prunes it. Keys that only one of the two has may be of another version of mpx.
+    """
+    dense = theirs.get("sparsity.pattern") == "dense"
+    differing = (key for key in sorted(theirs.keys() & ours.keys()) if theirs[key] != ours[key])
+    return {key: theirs[key] for key in differing if not (dense and key.startswith("sparsity."))}
+
+
 def refuse_other_setting(path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """Raise UserError, which names the key, where the checkpoint at `path` has all steps of a run in another setting.
 

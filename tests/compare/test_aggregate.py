@@ -367,6 +367,13 @@ def test_code_that_was_changed_between_runs_is_said():
     assert said not in notes("a")
 
 
+def test_runs_that_continued_another_setting_are_said():
+    before = {"trained_before_with": ["precision.mode=fp32", "seed=0"]}
+    group, _ = only(compared([*CONTROL, replace(AMP[0], environment=before), *AMP[1:]]))
+    of_runs = f"amp-dense: 1 of {len(AMP)} runs continued a checkpoint that was trained with precision.mode=fp32, seed=0"
+    assert f"{of_runs}, so the results are not of this setting alone" in group.notes
+
+
 def test_other_samples_under_the_same_settings_of_the_data_are_said():
     def notes(samples, **changes):
         changed = {key.replace("_", ".", 1): value for key, value in changes.items()}

@@ -63,10 +63,11 @@ def test_hashes_of_the_users_code_are_known_also_from_a_table(tmp_path):
 @pytest.mark.parametrize("steps", [[], [40, 60]])
 def test_a_resumed_run_is_known_as_such_also_from_its_table(tmp_path, steps):
     content = record()
-    content["environment"]["resumed_from_steps"] = steps
+    content["environment"] |= {"resumed_from_steps": steps, "trained_before_with": ["seed=1"]}
     write(tmp_path / "a" / "seed0", content)
     (run,) = collect(tmp_path)[0]
     assert (run.resumed, "resumed_from_steps" in to_csv([run])) == (bool(steps), bool(steps))
+    assert run.environment["trained_before_with"] == ["seed=1"]
     assert from_csv(to_csv([run]), "results.csv")[0].environment == run.environment
 
 

@@ -47,6 +47,20 @@ def test_the_format_in_which_its_rows_were_read_does_not_matter(load, tmp_path, 
     assert load(tmp_path / "several", task="multilabel").train.labels.unique(dim=0).tolist() == [[0, 0], [1, 0], [1, 1]]
 
 
+def test_splits_under_other_names_are_said(load, tmp_path, capsys):
+    parts = {"train": made(40), "validation": made(8, 40), "test_matched": made(12, 48)}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    capsys.readouterr()
+    assert load(tmp_path / "saved").sizes == {"train": 36, "val": 8, "test": 4}
+    said = (
+        "test_matched is not used, and a tenth of the train rows takes the place of test. Splits, and the files of one, are called train,"
+    )
+    assert said in capsys.readouterr().err
+    datasets.DatasetDict(parts | {"dev": made(8, 60)}).save_to_disk(tmp_path / "two")
+    with pytest.raises(UserError, match="has splits validation and dev, which are both for validation: remove or rename all but one"):
+        load(tmp_path / "two")
+
+
 def test_a_saved_folder_without_splits_gives_a_tenth_to_each(load, tmp_path):
     made(60).save_to_disk(tmp_path / "saved")
     assert load(tmp_path / "saved").sizes == {"train": 48, "val": 6, "test": 6}
@@ -70,7 +84,8 @@ def arrow(part, path):
 @pytest.mark.parametrize("ending", WRITERS)
 def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
     (tmp_path / "set").mkdir()
-    for name, part in (("train-00000-of-00002", made(20)), ("train-00001-of-00002", made(20, 20)), ("dev", made(8)), ("test", made(8))):
+    parts = {"train-00000-of-00002": made(20), "train-00001-of-00002": made(20, 20), "dev": made(8, 40), "test": made(8, 48)}
+    for name, part in parts.items():
         WRITERS[ending](part, tmp_path / "set" / f"{name}.{ending}")
     (tmp_path / "set" / "dataset_infos.json").write_text("[1]")  # a publisher's, and no split
     capfd.readouterr()

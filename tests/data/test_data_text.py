@@ -146,6 +146,22 @@ def test_a_cache_is_of_its_texts_and_of_the_version_of_the_library(monkeypatch):
     assert len(keys) == 5
 
 
+def test_a_cached_part_is_not_taken_for_another_of_its_size(config, rows, table):
+    other = table("text,label\n" + "other film,pos\nother plot,neg\n" * 3, "other.csv")  # a tenth of 60 rows, which the other part has
+    tested, validated = (mpx.data.load(csv_config(config, rows, **{key: other})) for key in ("test_path", "val_path"))
+    assert torch.equal(validated.val.ids, tested.test.ids)
+    assert torch.equal(validated.test.ids, tested.val.ids)
+
+
+def test_texts_that_were_trained_on_are_said(config, rows, table, capsys):
+    mpx.data.load(csv_config(config, rows))
+    assert not capsys.readouterr().err
+    mpx.data.load(csv_config(config, rows, test_path=rows))
+    assert f"data file {rows}: 54 of 60 test texts are train texts, too, so the test results are better" in capsys.readouterr().err
+    mpx.data.load(csv_config(config, table("text,label\n" + "good,pos\nbad,neg\n" * 10, "repeated.csv")))
+    assert capsys.readouterr().err.count("2 of 2 ") == 2
+
+
 def test_a_cache_that_cannot_be_written_is_a_warning(config, rows, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match=r"^data\.cache: cannot write to .* \(.*\), so the tokenizer is trained again") as caught:

@@ -16,6 +16,8 @@ import torch
 from processes import Fork, alive, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mpx.runs.trained_as import otherwise
+
 MLP = [
     "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
     "trainer.warmup_steps=0", "trainer.checkpoint_every_n_steps=3", "trainer.accelerator=cpu", "trainer.progress=off", "sparsity=2of4",
@@ -196,6 +198,20 @@ def test_a_run_with_no_step_left_is_taken_where_training_would_be_the_same(train
     ran = train(*words, other, f"ckpt_path={file}")
     assert ran.code == 0, ran.err
     assert ran.record["environment"]["resumed_from_steps"] == [16]
+
+
+def test_a_run_that_goes_on_from_another_setting_says_so(train, finished):
+    """Also after a further part in its own setting. The dense phase of a pruned run is none of another setting."""
+    words, file = finished
+    words = [*words, "trainer.max_epochs=4"]
+    first = train(*words, "optimizer.lr=0.1", "trainer.max_epochs=3", f"ckpt_path={file}", "study=first")
+    said = "earlier steps were trained with optimizer.lr=0.05, trainer.max_epochs=2: the result is not of this setting alone\n"
+    assert said in first.out
+    checkpoint = only(first.outputs, "first") / "checkpoints" / "last.ckpt"
+    second = train(*words, "optimizer.lr=0.1", f'ckpt_path="{checkpoint}"', "study=second")
+    record = json.loads((only(second.outputs, "second") / "result.json").read_text())
+    assert record["environment"]["trained_before_with"] == ["optimizer.lr=0.05", "trainer.max_epochs=3"]
+    assert otherwise({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
 
 
 def test_a_dense_run_with_no_step_left_is_pruned_in_one_shot(train, tmp_path):
