@@ -55,19 +55,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             record["environment"]["threads"] = torch.get_num_threads()  # of several processes, for which Lightning has lowered it
             trainer.logger.begin()
             start_logs(trainer, cfg, record, trial)
-            if not is_project(cfg):
-                say_if_trained_on(run.history.data)
-            if folder.resume_from is not None:
-                print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
-                if before:
-                    print(f"earlier steps were trained with {', '.join(before)}: the result is not of this setting alone", flush=True)
-            elif cfg.if_exists == "resume":
-                print("if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True)
+            _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
 
     run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
     record["environment"]["resumed_from_steps"] = run.history.steps
-    if before := [f"{key}={value}" for key, value in run.history.before.items()]:
-        record["environment"][TRAINED_BEFORE] = before
+    if run.history.before:
+        record["environment"][TRAINED_BEFORE] = [f"{key}={value}" for key, value in run.history.before.items()]
     if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
         record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
         if folder.resume_from is None and not folder.replaces:
@@ -94,6 +87,20 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         _check_weights(run.module, run.advice)
     if trainer.is_global_zero:
         close(record, folder, run)
+
+
+def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str]) -> None:
+    """Print what the run begins from. before: settings of its earlier steps that are not its own."""
+    if not is_project(cfg):
+        train, *others = run.history.data
+        if same := [name for name, checksum in zip(("validation", "test"), others, strict=True) if checksum == train]:
+            print(f"the {' and '.join(same)} data are the train data: the results say nothing about new samples", flush=True)
+    if folder.resume_from is not None:
+        print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
+        if before:
+            print(f"earlier steps were trained with {', '.join(before)}: the result is not of this setting alone", flush=True)
+    elif cfg.if_exists == "resume":
+        print("if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True)
 
 
 def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
@@ -170,13 +177,6 @@ def _check_weights(module: pl.LightningModule, advice: str) -> None:
     mine = next((name for name, weight in module.model.named_parameters() if not torch.isfinite(local(weight)).all()), None)
     if (name := next(filter(None, from_all(mine)), None)) is not None:  # each rank may have a part of the weights
         raise Diverged(f"the weights of {name} are infinite or NaN after the training, though the results are finite. {advice}")
-
-
-def say_if_trained_on(checksums: list[int]) -> None:
-    """checksums: of the train, validation and test data."""
-    train, *others = checksums
-    if same := [name for name, one in zip(("validation", "test"), others, strict=True) if one == train]:
-        print(f"the {' and '.join(same)} data are the train data: the results say nothing about new samples", flush=True)
 
 
 def quiet() -> None:
