@@ -131,7 +131,7 @@ def misaligned(func: Any, args: tuple, out: Any) -> int | None:
     kind, positions = multiplied(func) or (None, ())
     if kind not in ("matmul", "bmm"):
         return None
-    tensors = [*args[: max(positions) + 1][min(positions) :], out]
+    tensors = [*args[positions[0] : positions[-1] + 1], out]
     if any(_without_strides(tensor) or tensor.dim() < 2 or 1 in tensor.shape[-2:] for tensor in tensors):
         return None  # a product with a vector leaves Tensor Cores idle
     strides = [tensor.stride()[-2:] for tensor in tensors if tensor.itemsize == 2]
