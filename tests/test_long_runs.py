@@ -1,5 +1,7 @@
 """Neither a run nor a sweep grows: experiments/long_runs, shorter."""
 
+from statistics import median
+
 import pytest
 from experiment import script
 
@@ -21,6 +23,7 @@ def test_growth_is_bounded(tmp_path, command, every, done, kib):
     for process, most in kib.items():
         assert run.growth(rows, process, "rss_mib") * 1024 < most
         later = [row for row in rows if row["process"] == process][3:]
-        assert len(later) > 5
-        for column in ("files", "threads", "event_files"):
-            assert max(row[column] for row in later) <= later[0][column] + 1, column
+        assert len(later) > 9
+        for column in ("files", "threads", "event_files"):  # what lasts: a checkpoint that is being written has files open for a moment
+            first, last = (median(row[column] for row in some) for some in (later[:5], later[-5:]))
+            assert last <= first, column
