@@ -141,7 +141,7 @@ class ModePrecision(Precision):
             stack.enter_context(self._new_tensors())
             stack.enter_context(self._watch)
             stack.enter_context(self._emulation() if self.emulate and not self._emulating else self._no_autocast())
-            if self.device.type == "cpu" and (replacements := self._replacements()):  # on a GPU none has run in a backward pass yet
+            if replacements := self._replacements():
                 stack.enter_context(every_call_seen())
                 for replaced in replacements:
                     stack.enter_context(replaced)

@@ -94,6 +94,7 @@ def test_compiled_steps_train_as_plain_ones(curves, model, precision):
     assert_alike(curves, choice, plain, compiled, TOLERANCE.get(precision, 0.05))
 
 
+@pytest.mark.alone  # figures measured beside others are not kept
 @pytest.mark.parametrize("model", ["resnet20", "bert of text"])
 def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, tmp_path, model):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
