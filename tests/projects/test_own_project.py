@@ -43,21 +43,31 @@ def test_a_segmentation_project(train):
     assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
 
 
-@pytest.mark.parametrize(
-    ("words", "tested"),
-    [
-        (LM, set()),
-        (
-            ["module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse", "metric_goal=min"],
-            {"test/dice"},
-        ),
-    ],
-)
-def test_a_validation_before_the_pruning_is_not_recorded(train, words, tested):
+REGRESSION = [
+    "module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse", "metric_goal=min"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [LM, REGRESSION])
+def test_a_validation_before_the_pruning_is_not_recorded(interrupted, words):
     """As of mpx's own models: docs/run-folder.md says that it is missing."""
-    ran = train(*words, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3", "trainer.check_val_every_n_epoch=2")
-    assert ran.code == 0, ran.err
-    assert {name for name in ran.record["metrics"] if not name.startswith("train")} == tested
+    ran = interrupted(14, *words, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3")
+    assert ran.record["sparsity"]["verified"] is True
+    assert not [name for name in ran.record["metrics"] if not name.startswith("train")]
+
+
+def test_the_last_validation_leaves_no_trace_in_a_run_that_goes_on(train, tmp_path):
+    """The loader draws random numbers for each validation, and the next epoch's order after it."""
+    words = [*LM, "trainer.check_val_every_n_epoch=2"]
+    first = train(*words, "trainer.max_epochs=1", "study=first")
+    assert "val/perplexity" in first.record["metrics"]
+    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    weights = []
+    for study, more in (("continued", [f"ckpt_path={file}"]), ("whole", [])):
+        ran = train(*words, "trainer.max_epochs=3", *more, f"study={study}")
+        assert ran.code == 0, ran.err
+        weights.append(torch.load(next(ran.outputs.glob(f"{study}/*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"])
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 def test_audit_and_profile(train):
