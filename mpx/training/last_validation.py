@@ -18,6 +18,7 @@ class LastValidation(Callback):
     """
 
     def __init__(self) -> None:
+        self.step: int | None = None  # at which the newest validation of this process was
         self._before: dict[str, Any] | None = None  # the random states before this validation
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -31,6 +32,7 @@ class LastValidation(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """`Last` saves after this."""
+        self.step = trainer.global_step
         if self._before is not None:
             restore_states(self._before)
             self._before = None

@@ -1,6 +1,7 @@
 """A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and mistakes in one line."""
 
 import json
+import re
 import shutil
 
 import own_projects
@@ -54,6 +55,14 @@ def test_a_validation_before_the_pruning_is_not_recorded(interrupted, words):
     ran = interrupted(14, *words, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3")
     assert ran.record["sparsity"]["verified"] is True
     assert not [name for name in ran.record["metrics"] if not name.startswith("train")]
+
+
+def test_a_project_that_stops_itself_after_an_epoch_without_a_validation_says_so(train, monkeypatch):
+    """It does so once the epoch is over, too late for a validation."""
+    monkeypatch.setattr(TransformerLM, "on_train_epoch_end", lambda self: setattr(self.trainer, "should_stop", self.current_epoch == 2))
+    ran = train(*LM, "trainer.max_epochs=9", "trainer.check_val_every_n_epoch=2")
+    assert ran.record["environment"]["validated_at_step"] == [12, 18]
+    assert re.search(r"validated +│ after step 12 of 18 ", ran.out)
 
 
 def test_the_last_validation_leaves_no_trace_in_a_run_that_goes_on(train, tmp_path):
