@@ -7,7 +7,7 @@ from mpx.compare.comparison import CODE_HASHES, GOALS, METRICS, RATES, SAMPLES, 
 from mpx.compare.looks import Plan
 from mpx.printing import shown
 from mpx.runs.folder import DONE
-from mpx.runs.record import TRAINED_BEFORE
+from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT
 from mpx.settings.fields import LABEL
 
 MIN_RATE, MAX_RATE = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite
@@ -88,6 +88,8 @@ def _is_known(key: str, value: Any) -> bool:
     if key in (CODE_HASHES, SAMPLES) and not isinstance(value, dict):
         return False
     if key == TRAINED_BEFORE and not isinstance(value, list):
+        return False
+    if key == VALIDATED_AT and not (isinstance(value, list) and len(value) == 2):
         return False
     parts = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else [value]
     return is_text(key) and all(map(_is_simple, parts))

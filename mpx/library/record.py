@@ -22,7 +22,7 @@ from mpx.precision.plugin_mode import mode_of
 from mpx.private.lightning import combine_what_is_logged
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
-from mpx.runs.record import line_of, metric_name, stage_of
+from mpx.runs.record import line_of, metric_name, note_validation, stage_of, words_of_validation
 from mpx.settings.recorder import check_record, plain
 from mpx.sparsity.callback import Pruning
 
@@ -72,6 +72,7 @@ class Record(Callback):
         self._continued: str | None = None
         self._batch_size: int | None = None
         self._epochs = 0  # that have begun
+        self._validated: int | None = None  # the step of the newest validation
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -81,7 +82,7 @@ class Record(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == 0:  # nothing is left of an earlier Trainer's run
-            self.metrics, self.folder, self._batch_size, self._epochs = Newest(), None, None, 0
+            self.metrics, self.folder, self._batch_size, self._epochs, self._validated = Newest(), None, None, 0, None
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         self._samples_of = samples_in if throughput is None else throughput.samples_of
@@ -127,6 +128,7 @@ class Record(Callback):
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         if not trainer.sanity_checking:
             self.metrics.take(trainer)
+            self._validated = trainer.global_step
             self._exclusivity.look()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -155,7 +157,8 @@ class Record(Callback):
     def _say_status(self) -> None:
         if self.folder is not None:
             why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
-            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
+            early = words_of_validation(self._run.record["environment"])
+            print(f"{self._run.record['status']}{why}, recorded in {self.folder}{early}")
 
     def _say_missing(self, stage: str) -> None:
         if self._stage == stage and self.folder is not None and metric_name(self.metric) not in self.metrics:
@@ -171,6 +174,7 @@ class Record(Callback):
             return
         record = self._run.record
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
+        note_validation(record["environment"], self._validated, trainer.global_step)
         record["config"]["data"]["batch_size"] = self._batch_size
         devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
         record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}

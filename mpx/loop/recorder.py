@@ -23,7 +23,7 @@ from mpx.measure.memory import peak_memory
 from mpx.precision.modes import MODES
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
-from mpx.runs.record import line_of
+from mpx.runs.record import line_of, note_validation, words_of_validation
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
 LOSS = "train/loss"
@@ -88,6 +88,7 @@ class Recorder:
         self._steps = Steps(warmup_steps, observe=observe)
         self._metrics: dict[str, float] = {}
         self._sparsity: Callable[[], dict[str, Any]] | None = None
+        self._validated: int | None = None  # the step of the newest validation
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
         self._begun = self.ended = False
         self._signals = ExitStack()
@@ -180,6 +181,8 @@ class Recorder:
         self._begin()
         self._leave("validation")
         self._metrics |= values
+        if any(name.startswith("val") for name in values):
+            self._validated = self.steps
         self._add({name: value for name, value in values.items() if not name.startswith("test/")}, self.steps)
 
     def _add(self, values: Mapping[str, Value], step: int) -> None:
@@ -324,7 +327,7 @@ class Recorder:
             print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {', '.join(self._metrics) or 'nothing'}")
         line = self._not_finite()
         self._run.write("completed" if line is None else "diverged", line)
-        print(f"{self.record['status']}, recorded in {self.folder}")
+        print(f"{self.record['status']}, recorded in {self.folder}{words_of_validation(self.record['environment'])}")
 
     def _not_finite(self) -> str | None:
         found = {LOSS: self._scalars.newest.get(LOSS, 0.0)} | self._metrics
@@ -339,6 +342,7 @@ class Recorder:
         """
         record, steps = self.record, self._steps
         record["metrics"] = self._metrics
+        note_validation(record["environment"], self._validated, self.steps)
         each, unknown = self._ranks.samples(steps.windows.measured_steps, steps.windows.samples, wait_s)
         if steps.samples and unknown is None:
             record["config"]["data"]["batch_size"] = max(steps.samples, key=steps.samples.get)

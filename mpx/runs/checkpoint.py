@@ -7,6 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
+from pytorch_lightning.trainer.states import TrainerFn
 
 from mpx.private.lightning import saved_at
 from mpx.runs import signals
@@ -65,8 +66,8 @@ class Last(Checkpoint):
 
     ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. A checkpoint holds no accumulated gradients. So within
     an epoch it follows only a batch in which the optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
-    Where max_steps ends the training within an epoch, the last checkpoint is from within that epoch too. A run that goes on with more
-    steps then takes the rest of its batches.
+    Where max_steps ends the training within an epoch, the last checkpoint is from within that epoch too, after its last validation. A run
+    that goes on with more steps then takes the rest of its batches.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
@@ -82,20 +83,27 @@ class Last(Checkpoint):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         before, self._step = self._step, trainer.global_step
-        if self._step == before or trainer.is_last_batch:
+        last = self._step == trainer.max_steps
+        if self._step == before or trainer.is_last_batch or (last and trainer.enable_validation):
             return
         must_end = self._end_signal.came(trainer)
-        if must_end or (self.every is not None and self._step % self.every == 0) or self._step == trainer.max_steps:
+        if must_end or (self.every is not None and self._step % self.every == 0) or last:
             self._save(trainer)
         if must_end:
             self._end(trainer)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning calls `best` immediately before."""
-        within = self._saved_at == trainer.global_step == trainer.max_steps
-        if saved_at(self.best) != trainer.global_step and not within:
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING and self._step == trainer.max_steps and not trainer.is_last_batch:
             self._save(trainer)
-        elif trainer.is_global_zero and not within:
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning calls `best` immediately before. Its checkpoint of an epoch that max_steps cut off would leave out the rest of it."""
+        within, best = self._saved_at == trainer.global_step == trainer.max_steps, saved_at(self.best) == trainer.global_step
+        if not (within or best):
+            self._save(trainer)
+        elif within and best and trainer.is_global_zero:
+            self.writer.link(self.best.path, to=self.path)
+        elif best and trainer.is_global_zero:
             self._keep_previous()
             self.writer.link(self.path, to=self.best.path)
         if self._end_signal.came(trainer, now=True):

@@ -13,6 +13,7 @@ from mpx.whole_file import write_whole
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
 TRAINED_BEFORE = "trained_before_with"  # part of the environment of a run that continues a checkpoint of another setting
+VALIDATED_AT = "validated_at_step"  # part of the environment of a run that went on after its newest validation: [its step, the last step]
 NOT_BEGUN = "the run ended before training began"
 EMULATED = "emulated: not the speed of this format"
 # How `speed.measured` says that a speed is not simply the run's own.
@@ -67,6 +68,18 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def note_validation(environment: dict[str, Any], step: int | None, last: int) -> None:
+    """Say in a record's environment if the newest validation was before the last step. step: its step; None: unknown, or there was none."""
+    environment.pop(VALIDATED_AT, None)  # of an earlier part of the run
+    if step is not None and step < last:
+        environment[VALIDATED_AT] = [step, last]
+
+
+def words_of_validation(environment: dict[str, Any]) -> str:
+    """` (val/… is of step 12 of 14)`; empty where it is of the last."""
+    return " (val/… is of step {} of {})".format(*environment[VALIDATED_AT]) if VALIDATED_AT in environment else ""
 
 
 def metric_name(name: str) -> str:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
-from mpx.library.parts import precision_part, sparsity_part, speed_part
+from mpx.library.parts import find, precision_part, sparsity_part, speed_part
 from mpx.measure.environment import host_of_all
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
@@ -22,9 +22,10 @@ from mpx.render.sensitivity import report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.runs.predictions import Predictions, write_predictions
-from mpx.runs.record import BESIDE
+from mpx.runs.record import BESIDE, note_validation
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
+from mpx.training.last_validation import LastValidation
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import judged_by
 
@@ -48,6 +49,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if together:
         record["environment"]["host"] = host_of_all(record["environment"].get("host"))
     record["metrics"] = run.results()
+    note_validation(record["environment"], find(run.trainer, LastValidation).step, run.trainer.global_step)
     if isinstance(run.module, TrainingModule):
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}

@@ -34,6 +34,7 @@ from mpx.sparsity.callback import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
 from mpx.training.fsdp import Fsdp
+from mpx.training.last_validation import LastValidation
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
 from mpx.training.progress import progress
@@ -70,7 +71,7 @@ def build_trainer(
         Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ()),
         measuring.look.step, measuring.numerics, measuring.throughput, measuring.profile,
         scalars, *progress(settings.progress, measuring.throughput, cfg.get("metric")),
-        beginning, compiling, *([best, last] if stopper is None else [stopper]),
+        beginning, compiling, *([LastValidation(), best, last] if stopper is None else [stopper]),
     ]  # fmt: skip
     callbacks = [part for part in parts if part is not None]
     skip_empty_hooks(callbacks)

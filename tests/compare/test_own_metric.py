@@ -48,6 +48,17 @@ def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
     assert ("no worse fid" in group.train_verdict) == (goal == "min")
 
 
+def test_a_validation_of_an_earlier_step_is_said():
+    """Where it is that by which settings are compared."""
+    found = [replace(run, environment={"validated_at_step": [12, 14]} if run.seed == 3 else {}) for run in runs(0.1)]
+    said = "all settings: val fid of 1 of 5 completed runs is of weights from before the last step, as step 12 of 14"
+    assert said in decided(found)[0].notes
+    (again,) = (run for run in from_csv(to_csv(found[3:4]), "results.csv"))
+    assert again.environment == found[3].environment
+    tested = [replace(run, metric=None, metrics=run.metrics | {"test/accuracy": 0.9 + run.seed / 100}) for run in found]
+    assert not [note for note in decided(tested)[0].notes if "last step" in note]
+
+
 @pytest.mark.parametrize(("change", "verdict"), [(+0.1, Verdict.LOSS), (-0.1, Verdict.NO_LOSS)])
 def test_a_relative_margin_of_negative_values(change, verdict):
     """5 % of −1.0 is 0.05, which a loss exceeds in the direction that the metric should not go."""

@@ -1,6 +1,7 @@
 """A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and mistakes in one line."""
 
 import json
+import re
 import shutil
 
 import own_projects
@@ -43,21 +44,39 @@ def test_a_segmentation_project(train):
     assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
 
 
-@pytest.mark.parametrize(
-    ("words", "tested"),
-    [
-        (LM, set()),
-        (
-            ["module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse", "metric_goal=min"],
-            {"test/dice"},
-        ),
-    ],
-)
-def test_a_validation_before_the_pruning_is_not_recorded(train, words, tested):
+REGRESSION = [
+    "module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse", "metric_goal=min"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [LM, REGRESSION])
+def test_a_validation_before_the_pruning_is_not_recorded(interrupted, words):
     """As of mpx's own models: docs/run-folder.md says that it is missing."""
-    ran = train(*words, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3", "trainer.check_val_every_n_epoch=2")
-    assert ran.code == 0, ran.err
-    assert {name for name in ran.record["metrics"] if not name.startswith("train")} == tested
+    ran = interrupted(14, *words, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3")
+    assert ran.record["sparsity"]["verified"] is True
+    assert not [name for name in ran.record["metrics"] if not name.startswith("train")]
+
+
+def test_a_project_that_stops_itself_after_an_epoch_without_a_validation_says_so(train, monkeypatch):
+    """It does so once the epoch is over, too late for a validation."""
+    monkeypatch.setattr(TransformerLM, "on_train_epoch_end", lambda self: setattr(self.trainer, "should_stop", self.current_epoch == 2))
+    ran = train(*LM, "trainer.max_epochs=9", "trainer.check_val_every_n_epoch=2")
+    assert ran.record["environment"]["validated_at_step"] == [12, 18]
+    assert re.search(r"validated +│ after step 12 of 18 ", ran.out)
+
+
+def test_the_last_validation_leaves_no_trace_in_a_run_that_goes_on(train, tmp_path):
+    """The loader draws random numbers for each validation, and the next epoch's order after it."""
+    words = [*LM, "trainer.check_val_every_n_epoch=2"]
+    first = train(*words, "trainer.max_epochs=1", "study=first")
+    assert "val/perplexity" in first.record["metrics"]
+    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    weights = []
+    for study, more in (("continued", [f"ckpt_path={file}"]), ("whole", [])):
+        ran = train(*words, "trainer.max_epochs=3", *more, f"study={study}")
+        assert ran.code == 0, ran.err
+        weights.append(torch.load(next(ran.outputs.glob(f"{study}/*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"])
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 def test_audit_and_profile(train):

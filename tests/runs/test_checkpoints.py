@@ -52,12 +52,6 @@ def test_best_is_pruned(train):
                 assert is_2of4(load(ran.folder, name)["state_dict"][layer["name"]]), name
 
 
-def test_no_best_without_a_validation(train):
-    ran = train(*MLP, "trainer.max_steps=1", "trainer.check_val_every_n_epoch=4")
-    assert ran.code == 0, ran.err
-    assert [path.name for path in (ran.folder / "checkpoints").iterdir()] == ["last.ckpt"]
-
-
 @pytest.mark.parametrize("sparsity", ["dense", "2of4"])
 def test_killed_during_the_test_it_is_finished_by_a_resume(train, sparsity):
     first = train(*MLP, f"sparsity={sparsity}")
@@ -79,10 +73,12 @@ def test_within_an_epoch_only_whole_steps_are_saved(train, monkeypatch):
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save)
     steps = ["trainer.limit_train_batches=10", "trainer.accumulate_grad_batches=3", "trainer.checkpoint_every_n_steps=1"]
-    steps += ["trainer.check_val_every_n_epoch=2"]  # no best.ckpt, of which last.ckpt would be another name
     ran = train("model=mlp", *FEW_STEPS, *steps)
     assert ran.code == 0, ran.err
-    assert [step for step, path in saved if path.endswith("last.ckpt")] == [1, 2, 3, 4]
+    assert saved == [
+        (step, str(ran.folder / "checkpoints" / name))
+        for step, name in [(1, "last.ckpt"), (2, "last.ckpt"), (3, "last.ckpt"), (4, "best.ckpt")]
+    ]
 
 
 def test_one_batch_is_not_all_batches(train):

@@ -50,7 +50,9 @@ def test_the_record_has_the_threads_that_two_processes_train_with(tmp_path):
     unset = "import os, torch; del os.environ['OMP_NUM_THREADS']; torch.set_num_threads(64)"
     assert Fork(*SHORT, "trainer.devices=2", "trainer.max_steps=2", folder=tmp_path, before=unset).wait() == 0
     (file,) = tmp_path.glob("outputs/*/*/seed0/result.json")
-    assert json.loads(file.read_text())["environment"]["threads"] == max(1, usable_cores() // 2)
+    record = json.loads(file.read_text())
+    assert record["environment"]["threads"] == max(1, usable_cores() // 2)
+    assert "val/loss" in record["metrics"]  # both processes have validated within the epoch
 
 
 @pytest.mark.slow

@@ -1,0 +1,38 @@
+"""Validate the weights with which a run ends."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from mpx.runs.random_state import restore_states, states
+
+
+class LastValidation(Callback):
+    """Has Lightning validate after the last step, so that `val/…` and `test/…` of a record are of the same weights.
+
+    Lightning itself validates at the end of an epoch, and where `should_stop` ends training; not where max_steps ends it within an epoch,
+    nor in an epoch that check_val_every_n_epoch leaves out. The validation belongs to the training: it counts for best.ckpt, and needs no
+    further `setup` of a project, which may split its data in another way there. The random numbers that it draws leave no trace in the
+    checkpoint: a run that goes on from there draws what a longer run would.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None  # at which the newest validation of this process was
+        self._before: dict[str, Any] | None = None  # the random states before this validation
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        epochs, by_steps = trainer.current_epoch + 1, 0 < trainer.max_steps <= trainer.global_step
+        within = by_steps and not trainer.is_last_batch
+        left_out = epochs % trainer.check_val_every_n_epoch != 0 and trainer.is_last_batch and (by_steps or epochs == trainer.max_epochs)
+        if (within or left_out) and trainer.enable_validation:
+            self._before = states()
+            trainer.check_val_every_n_epoch = 1
+            trainer.should_stop = trainer.should_stop or within
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """`Last` saves after this."""
+        self.step = trainer.global_step
+        if self._before is not None:
+            restore_states(self._before)
+            self._before = None
