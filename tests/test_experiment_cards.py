@@ -93,6 +93,30 @@ def test_what_the_pages_say_of_the_cost_of_masks():
     assert f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (medians)" in page
 
 
+def test_what_the_pages_say_of_the_cost_of_emulation():
+    page = " ".join(text(documents.ROOT / "docs" / "precision.md").split())
+    made = script("emulation_cost/run.py")
+    with open(EXPERIMENTS / "emulation_cost" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {model: sorted(made.ratios(rows, model).values())[1:] for model in dict.fromkeys(row["model"] for row in rows)}
+    small, *large = found.values()  # without FP32 itself
+    spans = [f"{min(ratios):.1f} to {max(ratios):.1f} times" for ratios in (sum(large, []), small)]
+    assert f"On one thread of a CPU, an emulated step takes [{spans[0]} as long](../experiments/emulation_cost)" in page
+    assert f"{spans[1]} in the default job" in page
+    bert = made.ratios(rows, next(model for model in found if model.startswith("BERT")))
+    assert bert["fp8"] > 1.1 * bert["bf16"]  # FP8 took layers
+
+
+def test_what_the_pages_say_of_the_search_for_an_order():
+    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    with open(EXPERIMENTS / "permutation" / "results.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == "all" and not row["seed"]]
+    took = [float(row["cpu_seconds"]) for row in rows]
+    more = [100 * (float(row["kept_after"]) - float(row["kept_before"])) for row in rows]
+    assert f"keeps [{min(more):.2f} to {max(more):.1f} points more of the magnitude]" in page
+    assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core for the models measured" in page
+
+
 def trainings():
     for card in documents.CARDS:
         for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):

@@ -37,8 +37,9 @@ the conversion to it; mpx shifts the bits into those of FP16 numbers instead (`m
 In the default job a step has some 350 operations of a few microseconds each. Looking at each of them in Python takes longer than the
 roundings: all formats cost the same there, and more than twice FP32.
 
-**Trade-off.** Among large operations, layers with few samples per weight (BERT with small batches) pay most in 16 bits and FP8, since
-weights are rounded at every use. An earlier call, with two threads, gave 2.4 to 2.5 times for the default job; its rows of FP8 were BF16.
+**Trade-off.** Among large operations, FP8 costs most in BERT with its small batch, since the weights are scaled and rounded at every use.
+Ratios differ by up to 0.1 from one call to the next. An earlier call, with two threads, gave 2.4 to 2.5 times for the default job; its
+column of FP8 was that of BF16.
 """
 
 
