@@ -3,6 +3,7 @@
 import csv
 import re
 from collections import Counter
+from itertools import chain
 from statistics import median
 
 import documents
@@ -100,7 +101,7 @@ def test_what_the_pages_say_of_the_cost_of_emulation():
         rows = list(csv.DictReader(file))
     found = {model: sorted(made.ratios(rows, model).values())[1:] for model in dict.fromkeys(row["model"] for row in rows)}
     small, *large = found.values()  # without FP32 itself
-    spans = [f"{min(ratios):.1f} to {max(ratios):.1f} times" for ratios in (sum(large, []), small)]
+    spans = [f"{min(ratios):.1f} to {max(ratios):.1f} times" for ratios in ([*chain(*large)], small)]
     assert f"On one thread of a CPU, an emulated step takes [{spans[0]} as long](../experiments/emulation_cost)" in page
     assert f"{spans[1]} in the default job" in page
     bert = made.ratios(rows, next(model for model in found if model.startswith("BERT")))
