@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 import pytest
-from documents import README, text
+from documents import README, ROOT, text
 from experiment import EXPERIMENTS
 from scipy import stats
 
@@ -191,6 +191,13 @@ def test_dense_cifar10_without_the_second_rise():
     assert f"([{100 * np.mean(list(map(accuracy, found))):.1f} %](experiments/precision_grid) for CIFAR-10 in FP32 without)" in text(README)
     assert {row["changes"] for row in found} == {""}
     assert {run["changes"] for runs in settings("resnet18", "cifar10").values() for run in runs.values()} == {"schedule.restart=0.5"}
+
+
+def test_the_longest_training_of_the_grid():
+    tasks = {(row["model"], row["data"]) for row in rows("grid/results.csv")}
+    tuned = [text(ROOT / "conf" / "tuned" / f"{model}_{data}.yaml") for model, data in tasks]
+    epochs = max(int(re.search(r"max_epochs: (\d+)", words)[1]) for words in tuned)
+    assert f"; over {epochs} epochs; " in text(README)
 
 
 def test_what_the_grids_card_says():
