@@ -79,6 +79,12 @@ def test_the_default_speed_of_a_project():
     assert max(first, median(rounds)) < script("project_speed/run.py").LEAST
     misses = f"misses the bound by this default: {first:.3f} and {median(rounds):.3f} times its own Trainer"
     assert f"{misses} ({min(rounds):.3f} to {max(rounds):.3f} in single rounds)" in said
+    page = " ".join(text(documents.ROOT / "docs" / "your-project.md").split())
+    unet = [float(earlier["unet", name]["auto ÷ trainer"]) for name in ("amp", "amp_bf16")]
+    others = [float(earlier[project, name]["auto ÷ trainer"]) for project in ("gan", "lm") for name in ("amp", "amp_bf16")]
+    lowest = min(*others, median(rounds))
+    assert "a U-Net trained {:.2f} to {:.2f} times as fast".format(*unet) in page
+    assert f"a GAN and a language model {lowest:.2f} to {max(others):.2f} times ([measured]" in page
     of_gan = [float(earlier["gan", name]["auto"]) / float(earlier["gan", name]["plain"]) for name in ("amp", "amp_bf16")]
     assert "than with `speed=plain` ({:.3f} in FP16, {:.3f} in BF16)".format(*of_gan) in said
 
