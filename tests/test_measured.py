@@ -70,6 +70,9 @@ def test_the_speedups_by_batch_size_within_each_commit():
     assert f"At 128 they cost {of_resnet18} and at most {most['128']} otherwise. At 32 they cost at most {most['32']}, with" in card
     small, large = (" and ".join(f"{100 * cost:.0f}" for cost in sorted(found) if cost > 0) for found in unsteady)
     assert f"ResNet-20 in FP32 ({small} %) and ResNet-18 in FP16 ({large} % in two seeds" in card
+    page = " ".join(text(ROOT / "docs" / "sparsity.md").split())
+    least, most_of_all = large.split(" and ")
+    assert f"but {least} % of some small ones, and in one run {most_of_all} % ([batch_size]" in page
     speedups = re.findall(r"(\d)×( \()?", card.partition("<!-- end of results -->")[0])
     assert f"refuses {36 - len(speedups)} of 36 speed-ups" in card
     assert f"leaves {sum(not interval for _, interval in speedups)} without an interval" in card
@@ -210,6 +213,8 @@ def test_what_the_grids_card_says():
     assert f"they have {faster} times the throughput of FP32, which takes {longer} times as long to train" in card
     slower = [100 * (1 - rate(of[name, "2of4"]) / rate(of[name, "dense"])) for of in found for name in WORDS]
     assert f"They are {min(slower):.1f} to {max(slower):.1f} % slower" in card
+    page = " ".join(text(ROOT / "docs" / "sparsity.md").split())
+    assert f"Of steps in a CUDA graph, fixed masks cost {min(slower):.1f} to {max(slower):.1f} % in the [grid]" in page
     change = [100 * np.mean(list(below(of[name, "2of4"], of[name, "dense"]))) for of in found for name in WORDS]
     assert f"between {-min(change):.1f} points below and {max(change):.1f} above" in card
     low = {}  # of the interval for the population: test_experiment_cards.py holds the table to the rows
