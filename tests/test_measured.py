@@ -196,6 +196,12 @@ def test_dense_cifar10_without_the_second_rise():
     assert {run["changes"] for runs in settings("resnet18", "cifar10").values() for run in runs.values()} == {"schedule.restart=0.5"}
 
 
+def test_tasks_with_seeds_outside_of_until_decided():
+    tasks = {(row["model"], row["data"]) for row in rows("grid/results.csv", looks="")}
+    count = {3: "three", 4: "four"}[len(tasks)]
+    assert f"{count} tasks have seeds added by hand" in " ".join(text(README).split())
+
+
 def test_the_longest_training_of_the_grid():
     tasks = {(row["model"], row["data"]) for row in rows("grid/results.csv")}
     tuned = [text(ROOT / "conf" / "tuned" / f"{model}_{data}.yaml") for model, data in tasks]
