@@ -124,6 +124,14 @@ def test_what_the_pages_say_of_the_search_for_an_order():
     assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core for the models measured" in page
 
 
+def test_what_the_pages_say_of_several_jobs_on_a_gpu():
+    page = " ".join(text(documents.ROOT / "docs" / "sweeps-and-comparing.md").split())
+    with open(EXPERIMENTS / "study_time" / "results.csv", newline="") as file:
+        took = {(row["study"], row["share"]): float(row["wall_s"]) for row in csv.DictReader(file) if row["mps"] == "0"}
+    longer = took["lstm_sst2", "8"] / took["lstm_sst2", "1"] - 1
+    assert f"those of an LSTM that keeps the GPU busy took {100 * longer:.0f} % longer than one after another" in page
+
+
 def trainings():
     for card in documents.CARDS:
         for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):
