@@ -3,6 +3,7 @@
 import csv
 import re
 from collections import Counter
+from itertools import chain
 from statistics import median
 
 import documents
@@ -78,6 +79,12 @@ def test_the_default_speed_of_a_project():
     assert max(first, median(rounds)) < script("project_speed/run.py").LEAST
     misses = f"misses the bound by this default: {first:.3f} and {median(rounds):.3f} times its own Trainer"
     assert f"{misses} ({min(rounds):.3f} to {max(rounds):.3f} in single rounds)" in said
+    page = " ".join(text(documents.ROOT / "docs" / "your-project.md").split())
+    unet = [float(earlier["unet", name]["auto ÷ trainer"]) for name in ("amp", "amp_bf16")]
+    others = [float(earlier[project, name]["auto ÷ trainer"]) for project in ("gan", "lm") for name in ("amp", "amp_bf16")]
+    lowest = min(*others, median(rounds))
+    assert "a U-Net trained {:.2f} to {:.2f} times as fast".format(*unet) in page
+    assert f"a GAN and a language model {lowest:.2f} to {max(others):.2f} times ([measured]" in page
     of_gan = [float(earlier["gan", name]["auto"]) / float(earlier["gan", name]["plain"]) for name in ("amp", "amp_bf16")]
     assert "than with `speed=plain` ({:.3f} in FP16, {:.3f} in BF16)".format(*of_gan) in said
 
@@ -91,6 +98,38 @@ def test_what_the_pages_say_of_the_cost_of_masks():
     fixed, sr_ste = ("{:.1f} to {:.1f} %".format(*costs["fixed"]), "{:.0f} to {:.0f} %".format(*costs["sr_ste"]))
     assert f"sparsity.start=0` as well; it costs [{sr_ste} of an eager step](#speed)" in page
     assert f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (medians)" in page
+
+
+def test_what_the_pages_say_of_the_cost_of_emulation():
+    page = " ".join(text(documents.ROOT / "docs" / "precision.md").split())
+    made = script("emulation_cost/run.py")
+    with open(EXPERIMENTS / "emulation_cost" / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {model: sorted(made.ratios(rows, model).values())[1:] for model in dict.fromkeys(row["model"] for row in rows)}
+    small, *large = found.values()  # without FP32 itself
+    spans = [f"{min(ratios):.1f} to {max(ratios):.1f} times" for ratios in ([*chain(*large)], small)]
+    assert f"On one thread of a CPU, an emulated step takes [{spans[0]} as long](../experiments/emulation_cost)" in page
+    assert f"{spans[1]} in the default job" in page
+    bert = made.ratios(rows, next(model for model in found if model.startswith("BERT")))
+    assert bert["fp8"] > 1.1 * bert["bf16"]  # FP8 took layers
+
+
+def test_what_the_pages_say_of_the_search_for_an_order():
+    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    with open(EXPERIMENTS / "permutation" / "results.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == "all" and not row["seed"]]
+    took = [float(row["cpu_seconds"]) for row in rows]
+    more = [100 * (float(row["kept_after"]) - float(row["kept_before"])) for row in rows]
+    assert f"keeps [{min(more):.2f} to {max(more):.1f} points more of the magnitude]" in page
+    assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core for the models measured" in page
+
+
+def test_what_the_pages_say_of_several_jobs_on_a_gpu():
+    page = " ".join(text(documents.ROOT / "docs" / "sweeps-and-comparing.md").split())
+    with open(EXPERIMENTS / "study_time" / "results.csv", newline="") as file:
+        took = {(row["study"], row["share"]): float(row["wall_s"]) for row in csv.DictReader(file) if row["mps"] == "0"}
+    longer = took["lstm_sst2", "8"] / took["lstm_sst2", "1"] - 1
+    assert f"those of an LSTM that keeps the GPU busy took {100 * longer:.0f} % longer than one after another" in page
 
 
 def trainings():

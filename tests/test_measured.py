@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 import pytest
-from documents import README, text
+from documents import README, ROOT, text
 from experiment import EXPERIMENTS
 from scipy import stats
 
@@ -70,6 +70,9 @@ def test_the_speedups_by_batch_size_within_each_commit():
     assert f"At 128 they cost {of_resnet18} and at most {most['128']} otherwise. At 32 they cost at most {most['32']}, with" in card
     small, large = (" and ".join(f"{100 * cost:.0f}" for cost in sorted(found) if cost > 0) for found in unsteady)
     assert f"ResNet-20 in FP32 ({small} %) and ResNet-18 in FP16 ({large} % in two seeds" in card
+    page = " ".join(text(ROOT / "docs" / "sparsity.md").split())
+    least, most_of_all = large.split(" and ")
+    assert f"but {least} % of some small ones, and in one run {most_of_all} % ([batch_size]" in page
     speedups = re.findall(r"(\d)×( \()?", card.partition("<!-- end of results -->")[0])
     assert f"refuses {36 - len(speedups)} of 36 speed-ups" in card
     assert f"leaves {sum(not interval for _, interval in speedups)} without an interval" in card
@@ -129,7 +132,12 @@ def test_the_rivals(contender, words):
     ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)  # a rival that is just faster shows
     assert f" {' to '.join(ends)} times as fast as {words}" in PART
     half, bf16 = (sum(name == precision for _, name in ahead) for precision in ("amp", "amp_bf16"))
-    assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds, BERT by the mean of its tokens: " in PART
+    how = "1 or 2 rounds, steps alone and as compiled for a long run, BERT by the mean of its tokens "
+    assert f", {bf16} models in BF16 and {half} models in FP16, {how}" in PART
+    short = sorted(
+        median(of["bert_small", name, "mpx, pool=first"]) / median(of["bert_small", name, "mpx"]) for name in ("amp", "amp_bf16")
+    )
+    assert "for the first token alone, and is {:.2f} to {:.2f} times as fast as that)".format(*short) in PART
 
 
 DECIDED = [("lstm", "sst2"), ("bert_small", "sst2"), ("resnet18", "cifar10"), ("resnet18", "fashion_mnist")]  # as the card names them
@@ -188,6 +196,19 @@ def test_dense_cifar10_without_the_second_rise():
     assert {run["changes"] for runs in settings("resnet18", "cifar10").values() for run in runs.values()} == {"schedule.restart=0.5"}
 
 
+def test_tasks_with_seeds_outside_of_until_decided():
+    tasks = {(row["model"], row["data"]) for row in rows("grid/results.csv", looks="")}
+    count = {3: "three", 4: "four"}[len(tasks)]
+    assert f"{count} tasks have seeds added by hand" in " ".join(text(README).split())
+
+
+def test_the_longest_training_of_the_grid():
+    tasks = {(row["model"], row["data"]) for row in rows("grid/results.csv")}
+    tuned = [text(ROOT / "conf" / "tuned" / f"{model}_{data}.yaml") for model, data in tasks]
+    epochs = max(int(re.search(r"max_epochs: (\d+)", words)[1]) for words in tuned)
+    assert f"; over {epochs} epochs; " in text(README)
+
+
 def test_what_the_grids_card_says():
     card = " ".join(text(EXPERIMENTS / "grid" / "README.md").split()).replace("\\", "")
     found = [settings(*task) for task in DECIDED]
@@ -198,6 +219,8 @@ def test_what_the_grids_card_says():
     assert f"they have {faster} times the throughput of FP32, which takes {longer} times as long to train" in card
     slower = [100 * (1 - rate(of[name, "2of4"]) / rate(of[name, "dense"])) for of in found for name in WORDS]
     assert f"They are {min(slower):.1f} to {max(slower):.1f} % slower" in card
+    page = " ".join(text(ROOT / "docs" / "sparsity.md").split())
+    assert f"Of steps in a CUDA graph, fixed masks cost {min(slower):.1f} to {max(slower):.1f} % in the [grid]" in page
     change = [100 * np.mean(list(below(of[name, "2of4"], of[name, "dense"]))) for of in found for name in WORDS]
     assert f"between {-min(change):.1f} points below and {max(change):.1f} above" in card
     low = {}  # of the interval for the population: test_experiment_cards.py holds the table to the rows

@@ -1,10 +1,11 @@
 """How often do looks (until=decided) err, and how many seeds do they save? 10,000 simulated studies of each kind.
 
-$ python experiments/looks/run.py            # writes results.csv and README.md (about two minutes on one core)
+$ python experiments/looks/run.py            # writes results.csv and README.md (some seconds on one core)
 $ python experiments/looks/run.py --card     # README.md from the committed results.csv
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,15 @@ from mpx.compare.statistics import examine
 HERE = Path(__file__).parent
 STUDIES, IMAGES, LEVEL = 10_000, 1000, 0.05
 PLAN = Plan(margin=0.01, confidence=1 - LEVEL, control="auto", max_seeds=20, looks=5)
+GRID = replace(PLAN, looks=4)  # of experiments/grid, which has seven settings and a control
 COUNTS = range(2, PLAN.max_seeds + 1)  # seeds after which a test is possible
 AS_RUN, ALL_LOOKS, FLAT, PEEKING = "until=decided", "until=decided, all looks taken", "O'Brien–Fleming, all looks taken", "peeking"
 SINGLE = "a single test after the last seed"
+FAMILIES = {  # (settings, how many of them lose the margin, plan): how the card calls them
+    (3, 3, PLAN): "three settings, any of them wrong",
+    (7, 7, GRID): "seven settings by the plan of [grid](../grid), any of them wrong",
+    (7, 1, GRID): "the same, six settings lose nothing, the seventh wrong",
+}
 SHAPES = {
     "normal": "normal",
     "heavy": "heavy tails (Student's t, 3 degrees)",
@@ -40,7 +47,7 @@ ELSEWHERE = [
     ("normal", 0.5, 0.0), ("normal", 1.0, 0.0), ("normal", 2.0, 0.0), ("normal", 0.5, 0.5), ("normal", 1.0, 2.0), ("heavy", 1.0, 0.0),
     ("unequal", 1.0, 0.0), ("coarse", 0.3, 0.0),
 ]  # fmt: skip
-COLUMNS = ("design", "settings", "shape", "scatter", "loss", "studies", "no_loss", "lost", "seeds", "single_seeds")
+COLUMNS = ("design", "settings", "wrong", "looks", "shape", "scatter", "loss", "studies", "no_loss", "lost", "seeds", "single_seeds")
 CARD = """# What do looks cost, and what do they save?
 
 **Question.** `until=decided` tests after each round of seeds and stops at the first decision. Does it say "no loss" too often? How many
@@ -138,22 +145,33 @@ def simulate() -> list[dict]:
             row = {"design": design, "no_loss": share, "lost": (decided == 2).mean(), "seeds": seeds.mean(), "single_seeds": single}
             rows.append(about | row)
         print(shape, scatter, loss, f"{rows[-len(designs)]['no_loss']:.4f}", flush=True)
-    return [*rows, family(3)]
+    return [*rows, *(family(*kind) for kind in FAMILIES)]
 
 
-def family(settings: int) -> dict:
-    """Several settings with one control, all of which lose the margin: how often Holm's method errs for any, at any look."""
+def family(settings: int, wrong: int, plan: Plan) -> dict:
+    """Several settings with one control: how often Holm's method errs for any of those that lose the margin, at any look.
+
+    The others lose nothing. What is decided trains no further seeds, and keeps its p value.
+    """
     drawn, control = draw("normal", 1.0, 1.0, np.random.default_rng(99), settings)
-    wrong = np.zeros(STUDIES, bool)
-    for n, level in zip(PLAN.sizes, PLAN.levels(LEVEL / settings), strict=True):
-        wrong |= np.any([p_values(one, control, n)[0] < level for one in np.split(drawn, settings, axis=1)], axis=0)
-    about = {"design": ALL_LOOKS, "settings": settings, "shape": "normal", "scatter": 1.0, "loss": 1.0, "studies": STUDIES}
-    return about | {"no_loss": wrong.mean()}
+    arms = np.split(drawn, settings, axis=1)
+    for arm in arms[wrong:]:
+        arm += PLAN.margin
+    at = [plan.levels(LEVEL / left) for left in range(1, settings + 1)]
+    passes, decided = np.zeros((STUDIES, settings), int), np.zeros((STUDIES, settings), bool)
+    for look, n in enumerate(plan.sizes):
+        p = np.stack([p_values(arm, control, n)[0] for arm in arms], axis=1)
+        passes = np.where(decided, passes, sum(p < levels[look] for levels in at))  # with up to so many settings left
+        order = np.argsort(-passes, axis=1, kind="stable")
+        found = np.logical_and.accumulate(np.take_along_axis(passes, order, 1) >= np.arange(settings, 0, -1), axis=1)
+        decided |= np.take_along_axis(found, np.argsort(order, axis=1), 1)
+    about = {"design": ALL_LOOKS, "settings": settings, "wrong": wrong, "looks": plan.looks, "shape": "normal", "scatter": 1.0, "loss": 1.0}
+    return about | {"studies": STUDIES, "no_loss": decided[:, :wrong].any(1).mean()}
 
 
 def card(rows: list[dict[str, str]]) -> str:
-    def of(kind: tuple, design: str, settings: int = 1) -> dict[str, str]:
-        wanted = (design, str(settings), *map(str, kind))
+    def of(kind: tuple, design: str) -> dict[str, str]:
+        wanted = (design, "1", *map(str, kind))
         return next(row for row in rows if (row["design"], row["settings"], row["shape"], row["scatter"], row["loss"]) == wanted)
 
     def share(row: dict[str, str]) -> str:
@@ -162,8 +180,10 @@ def card(rows: list[dict[str, str]]) -> str:
     errors = [
         (SHAPES[kind[0]], kind[1], *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING))) for kind in AT_MARGIN
     ]
-    three = of(AT_MARGIN[0], ALL_LOOKS, 3)
-    errors.append(("three settings, any of them wrong", 1.0, "–", share(three), "–", "–"))
+    for (settings, wrong, plan), name in FAMILIES.items():
+        wanted = (str(settings), str(wrong), str(plan.looks))
+        family = next(row for row in rows if (row["settings"], row["wrong"], row["looks"]) == wanted)
+        errors.append((name, 1.0, "–", share(family), "–", "–"))
     savings = []
     for kind in ELSEWHERE:
         run, *others = (of(kind, design) for design in (AS_RUN, ALL_LOOKS, FLAT))
