@@ -119,10 +119,10 @@ def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
         pruned = [row.decision for row in others if row.runs[0].sparsity == "2of4"]
         lost = [scale * decision.difference for decision in pruned]
         dense = [row for row in others if row.runs[0].sparsity == "dense"]
-        good = " and ".join(named(row) for row in dense if row.decision.verdict is Verdict.NO_LOSS)
+        good = ", ".join(named(row) for row in dense if row.decision.verdict is Verdict.NO_LOSS)
         verdicts = Counter(decision.verdict for decision in pruned)
         found.append(
-            f"{name} is at no loss in {good} (dense), at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as in FP32; "
+            f"{name} is at no loss in {good} (dense), at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as in FP32 on one host; "
             f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, shown to exceed the margin in {verdicts[Verdict.LOSS]} of 4 formats "
             f"and to stay within it in {verdicts[Verdict.NO_LOSS]}"
         )
