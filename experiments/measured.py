@@ -122,7 +122,8 @@ def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
         good = ", ".join(named(row) for row in dense if row.decision.verdict is Verdict.NO_LOSS)
         verdicts = Counter(decision.verdict for decision in pruned)
         found.append(
-            f"{name} is at no loss in {good} (dense), at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as in FP32 on one host; "
+            f"{name} is at no loss in {good} (dense), "
+            f"at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as in FP32 on one host; "
             f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, shown to exceed the margin in {verdicts[Verdict.LOSS]} of 4 formats "
             f"and to stay within it in {verdicts[Verdict.NO_LOSS]}"
         )
