@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import experiment
 import made_data
+import numpy as np
 import pytest
 from documents import text
 from few_steps import FEW_STEPS
 from processes import Fork
+from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -30,9 +32,29 @@ def test_the_card_has_the_verdict_of_its_table():
     (group,) = compare_file(HERE / "results.csv", DEFAULTS).groups
     assert group.rows[0].setting == "fp32-dense"
     assert f"**{escaped(group.train_verdict)}**" in text(HERE / "README.md")
-    for row in group.rows[1:]:
-        assert row.runs[0].density == pytest.approx(0.5)
-        assert f"{row.metric.mean:.4f}" in text(HERE / "README.md")
+    assert all(f"{row.metric.mean:.4f}" in text(HERE / "README.md") for row in group.rows)
+
+
+def test_what_the_card_says_of_each_recipe():
+    """In points, paired by seed with the dense runs of the same format; (mean, low, high) of FP32 and BF16."""
+    runs, card = {}, " ".join(text(HERE / "README.md").split()).replace("−", "-")
+    for run in read_results(HERE / "results.csv"):
+        recipe = run.changes.get("sparsity.recipe", "asp" if run.sparsity == "2of4" else "dense")
+        runs.setdefault((run.precision, recipe), {})[run.seed] = 100 * run.metrics["test/accuracy"]
+    lost = {}
+    for (precision, recipe), found in runs.items():
+        change = [runs[precision, "dense"][seed] - accuracy for seed, accuracy in found.items()]
+        half = stats.sem(change) * stats.t.ppf(0.975, len(change) - 1)
+        lost.setdefault(recipe, {})[precision] = tuple(
+            f"{value:.1f}" for value in (np.mean(change), np.mean(change) - half, np.mean(change) + half)
+        )
+        assert recipe == "dense" or np.mean(change) - half < 1 < np.mean(change) + half
+    for recipe in ("from_start", "asp"):
+        mean, low, high = (sorted(values) for values in zip(*lost[recipe].values(), strict=True))
+        assert f"loses {mean[0]} to {mean[1]}" in card
+        assert f"{low[0]} to {high[1]}" in card
+    (whole, low, high), (few, *rest) = lost["sr_ste"]["fp32"], lost["sr_ste"]["amp_bf16"]
+    assert f"loses {whole} in FP32 ({low} to {high}), and {few} in BF16 with three seeds ({' to '.join(rest)})" in card
 
 
 def test_no_row_names_a_folder_of_the_machine():
