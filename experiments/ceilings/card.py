@@ -24,8 +24,9 @@ CARD = """# What can this GPU do?
 **Question.** How fast are copies, matrix products (dense and 2:4), convolutions, LSTMs and attention in each format, independent of any
 model? MFU and "of the limit" refer to these ceilings.
 
-**Setup.** {setup}. Random operands. Each kernel's result was checked against float64 before it was timed. Rates are in
-TFLOP/s (int8: TOP/s). A 2:4 product counts the operations of the dense product.
+**Setup.** {setup}. Random
+operands. Each kernel's result was checked against float64 before it was timed. Rates are in TFLOP/s (int8: TOP/s). A 2:4 product counts the
+operations of the dense product.
 
 **Command.** `python -m mpx.bench what=copy|gemm|blas|conv|lstm|attention|triton|formats`, then
 `python experiments/ceilings/card.py outputs/bench/*.json`
@@ -48,7 +49,7 @@ Speed-up of 2:4 over dense, both in a CUDA graph. cuSPARSELt searched for its fa
 
 {plans}
 
-## LSTM, two layers, 256×128 tokens, forward and backward, {how}
+## LSTM, two layers, 256×128 tokens, forward and backward, in a CUDA graph
 
 {lstm}
 
@@ -64,16 +65,13 @@ Speed-up of 2:4 over dense, both in a CUDA graph. cuSPARSELt searched for its fa
 
 {learnt}
 
-**Trade-off and limits.** One GPU, one version of each library. Every eager call of a 2:4 product plans it again (0.3 ms here), so
-sparsity pays inside CUDA graphs or a serving engine, but not in eager mode.
+**Trade-off and limits.** One GPU for each table, one version of each library. Every eager call of a 2:4 product plans it again (0.3 ms
+here), so sparsity pays inside CUDA graphs or a serving engine, but not in eager mode. `conv.csv` is older, since the machine of the others
+has no nvidia-cudnn-frontend, which lists cuDNN's plans.
 
-**Attribution.** Vendor peaks: NVIDIA's H200 datasheet (mpx/measure/peaks.py has the source of each figure). Kernels: cuBLAS, cuSPARSELt,
+**Attribution.** Vendor peaks: NVIDIA's datasheets (mpx/measure/peaks.py has the source of each figure). Kernels: cuBLAS, cuSPARSELt,
 cuDNN, PyTorch, Triton.
 """
-EAGER = """by eager calls
-
-These rates are no limit of the GPU: eager calls wait for kernel launches. Training replays its step as a CUDA graph, and is
-[faster](../speed) than them. `what=lstm` now records a graph, too, but has not been measured again."""
 
 
 def read(what: str) -> list[dict[str, str]]:
@@ -95,23 +93,28 @@ def shown(rate: float | None) -> str:
 
 
 def take(file: Path) -> None:
-    """Write the table of a file of mpx.bench."""
+    """Write the table of a file of mpx.bench, without what it measured on the CPU beside the GPU."""
     found = json.loads(file.read_text())
-    rows = [row | origin_of(found["environment"]) | {"exclusive": found["exclusive"]} for row in found["rows"]]
+    of_gpu = (row for row in found["rows"] if row.get("device") != "cpu")
+    rows = [row | origin_of(found["environment"]) | {"exclusive": found["exclusive"]} for row in of_gpu]
     write(HERE / f"{file.stem}.csv", [*found["rows"][0], "exclusive", *ORIGIN], rows)
 
 
 def setup() -> str:
     """Where the tables were measured: those without an origin of their own as environment.json says."""
     about = json.loads((HERE / "environment.json").read_text())
-    alone = "nothing else ran on the device" if about["exclusive"] else "other programs ran on the device"
-    text = f"{', '.join(about['device'])} (driver {about['driver']}), torch {about['torch']}, cuDNN {about['cudnn']}; {alone}"
+    older = f"{', '.join(about['device'])}, {alone(about['exclusive'])}, driver {about['driver']}, torch {about['torch']}"
+    tables = defaultdict(list)
     for name in TABLES:
         row = read(name)[0]
-        if "commit" in row:
-            alone = "alone" if row["exclusive"] == "True" else "shared"
-            text += f". `{name}.csv`: {row['device']}, {alone}, driver {row['driver']}, torch {row['torch']}, commit {row['commit'][:12]}"
-    return text
+        origin = "{device}, {0}, driver {driver}, torch {torch}, commit {1}"
+        own = "commit" in row
+        tables[origin.format(alone(row["exclusive"] == "True"), row["commit"][:12], **row) if own else older].append(name)
+    return ". ".join(f"{', '.join(f'`{name}.csv`' for name in names)}: {origin}" for origin, names in tables.items())
+
+
+def alone(exclusive: bool) -> str:
+    return "alone on the device" if exclusive else "beside other programs"
 
 
 def copies() -> str:
@@ -253,9 +256,8 @@ def span(ratios: list[float]) -> str:
 def card() -> str:
     pruned, gains = sparse(read("gemm"))
     lstm = grid([row for row in read("lstm") if row["direction"] == "forward + backward"], "hidden", "units")
-    how = "in a CUDA graph" if read("lstm")[0].get("how") == "graph" else EAGER
     return CARD.format(
-        setup=setup(), copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), plans=plans(), lstm=lstm, how=how,
+        setup=setup(), copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), plans=plans(), lstm=lstm,
         attention=attention(), masks=masks(), learnt=learnt(gains),
     )  # fmt: skip
 
