@@ -1,6 +1,6 @@
-"""How much faster are two GPUs than one? mpx with speed=auto as for a long run, and a loop by hand whose DDP step is one CUDA graph.
+"""How much faster are several GPUs than one? mpx with speed=auto as for a long run, and a loop by hand whose DDP step is one CUDA graph.
 
-$ python experiments/scaling/run.py                     # writes results.csv and README.md beside this file; about 14 minutes
+$ python experiments/scaling/run.py --rounds 1          # writes results.csv and README.md beside this file; about 9 minutes on four GPUs
 $ python experiments/scaling/run.py --models lstm --rounds 1 --out DIR
 $ python experiments/scaling/run.py --card              # README.md from results.csv
 """
@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from queue import Queue
 
@@ -27,27 +27,28 @@ from front_door import WARMUP, choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
+GPUS = (1, 2, 4)
 COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95", "all_reduce_ms", "gradient_mib")
 COLUMNS += ("graphed", "compiled", "mfu", "rejected", "note")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
 MISSING = "–"
 NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
-CARD = """# How much faster are two GPUs than one?
+CARD = """# How much faster are several GPUs than one?
 
 **Question.** Does `trainer.devices=2` train twice as fast as one GPU, and as fast as a loop by hand whose whole step, with the
-all-reduce, is one CUDA graph? The bounds are {least} × one GPU and {share} × the loop by hand.
+all-reduce, is one CUDA graph? The bounds for two are {least} × one GPU and {share} × the loop by hand.
 
-**Setup.** 2 × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed` for each GPU.
+**Setup.** {most} × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, sizes of `experiments/speed` for each GPU.
 mpx runs with what `speed=auto` takes for a long run: CUDA graphs, torch.compile (not for the LSTM, which is cuDNN's), cuDNN's search. The
 loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. Autocast
 runs its LSTM in FP16 ([speed](../speed)). It zeroes its gradients in place, on one GPU too, where the loop of speed lets go of them.
-{rounds}, {calls}. Measurements on one GPU run two at a time, each on its own GPU.
+{rounds}, {calls}. Measurements run beside one another on GPUs of their own, as many as there are GPUs for.
 
 **Command.** `python experiments/scaling/run.py`
 
-| samples/s | mpx, 1 GPU | mpx, 2 GPUs | × | by hand, 1 GPU | by hand, 2 GPUs | × | mpx ÷ by hand, 2 GPUs |
-|---|---|---|---|---|---|---|---|
+| samples/s | GPUs | mpx | × one | by hand | × one | mpx ÷ by hand |
+|---|---|---|---|---|---|---|
 {rates}
 
 BERT-small classifies by the mean of all tokens (`model.pool=mean`), so that mpx computes the whole last layer, as the rival does.{rejected}
@@ -94,7 +95,7 @@ def options() -> argparse.Namespace:
     parser = Arguments()
     parser.add_argument("--models", type=some_of(ORDER), default=list(ORDER), help=",".join(ORDER))
     parser.add_argument("--contenders", type=some_of(CONTENDERS), default=["mpx", "hand"])
-    parser.add_argument("--gpus", type=some_of((1, 2)), default=[1, 2])
+    parser.add_argument("--gpus", type=some_of(GPUS), default=list(GPUS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--card", action="store_true", help="measure nothing")
@@ -102,28 +103,30 @@ def options() -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
-    """Yields a row per measurement. Two measurements on one GPU run at once, on a GPU each."""
-    free: Queue[dict[str, str]] = Queue()
-    for environment in each_gpu():
-        free.put(environment)
-
-    def on_one(model: str, contender: str) -> dict:
-        mine = free.get()
-        try:
-            return CONTENDERS[contender](model, 1, mine)
-        finally:
-            free.put(mine)
-
-    def ones(contender: str) -> Iterator[tuple[str, int, dict]]:
-        with ThreadPoolExecutor(free.qsize()) as pool:
-            begun = [(model, pool.submit(on_one, model, contender)) for model in args.models if 1 in args.gpus]
-        yield from ((model, 1, done.result()) for model, done in begun)
-
+    """Yields a row per measurement, each on GPUs of its own: with four GPUs, four measurements on one run at once, or two on two."""
+    every = [environment["CUDA_VISIBLE_DEVICES"] for environment in each_gpu()]
     for number in range(args.rounds):
-        for contender in args.contenders:
-            twos = ((model, 2, CONTENDERS[contender](model, 2, {})) for model in args.models if 2 in args.gpus)
-            for model, gpus, row in chain(twos, ones(contender)):
-                yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row
+        for gpus in (count for count in args.gpus if count <= len(every)):
+            for contender in args.contenders:
+                with ThreadPoolExecutor(len(every) // gpus) as pool:
+                    rows = pool.map(partial(on_its_own, contender, gpus, free_groups(every, gpus)), args.models)
+                    for model, row in zip(args.models, rows, strict=True):
+                        yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row
+
+
+def free_groups(every: list[str], gpus: int) -> Queue[dict[str, str]]:
+    free: Queue[dict[str, str]] = Queue()
+    for first in range(0, len(every) - gpus + 1, gpus):
+        free.put({"CUDA_VISIBLE_DEVICES": ",".join(every[first : first + gpus])})
+    return free
+
+
+def on_its_own(contender: str, gpus: int, free: Queue[dict[str, str]], model: str) -> dict:
+    mine = free.get()
+    try:
+        return CONTENDERS[contender](model, gpus, mine)
+    finally:
+        free.put(mine)
 
 
 def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
@@ -162,15 +165,13 @@ CONTENDERS = {"mpx": mpx, "hand": by_hand}
 
 
 def card(rows: list[dict[str, str]]) -> str:
-    rates, projection = [], []
+    rates, projection, most = [], [], max(int(row["gpus"]) for row in rows)
     for model in (name for name in ORDER if any(row["model"] == name for row in rows)):
         mine = [row for row in rows if row["model"] == model]
-        one, two, hand_one, hand_two = (median(mine, who, gpus) for who in ("mpx", "hand") for gpus in ("1", "2"))
-        cells = [shown(one), shown(two), judged(two, one, LEAST), shown(hand_one), shown(hand_two)]
-        cells += [f"{hand_two / hand_one:.2f}" if hand_one and hand_two else MISSING, judged(two, hand_two, SHARE)]
-        rates.append(f"| {TITLES[model]} | {' | '.join(cells)} |")
-        if one and two and any(row["all_reduce_ms"] for row in mine):
-            projection.append(project(model, mine, one, two))
+        ours, theirs = ({gpus: median(mine, who, str(gpus)) for gpus in GPUS} for who in ("mpx", "hand"))
+        rates += [f"| {TITLES[model]} | {gpus} | {cells(ours, theirs, gpus)} |" for gpus in GPUS if gpus <= most]
+        if ours[1] and ours[2] and any(row["all_reduce_ms"] for row in mine):
+            projection.append(project(model, mine, ours[1], ours[2]))
     counted = (row for row in rows if row["samples_per_s"] and row["contender"] in CONTENDERS)
     turns = sorted(set(Counter((row["model"], row["contender"], row["gpus"]) for row in counted).values()))
     hosts, rounds = len({row["host"] for row in rows}), " or ".join(map(str, turns))
@@ -179,19 +180,27 @@ def card(rows: list[dict[str, str]]) -> str:
     return CARD.format(
         least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
         rejected="".join(f" The loop by hand of {model} does not count: {reason}." for model, reason in reasons),
-        rounds="One round" if turns == [1] else f"Medians of {rounds} rounds", device=rows[0]["device"], torch=rows[0]["torch"],
+        rounds="One round" if turns == [1] else f"Medians of {rounds} rounds", device=rows[0]["device"], torch=rows[0]["torch"], most=most,
         calls="all from one call on one host" if hosts == 1 else f"from calls on {hosts} hosts of the same kind",
     )  # fmt: skip
+
+
+def cells(ours: dict[int, float | None], theirs: dict[int, float | None], gpus: int) -> str:
+    """What follows the number of GPUs in a row of the table."""
+    least, share = (LEAST, SHARE) if gpus == 2 else (None, None)
+    more, theirs_more = (judged(ours[gpus], ours[1], least), judged(theirs[gpus], theirs[1])) if gpus > 1 else (MISSING, MISSING)
+    return " | ".join((shown(ours[gpus]), more, shown(theirs[gpus]), theirs_more, judged(ours[gpus], theirs[gpus], share)))
 
 
 def shown(rate: float | None) -> str:
     return f"{rate:,.0f}" if rate else MISSING
 
 
-def judged(rate: float | None, against: float | None, least: float) -> str:
+def judged(rate: float | None, against: float | None, least: float | None = None) -> str:
     if not rate or not against:
         return MISSING
-    return f"{rate / against:.2f} (≥ {least}: {'yes' if rate / against >= least else 'no'})"
+    ratio = f"{rate / against:.2f}"
+    return ratio if least is None else f"{ratio} (≥ {least}: {'yes' if rate / against >= least else 'no'})"
 
 
 def project(model: str, rows: list[dict[str, str]], one: float, two: float) -> str:
