@@ -36,12 +36,20 @@ def time_verdict(group: Group, confidence: float) -> str:
     control, winner = group.rows[0], _winner(group, confidence)
     if first is winner:
         shortest = winner.timed.mean <= min(row.timed.mean for row in _timed_rows(group))
-        what = "It also has the shortest time to train" if shortest else "No other is shown to take less time to train"
+        what = f"It also has {_shortest(winner, group, confidence)}" if shortest else "No other is shown to take less time to train"
         return f"{what}: {_took(winner, control, confidence)}."
+    took = _took(first, control, confidence)
     return (
-        f"But {first.setting} has the shortest time to train: {_took(first, control, confidence)}. {winner.setting}, which takes "
-        f"{_seconds(winner)}, is for longer runs, where its higher throughput pays."
+        f"But {first.setting} has {_shortest(first, group, confidence)}: {took}. {winner.setting}, which takes {_seconds(winner)}, is for "
+        "longer runs, where its higher throughput pays."
     )
+
+
+def _shortest(first: Row, group: Group, confidence: float) -> str:
+    """Words for the row with the shortest mean: whether every other is shown to take longer."""
+    others = (row for row in _timed_rows(group) if row is not first)
+    shown = all(shown_larger(ratio(row.timed, first.timed, confidence)) for row in others)
+    return "the shortest time to train" if shown else "the shortest mean time to train"
 
 
 def soonest(group: Group, confidence: float) -> Row | None:
