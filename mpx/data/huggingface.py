@@ -86,12 +86,23 @@ def _files(path: Path) -> dict[str, Any]:
         known = (SPLITS[name] for name in (first, file.parent.name) if name in SPLITS)
         by_name.setdefault(next(known, first), []).append(file)
     for name, files in by_name.items():
-        folders = sorted({str(file.parent) for file in files})  # one for each language, for example
-        if name in SPLITS.values() and len(folders) > 1:
-            raise UserError(
-                f"data.path={path}: its split {name} lies in {len(folders)} folders, such as {folders[0]}: give the folder of one data set"
-            )
+        if name in SPLITS.values():
+            _check_one_copy(path, name, files)
     return {name: _read(files) if name in SPLITS.values() else None for name, files in by_name.items()}
+
+
+def _check_one_copy(path: Path, name: str, files: Sequence[Path]) -> None:
+    """Raise UserError for files that are not the parts of one split: rows that are there twice would count twice."""
+    folders = sorted({str(file.parent) for file in files})  # one for each language, for example
+    if len(folders) > 1:
+        raise UserError(
+            f"data.path={path}: its split {name} lies in {len(folders)} folders, such as {folders[0]}: give the folder of one data set"
+        )
+    copies = sorted({f"{word}…{file.suffix}" if (word := _first(file)) in SPLITS else f"…{file.suffix}" for file in files})
+    if len(copies) > 1:
+        raise UserError(
+            f"data.path={path}: its split {name} is there as {' and as '.join(copies)}: keep the files of one, move the others away"
+        )
 
 
 def _first(file: Path) -> str:

@@ -144,6 +144,18 @@ def test_a_folder_of_several_data_sets_is_not_one(load, tmp_path):
     assert load(tmp_path / "set" / "en").sizes == {"train": 18, "val": 2, "test": 20}
 
 
+@pytest.mark.parametrize(("one", "other"), [("train.parquet", "train.jsonl"), ("validation.jsonl", "dev.jsonl")])
+def test_a_split_that_is_there_twice_does_not_count_twice(load, tmp_path, one, other):
+    (tmp_path / "set").mkdir()
+    for name in {"train.parquet", one, other}:
+        write = made(20).to_parquet if name.endswith(".parquet") else made(20).to_json
+        write(str(tmp_path / "set" / name))
+    with pytest.raises(
+        UserError, match=r"/set: its split (train|val) is there as .* and as .*: keep the files of one, move the others away"
+    ):
+        load(tmp_path / "set")
+
+
 def test_files_that_number_the_classes_differently_are_not_joined(load, tmp_path):
     (tmp_path / "set").mkdir()
     for number, names in enumerate((["neg", "pos"], ["pos", "neg"])):
