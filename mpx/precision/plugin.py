@@ -59,6 +59,7 @@ class ModePrecision(Precision):
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps, with the skipped ones
         self._earlier = (0, 0)  # steps, and skipped ones, before this process continued the run
+        self._copied: dict[str, Tensor] = {}  # the weights of the newest forward pass in the model's format, if the mode keeps FP32 ones
         self._watch: Any = nullcontext()  # context of the next backward pass
         self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
         self._unscaled: dict[Any, Tensor] = {}  # optimizers whose gradients are unscaled before their step: whether they overflowed
@@ -85,8 +86,10 @@ class ModePrecision(Precision):
         with ExitStack() as stack:
             stack.enter_context(self._new_tensors())
             if mode.master:
-                stack.enter_context(own_flat_weights(self.model))
-                stack.enter_context(reparametrized(self.model, self._copies()))
+                self._copied = self._copies()
+                if not torch.is_grad_enabled():  # no backward pass needs them
+                    stack.callback(setattr, self, "_copied", {})
+                stack.enter_context(self._with_copies())
             if self.emulate:
                 stack.enter_context(self._emulation())
                 self._emulating = True
@@ -96,6 +99,11 @@ class ModePrecision(Precision):
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=not self.own))
             for replaced in self._replacements():
                 stack.enter_context(replaced)
+            yield
+
+    @contextmanager
+    def _with_copies(self) -> Iterator[None]:
+        with own_flat_weights(self.model), reparametrized(self.model, self._copied):
             yield
 
     @contextmanager
@@ -139,6 +147,8 @@ class ModePrecision(Precision):
         """Activation checkpointing computes parts of the forward pass again here, which must be as they were."""
         with ExitStack() as stack:
             stack.enter_context(self._new_tensors())
+            if self.mode.master:
+                stack.enter_context(self._with_copies())
             stack.enter_context(self._watch)
             stack.enter_context(self._emulation() if self.emulate and not self._emulating else self._no_autocast())
             if replacements := self._replacements():
@@ -146,6 +156,7 @@ class ModePrecision(Precision):
                 for replaced in replacements:
                     stack.enter_context(replaced)
             super().backward(tensor, model, optimizer, *args, **kwargs)
+        self._copied = {}
 
     def _no_autocast(self) -> AbstractContextManager:
         """Switch autocast off: a manual optimization calls backward within its step's autocast, against PyTorch's advice."""

@@ -105,8 +105,9 @@ class Attends(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.parametrize("mode", ["amp_bf16", "bf16_true"])
-@pytest.mark.parametrize("automatic", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "automatic"), [("amp_bf16", True), ("amp_bf16", False), ("bf16_true", True), ("bf16_true", False), ("o2", True)]
+)
 def test_a_checkpoint_computes_the_same_again(mode, automatic):
     def weights(reentrant):
         batches = torch.randn(2, 4, 16, 64, generator=torch.Generator().manual_seed(1))
