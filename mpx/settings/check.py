@@ -46,7 +46,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         check_goal(cfg.metric, cfg.metric_goal)
     else:
         _check_batch(cfg, overrides)
-        check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
+        check_model(cfg.model, cfg.data.kind, cfg.data.get("task", "classification"), family(cfg.data))
         check_data(cfg.data)
         check_unread(cfg, list(map(key_of, overrides)))
         _check_tokenizer(cfg)
