@@ -46,7 +46,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     if is_project(cfg):
         check_goal(cfg.metric, cfg.metric_goal)
     else:
-        _check_batch(cfg, typed)
+        _check_two_batch_sizes(cfg, typed)
         check_model(cfg.model, cfg.data.kind, cfg.data.get("task", "classification"), family(cfg.data))
         check_data(cfg.data)
         check_unread(cfg, typed)
@@ -83,7 +83,7 @@ def _check_values(cfg: DictConfig, typed: Sequence[str]) -> None:
         check_value(key, value)
 
 
-def _check_batch(cfg: DictConfig, typed: Sequence[str]) -> None:
+def _check_two_batch_sizes(cfg: DictConfig, typed: Sequence[str]) -> None:
     if cfg.data.global_batch_size is not None and "data.batch_size" in typed:
         raise UserError(
             f"data.batch_size={cfg.data.batch_size} is for each device, data.global_batch_size={cfg.data.global_batch_size} for all of "
