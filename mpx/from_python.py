@@ -29,7 +29,7 @@ from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_as_user_error, expect_schemas, typed
 from mpx.settings.project import merge_kwargs, with_project
 from mpx.settings.translate import KEYS
-from mpx.settings.words import checked
+from mpx.settings.words import checked_words
 
 
 class RunRecord(dict):
@@ -102,7 +102,7 @@ def _words(settings: Sequence[str]) -> list[str]:
     if (option := next((word for word in settings if word.startswith("-")), None)) is not None:
         way = "Call mpx.run in a loop, or start python -m mpx.train -m …" if option in ("-m", "--multirun") else "Leave it out"
         raise UserError(f"{option}: mpx.run trains one setting, and takes no options. {way}.")
-    return with_project(checked(settings, KEYS, "mpx.train", CONF))
+    return with_project(checked_words(settings, KEYS, "mpx.train", CONF))
 
 
 def _check_torch() -> None:

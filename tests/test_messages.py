@@ -5,7 +5,7 @@ from refused import assert_refused
 from started import start
 
 from mpx.errors import UserError
-from mpx.settings.translate import one_line
+from mpx.settings.translate import translated
 from mpx.sweep import mistakes
 from mpx.train import main
 
@@ -435,7 +435,7 @@ def test_a_dotted_key_of_a_file_would_set_nothing(tmp_path):
 
 def test_an_error_of_files_that_comes_without_its_frames_stays_what_it_is():
     """As from another process."""
-    assert one_line(FileNotFoundError(2, "No such file or directory", "somewhere")) is None
+    assert translated(FileNotFoundError(2, "No such file or directory", "somewhere")) is None
 
 
 def test_traceback_on_request(tmp_path):

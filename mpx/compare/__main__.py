@@ -58,10 +58,10 @@ def run(study: str, results: str | None, control: str, metric: str, note: str | 
     from mpx.compare.aggregate import compare
     from mpx.render.terminal import print_comparison
 
-    name = folder.name if results else study
     if not results:
         _refuse_unwritable(folder)
-    comparison = compare(runs, study=name, control=control, metric=metric, folder=folder, left_out=left_out, note=about, **how)
+    study = folder.name if results else study
+    comparison = compare(runs, study=study, control=control, metric=metric, folder=folder, left_out=left_out, note=about, **how)
     if results:
         print_comparison(comparison)
         return comparison

@@ -186,6 +186,11 @@ def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | N
     return to_print(found, [metrics.get(found.name)])
 
 
+def judged_by_record(record: Mapping[str, Any]) -> Metric:
+    """`judged_by` for a run's record, or the parts of it that a sweep keeps."""
+    return judged_by(record["metrics"], **(record.get("metric") or {}))
+
+
 @dataclass(frozen=True)
 class Estimate:
     mean: float

@@ -11,13 +11,13 @@ four values on each side. With fewer values Welch's reaches 7 % for 5 %; the tes
 which is always conservative (Hsu 1938).
 
 Values without variance:
-- With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test images, a spread of half an image), so
+- With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test samples, a spread of half a sample), so
   nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, one of
   them finer than a share of samples, such as the losses of FP16 runs with two loss scales that never overflow.
-- With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
+- With four or more seeds that all agree, the difference is known to one step of the metric: one test sample. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
 - Means that a project computes in float32 may differ by rounding although they tie. This is not counted as variance with fewer than four
-  seeds, or if the values are shares of a number of test images.
+  seeds, or if the values are shares of a number of test samples.
 """
 
 import math
@@ -33,9 +33,9 @@ from mpx.compare.comparison import Estimate, Method, Metric
 POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
 LARGE_SHIFT = 30.0  # above this mean, a noncentral t approaches the limits of double precision
-MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
+MIN_SAMPLES, MAX_SAMPLES = 100, 200_000  # plausible sizes of a test set
 # (largest size of a test set, largest rounding error of a mean over it) for means in float64 and in float32
-FRACTIONS = ((MAX_IMAGES, 1e-12), (1000, 3e-7))
+FRACTIONS = ((MAX_SAMPLES, 1e-12), (1000, 3e-7))
 MIN_VALUES = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
 DOUBLE, SINGLE = 1e-12, 1e-6  # largest relative rounding error of a mean in float64 and in float32
 
@@ -105,16 +105,16 @@ def are_shares(values: Sequence[float]) -> bool:
 
 
 def _step(values: np.ndarray) -> float:
-    """The step of a metric that counts images, from the values' common denominator: 1/360 for 360 test images. 0 for other metrics."""
+    """The step of a metric that counts samples, from the values' common denominator: 1/360 for 360 test samples. 0 for other metrics."""
     whole = 100 if 1 < values.max() <= 100 else 1  # a project's accuracy may be in percent
-    images = 1
+    samples = 1
     for value in map(Fraction, np.unique(values).tolist()):
         shares = (((value / whole).limit_denominator(most), near) for most, near in FRACTIONS)
         share = next((share for share, near in shares if abs(share - value / whole) <= near), None)
         if share is None:
             return 0.0
-        images = math.lcm(images, share.denominator)
-    return whole / max(images, MIN_IMAGES)
+        samples = math.lcm(samples, share.denominator)
+    return whole / max(samples, MIN_SAMPLES)
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:

@@ -20,7 +20,7 @@ from mpx.errors import UserError, first_line
 from mpx.spec import NO_LABEL, Spec
 from mpx.target import check_kwargs, resolve
 
-NAMES = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 MAKES = "data"
 FIRST = 100  # samples of a Dataset that tell on which side texts are filled up
 HASHED = 1000  # samples of a Dataset that its hash is of; making all of a large one takes hours
@@ -139,12 +139,12 @@ def load(cfg) -> Data:
     check_kwargs("data._target_", path, target, kwargs, (), MAKES)
     with seeded(0):  # the same data for every seed of a study
         made = target(**kwargs)
-    if not isinstance(made, (tuple, list)) or len(made) != len(NAMES):
+    if not isinstance(made, (tuple, list)) or len(made) != len(SPLITS):
         size = f" of {len(made)}" if isinstance(made, Sized) else ""
         raise UserError(
             f"data._target_={path} returned a {type(made).__name__}{size}; it must return three: the train, validation and test data."
         )
-    splits = [split(part, name, cfg) for part, name in zip(made, NAMES, strict=True)]
+    splits = [split(part, name, cfg) for part, name in zip(made, SPLITS, strict=True)]
     return Data(spec_of(cfg, splits), *splits)
 
 
@@ -232,13 +232,13 @@ def check_ids(x: Tensor, vocab_size: int, where: str) -> None:
 def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
     """What models see. Raises UserError for splits that differ, and for labels that are not classes."""
     shape, width = splits[0].shapes
-    for part, name in zip(splits, NAMES, strict=True):
+    for part, name in zip(splits, SPLITS, strict=True):
         if part.shapes != (shape, width):
             raise UserError(
                 f"data._target_: the {name} data have x of shape {part.shapes[0]} and y of {part.shapes[1]}, the train data {shape} and "
                 f"{width}: make them alike"
             )
-    tensors = {f"the {name} data": part for part, name in zip(splits, NAMES, strict=True) if isinstance(part, Tensors)}
+    tensors = {f"the {name} data": part for part, name in zip(splits, SPLITS, strict=True) if isinstance(part, Tensors)}
     classes = width[0] if not of_classes(cfg.task) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
     for where, part in tensors.items():
         check_range(part.y, cfg.task, classes if of_classes(cfg.task) else None, where)

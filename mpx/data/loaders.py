@@ -7,15 +7,19 @@ from torch import Tensor
 
 from mpx.data.order import eval_batches, train_batches
 from mpx.errors import UserError
-from mpx.settings.data import check_batch_size
+from mpx.printing import how_many
 
 Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
 
 
 def full_batches(count: int, batch_size: int, world: int) -> int:
     """Full batches per epoch for each of `world` devices that share `count` samples. Raises UserError if there are none."""
-    check_batch_size(batch_size, count, devices=world)
-    return count // world // batch_size
+    if not (batches := count // world // batch_size):
+        raise UserError(
+            f"data.batch_size={batch_size} on {how_many(world, 'device')} needs {batch_size * world} train samples but there are {count}: "
+            f"lower data.batch_size to at most {count // world} or use fewer devices"
+        )
+    return batches
 
 
 class TrainLoader:

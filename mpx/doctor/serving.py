@@ -11,7 +11,7 @@ from mpx.deploy.kernels import no_2of4
 from mpx.doctor.training import name_of
 from mpx.render.table import Table, words
 from mpx.settings.deploy import FORMATS
-from mpx.settings.front_door import CONF
+from mpx.settings.extras import CONF
 from mpx.sparsity.kernels import unsupported_device, unsupported_pattern
 
 

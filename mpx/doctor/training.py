@@ -7,7 +7,7 @@ from mpx.acceleration.choice import NO_CUDA
 from mpx.machine import builds_kernels
 from mpx.precision.modes import MODES, Mode, emulated, lacking
 from mpx.render.table import Table, words
-from mpx.settings.front_door import CONF
+from mpx.settings.extras import CONF
 
 COMPILERS = {"cuda": ("C", "gcc"), "cpu": ("C++", "g++")}  # of kernels: the language, and Debian's package
 

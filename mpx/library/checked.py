@@ -6,8 +6,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
+from mpx.settings.extras import CONF
 from mpx.settings.fields import FIELDS
-from mpx.settings.front_door import CONF
 
 
 def defaults(group: str, choice: str) -> dict[str, Any]:

@@ -29,24 +29,24 @@ from mpx.sparsity.coverage import DENSE
 
 
 @dataclass(frozen=True)
-class Look:
-    """At the first step: its FLOPs, and the formats of its operations."""
+class Observation:
+    """Of the first step: its FLOPs, and the formats of its operations."""
 
     flops: FlopCounter
     audit: Audit
     step: FirstStep
 
 
-def look(
+def observe_first_step(
     plugin: Precision,
     then: Callable[[Audit], None] = lambda audit: None,
     kernels_of: torch.device | None = None,
     samples: Callable[[Any], int] = samples_in,
-) -> Look:
+) -> Observation:
     """then: called after the step. kernels_of: a device whose kernels the audit reads, too. samples: as in FirstStep."""
     flops = FlopCounter()
     audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=model_flops, kernels_of=kernels_of)
-    return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit), samples=samples))
+    return Observation(flops, audit, FirstStep(flops, audit, then=partial(then, audit), samples=samples))
 
 
 def is_emulated(plugin: Precision) -> bool:
@@ -96,7 +96,7 @@ def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Container[str
 
 
 def speed_part(
-    throughput: Throughput, seen: Look, exclusivity: ExclusivityChecks, output_dir: str | Path, trainer: pl.Trainer
+    throughput: Throughput, seen: Observation, exclusivity: ExclusivityChecks, output_dir: str | Path, trainer: pl.Trainer
 ) -> dict[str, Any]:
     """output_dir: where mpx.bench may have left this machine's limits."""
     exclusive, reason = exclusivity.verdict()
@@ -131,7 +131,7 @@ def sparsity_part(pruning: Pruning | None, fmt: str, device: torch.device) -> di
     return dict(DENSE) if pruning is None or pruning.masks is None else pruning.record(fmt=fmt, device=device)
 
 
-def parts_of(trainer: pl.Trainer, seen: Look, exclusivity: ExclusivityChecks, output_dir: str | Path) -> Mapping[str, Any]:
+def parts_of(trainer: pl.Trainer, seen: Observation, exclusivity: ExclusivityChecks, output_dir: str | Path) -> Mapping[str, Any]:
     """The speed, memory, precision and sparsity of a Trainer's run. A part that is not in the Trainer has measured nothing."""
     plugin, device, throughput = trainer.precision_plugin, exclusivity.device, find(trainer, Throughput)
     nothing = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.Throughput in the Trainer"}

@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.compiler_cache import keep_apart
 from mpx.errors import Diverged, UserError
-from mpx.library.parts import Newest, find, look, metrics_of, parts_of, refuse_missing
+from mpx.library.parts import Newest, find, metrics_of, observe_first_step, parts_of, refuse_missing
 from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment, host_id, host_of_all
 from mpx.measure.exclusive import ExclusivityChecks
@@ -86,7 +86,7 @@ class Record(Callback):
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         self._samples_of = samples_in if throughput is None else throughput.samples_of
-        self._look, self._exclusivity = look(plugin, samples=self._samples_of), ExclusivityChecks(device)
+        self._observed, self._exclusivity = observe_first_step(plugin, samples=self._samples_of), ExclusivityChecks(device)
         if self._stage not in (None, "train", "test") and not trainer.enable_validation:
             raise UserError(
                 f"metric={self.metric}: the Trainer validates nothing. Give it validation data, or name a metric of train or test."
@@ -115,10 +115,10 @@ class Record(Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._batch_size is None:
             self._batch_size = self._samples_of(batch)
-        self._look.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        self._observed.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._look.step.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self._observed.step.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._run is None:
@@ -166,14 +166,14 @@ class Record(Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         if self._run is not None:
-            self._look.step.on_exception(trainer, pl_module, exception)
+            self._observed.step.on_exception(trainer, pl_module, exception)
             self._write(trainer, exception)
 
     def _write(self, trainer: pl.Trainer, exception: BaseException | None) -> None:
         if self.folder is None:  # training has not begun, or another process writes
             return
         record = self._run.record
-        record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
+        record |= parts_of(trainer, self._observed, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         note_validation(record["environment"], self._validated, trainer.global_step)
         record["config"]["data"]["batch_size"] = self._batch_size
         devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}

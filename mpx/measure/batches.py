@@ -31,14 +31,14 @@ def samples_in(batch: Any) -> int:
         )
     if isinstance(batch, list) and _are_samples(batch):
         return len(batch)
-    parts = list(_parts(batch) or ())
-    listed = next((part for part in parts if _length(part) is not None), None)
-    if not _is_list(listed) or not all(isinstance(item, Tensor) for item in listed):
+    parts = list(_parts(batch))
+    first = next((part for part in parts if _length(part) is not None), None)
+    if not _is_list(first) or not all(isinstance(item, Tensor) for item in first):
         return found
-    if _is_list_of_samples(listed):
-        return len(listed)
-    others = [_certain(part) for part in parts if part is not listed]
-    return len(listed) if len(listed) in others and found not in others else found
+    if (samples := _certain(first)) is not None:
+        return samples
+    others = [_certain(part) for part in parts if part is not first]
+    return len(first) if len(first) in others and found not in others else found
 
 
 def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
@@ -72,7 +72,7 @@ def _length(batch: Any) -> int | None:
         return batch.shape[0] if batch.dim() else None
     if (graphs := _graphs(batch)) is not None:
         return graphs
-    return next((found for part in _parts(batch) or () if (found := _length(part)) is not None), None)
+    return next((found for part in _parts(batch) if (found := _length(part)) is not None), None)
 
 
 def _graphs(batch: Any) -> int | None:
@@ -82,22 +82,21 @@ def _graphs(batch: Any) -> int | None:
     return batch.num_graphs if type(batch.num_graphs) is int else None
 
 
-def _parts(batch: Any) -> Iterable[Any] | None:
-    if isinstance(batch, Tensor):
-        return None
+def _parts(batch: Any) -> Iterable[Any]:
+    """None of a tensor, a text or a number."""
     if isinstance(batch, Mapping):
         return batch.values()
     if isinstance(batch, list | tuple):
         return batch
-    return vars(batch).values() if is_dataclass(batch) or hasattr(batch, "__dict__") else None
+    return () if isinstance(batch, Tensor) else getattr(batch, "__dict__", {}).values()
 
 
 def _are_samples(items: list) -> bool:
-    """Whether they certainly are single samples. They are alike; inputs and targets are not. A TensorDict iterates over its samples, so its
-    keys are asked for."""
+    """Whether they certainly are single samples: of one type, which inputs and targets may not be, with a common key if they are mappings,
+    and one of them certainly a sample."""
     if len(set(map(type, items))) > 1 or not (isinstance(items[0], Mapping) or _is_list(items[0])):
         return False
-    if isinstance(items[0], Mapping) and not set.intersection(*(set(item.keys()) for item in items)):
+    if isinstance(items[0], Mapping) and not set.intersection(*(set(item.keys()) for item in items)):  # a TensorDict iterates over samples
         return False
     return any(map(_is_sample, items))
 
@@ -106,11 +105,9 @@ def _is_sample(part: Any) -> bool:
     """Whether it certainly is one sample, and no batch: it has a class beside its tensor, or is or has a mapping, and tensors of different
     lengths. A tuple with a mapping is one too, since PyTorch's collate function makes lists."""
     mapped, items = isinstance(part, Mapping) or any(isinstance(item, Mapping) for item in part), list(_leaves(part))
-    if mapped and isinstance(part, tuple):
-        return True
     if any(isinstance(item, Number) or (isinstance(item, Tensor) and not item.dim()) for item in items):
         return True
-    return mapped and len({len(item) for item in items if isinstance(item, Tensor)}) > 1
+    return mapped and (isinstance(part, tuple) or len({len(item) for item in items if isinstance(item, Tensor)}) > 1)
 
 
 def _leaves(part: Any) -> Iterator[Any]:
@@ -119,19 +116,14 @@ def _leaves(part: Any) -> Iterator[Any]:
         yield from _leaves(item) if isinstance(item, Mapping) else (item,)
 
 
-def _certain(part: Any) -> int | None:
-    """The samples of a part of a batch; None if that is uncertain: a list of tensors may be several views of one batch."""
-    if _is_list(part):
-        return len(part) if _is_list_of_samples(part) else None
-    return _length(part)
-
-
 def _is_list(part: Any) -> bool:
     return isinstance(part, list | tuple) and not isinstance(part, PackedSequence)
 
 
-def _is_list_of_samples(part: list | tuple) -> bool:
-    """Whether it certainly is one: of mappings, texts or numbers, or of tensors of different lengths."""
+def _certain(part: Any) -> int | None:
+    """The samples of a part of a batch; None if that is uncertain: a list of tensors of one length may be several views of one batch."""
+    if not _is_list(part):
+        return _length(part)
     if all(isinstance(item, Tensor) and item.dim() for item in part):
-        return len({item.shape[0] for item in part}) > 1
-    return all(isinstance(item, Mapping | str | Number) for item in part)
+        return len(part) if len({len(item) for item in part}) > 1 else None
+    return len(part) if all(isinstance(item, Mapping | str | Number) for item in part) else None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 BUSY = 0.1  # share of all cores that others may use; with more, all threads wait for the one that shares its core
+Answer = tuple[bool | None, str | None]  # whether no other process computes on the device (None: unknown); the reason if not True
 
 
 class ExclusivityChecks:
@@ -16,25 +17,22 @@ class ExclusivityChecks:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._shared: tuple[bool | None, str | None] | None = None  # the first result that found the device shared
-        self._newest: tuple[bool | None, str | None] = None, None
+        self._shared: Answer | None = None  # the first result that found the device shared
+        self._newest: Answer = None, None
 
     def look(self) -> None:
         self._newest = exclusive(self.device)
         if self._newest[0] is False and self._shared is None:
             self._shared = self._newest
 
-    def verdict(self) -> tuple[bool | None, str | None]:
-        """Check once more. Returns the first result that found the device shared, otherwise the newest, in the form of `exclusive`."""
+    def verdict(self) -> Answer:
+        """Check once more. Returns the first result that found the device shared, otherwise the newest."""
         self.look()
         return self._shared or self._newest
 
 
-def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
-    """(whether no other process computes on `device` at this moment, the reason if the answer is not True). None: unknown.
-
-    Processes that this one started (the ranks of its run) do not count as others.
-    """
+def exclusive(device: torch.device) -> Answer:
+    """For this moment. Processes that this one started (the ranks of its run) do not count as others."""
     if device.type != "cuda":
         return None, f"a {device.type} is always shared with the operating system"
     try:
@@ -43,7 +41,7 @@ def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
         return None, f"NVML: {error}"
     if by_mps:
         return False, "NVIDIA MPS serves the device, and lets kernels of several programs run at the same time"
-    return judge(processes, {os.getpid()} if processes == [os.getpid()] else _family())  # reading /proc takes milliseconds
+    return exclusive_among(processes, {os.getpid()} if processes == [os.getpid()] else _family())  # reading /proc takes milliseconds
 
 
 def cpu_busy(seconds: float = 0.2) -> float | None:
@@ -64,7 +62,7 @@ def _cpu_ticks() -> list[int]:
         return [int(field) for field in lines.readline().split()[1:9]]
 
 
-def judge(processes: list[int], ours: set[int]) -> tuple[bool | None, str | None]:
+def exclusive_among(processes: list[int], ours: set[int]) -> Answer:
     """As `exclusive`. processes: the ids that NVML lists on the device. ours: the ids of this run."""
     others = [pid for pid in processes if pid not in ours]
     if not others:

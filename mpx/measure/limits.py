@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from mpx.measure.ceilings import ceilings, measured_here
+from mpx.measure.matmul import PRODUCT_FORMATS
 from mpx.measure.peaks import card
 
 
@@ -35,8 +36,7 @@ def limits_of(device: torch.device, output_dir: str | Path) -> Limits:
     measured here and wrote to output_dir/bench."""
     measured = ceilings(output_dir, device)
     if device.type == "cuda" and (found := card(torch.cuda.get_device_name(device))) is not None:
-        formats = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
-        rates = {fmt: rate * 1e12 for fmt in formats if (rate := found.dense(fmt)) is not None}
+        rates = {fmt: rate * 1e12 for fmt in PRODUCT_FORMATS if (rate := found.dense(fmt)) is not None}
         left_out = {fmt: rate * 1e12 for fmt, rate in measured.dense.items() if fmt not in rates} if measured else {}
         source = f"{found.source}; {', '.join(left_out)} {measured_here(measured)}" if left_out else found.source
         return Limits(rates | left_out, found.bandwidth_gb_per_s * 1e9, source)

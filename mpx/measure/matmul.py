@@ -13,7 +13,7 @@ from mpx.precision.modes import MODES, NEEDS
 from mpx.precision.switches import float32_matmuls
 from mpx.private.torch_kernels import int_mm, scaled_mm
 
-NAMES = (*FORMATS, "int8")
+PRODUCT_FORMATS = (*FORMATS, "int8")
 ON_CPU = {
     "tf32": "CPUs have no TF32",
     "fp8_e4m3": "CPUs have no FP8 arithmetic",

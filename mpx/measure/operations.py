@@ -19,7 +19,7 @@ from mpx.precision.ops import multiplied
 from mpx.precision.recorder import Call, OperationRecorder
 from mpx.private.torch_dispatch import tree_leaves, written_arguments
 
-NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
+FORMAT_OF_DTYPE = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
 MOVES_NOTHING = ("_unsafe_view", "as_strided_", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 ALIGNED = 16  # bytes from row to row of a matrix, or a multiple, suit Tensor Cores (NVIDIA, Matrix Multiplication Background User's Guide)
@@ -89,7 +89,7 @@ class Operations(OperationRecorder):
         return list(found.values())
 
     def _read(self, call: Call) -> Operation:
-        fmt = call.kernel_format or call.format(self.mode) or NAMES.get(call.result)
+        fmt = call.kernel_format or call.format(self.mode) or FORMAT_OF_DTYPE.get(call.result)
         least_s, bound = self.limits.least_s(call.flops, call.moved, fmt)
         return Operation(
             call.name,

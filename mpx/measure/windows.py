@@ -223,14 +223,19 @@ class Windows:
             "time_to_train_parts_s": dict(self.parts),
         }
         if rate is None:
-            what = "the part of the run after it was resumed" if self.earlier_s else "the run"
-            again = "; if_exists=overwrite trains it again" if self.earlier_s else ""
-            within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
-            if self.warm and self._profiled:
-                within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
-            elif self.warm and self._outside:
-                within = "had no two steps after its warm-up without a validation between"
-            if self._lost:
-                within = "was interrupted before the end of its first timed window"
-            record["train_samples_per_s_reason"] = f"{what} {within}{again}"
+            record["train_samples_per_s_reason"] = self._unmeasured()
         return record
+
+    def _unmeasured(self) -> str:
+        """Why there is no throughput."""
+        if self._lost:
+            why = "was interrupted before the end of its first timed window"
+        elif self.warm and self._profiled:
+            why = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+        elif self.warm and self._outside:
+            why = "had no two steps after its warm-up without a validation between"
+        else:
+            why = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
+        if self.earlier_s:
+            return f"the part of the run after it was resumed {why}; if_exists=overwrite trains it again"
+        return f"the run {why}"

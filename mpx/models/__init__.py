@@ -40,6 +40,6 @@ def build(model_cfg: Mapping, spec: Spec):
     that cannot take such data.
     """
     settings = checked("model", model_cfg)
-    check_model(settings, spec.kind, task=spec.task)
+    check_model(settings, spec.kind, spec.task)
     module, function = FAMILIES[settings["family"]]
     return getattr(import_module(module), function)(settings, spec)

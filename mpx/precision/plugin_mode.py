@@ -8,7 +8,7 @@ from mpx.errors import UserError
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.plugin import ModePrecision
 
-NAMES = {  # Trainer(precision=…) -> the mode of the same arithmetic
+OF_LIGHTNING = {  # Trainer(precision=…) -> the mode of the same arithmetic
     "32-true": "fp32", "16-mixed": "amp", "bf16-mixed": "amp_bf16", "16-true": "fp16_true", "bf16-true": "bf16_true",
 }  # fmt: skip
 
@@ -17,11 +17,11 @@ def mode_of(plugin: Precision) -> Mode:
     """The plugin's mode. Raises UserError if its arithmetic is that of none of mpx's modes."""
     if isinstance(plugin, ModePrecision):
         return plugin.mode
-    if plugin.precision not in NAMES:
+    if plugin.precision not in OF_LIGHTNING:
         raise UserError(
-            f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(NAMES)}, or plugins=mpx.Precision(MODE)."
+            f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(OF_LIGHTNING)}, or plugins=mpx.Precision(MODE)."
         )
-    return MODES[NAMES[plugin.precision]]
+    return MODES[OF_LIGHTNING[plugin.precision]]
 
 
 def scale_of(plugin: Precision) -> Tensor | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import judged_by
+from mpx.compare.comparison import judged_by_record
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.printing import shown
 from mpx.render.table import Table, console, print_table, words
@@ -40,7 +40,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
 
 
 def _judged(record: dict[str, Any]) -> list[tuple[str, str]]:
-    metrics, judged = record["metrics"], judged_by(record["metrics"], **record["metric"])
+    metrics, judged = record["metrics"], judged_by_record(record)
     return [(judged.words, number(metrics.get(judged.name), judged.spec)), ("test loss", number(metrics.get("test/loss"), ".4f"))]
 
 

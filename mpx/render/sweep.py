@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.commands import DEFAULTS, compare_command, typed_text
-from mpx.compare.comparison import Metric, judged_by
+from mpx.compare.comparison import judged_by_record
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.printing import how_many
 from mpx.render.table import Table, print_table, words
@@ -59,7 +59,7 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     completed = {job["folder"]: job["record"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
-    judged = [_judged(run) for run in completed]
+    judged = list(map(judged_by_record, completed))
     tests = [run["metrics"].get(metric.name) for run, metric in zip(completed, judged, strict=True)]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _rate(rates) + (", emulated" if any(run.get("emulated") for run in completed) else "")
@@ -68,10 +68,6 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     rate += f", {len(hosts)} hosts" if len(hosts) > 1 else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, judged[0].spec if judged else ".4f"), rate, "\n".join(folders) or UNKNOWN
-
-
-def _judged(record: dict[str, Any]) -> Metric:
-    return judged_by(record["metrics"], **(record.get("metric") or {}))
 
 
 def _heading(reports: list[dict[str, Any]]) -> str:
@@ -102,7 +98,7 @@ def print_found(results: dict[str, Any], file: Path, completed: list[dict[str, A
         why = "measured what it looks for (trainer.max_steps, trainer.warmup_steps)" if completed else "completed"
         print(f"The search has found nothing: no trial {why}.")
         return
-    falls = any(_judged(report["record"]).sign < 0 for report in completed)
+    falls = any(judged_by_record(report["record"]).sign < 0 for report in completed)
     also = f"also in {file}, there with a minus, since less is better" if falls else f"also in {file}"
     print(f"Best on the validation split, and fastest, of the search ({also}):")
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):

@@ -11,7 +11,7 @@ from torch import nn
 from mpx.errors import UserError
 from mpx.runs.checkpoint import Best
 from mpx.runs.reading import continuing, read_checkpoint
-from mpx.runs.trained_as import otherwise
+from mpx.runs.trained_as import settings_unlike
 
 PROGRESS = ("ready", "started", "processed", "completed")  # Lightning's counts, in their order
 KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
@@ -90,7 +90,7 @@ def _earlier(checkpoint: dict[str, Any], ours: dict[str, Any]) -> tuple[list[int
     kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
     theirs = dict(kept.get("setting", {}))
     steps = [*kept.get("resumed_from_steps", []), checkpoint["global_step"]]
-    return steps, theirs, otherwise(dict(kept.get("before", {})), ours) | otherwise(theirs, ours)
+    return steps, theirs, settings_unlike(dict(kept.get("before", {})), ours) | settings_unlike(theirs, ours)
 
 
 def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:

@@ -16,7 +16,7 @@ def setting_of(cfg: DictConfig) -> dict[str, Any]:
     return {key: value for key, value in comparable(cfg).items() if key not in AFTER_TRAINING} | {"seed": cfg.seed}
 
 
-def otherwise(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def settings_unlike(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """The settings of a checkpoint that this run has not: its earlier steps were trained with them. theirs: {} if it does not say.
 
     A dense checkpoint is the dense phase of a run that prunes it. Keys that only one of the two has may be of another version of mpx.

@@ -38,23 +38,24 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     Imports nothing heavy and opens no file; it only looks whether the files, modules and devices that `cfg` names exist.
     overrides: as the user typed them.
     """
-    _check_fixed(cfg, overrides)
+    typed = list(map(key_of, overrides))
+    _check_fixed(cfg, typed)
     if is_project(cfg):
         check_project(cfg, overrides)
-    _check_values(cfg, overrides)
+    _check_values(cfg, typed)
     if is_project(cfg):
         check_goal(cfg.metric, cfg.metric_goal)
     else:
-        _check_batch(cfg, overrides)
-        check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
+        _check_two_batch_sizes(cfg, typed)
+        check_model(cfg.model, cfg.data.kind, cfg.data.get("task", "classification"), family(cfg.data))
         check_data(cfg.data)
-        check_unread(cfg, list(map(key_of, overrides)))
+        check_unread(cfg, typed)
         _check_tokenizer(cfg)
         _check_optimizer(cfg)
         _check_smoothing(cfg)
     _check_trainer(cfg)
-    _check_precision(cfg, overrides)
-    check_sparsity(cfg, overrides)
+    _check_precision(cfg, typed)
+    check_sparsity(cfg, typed)
     check_fsdp(cfg)
     _check_retry(cfg)
     if cfg.get("until") is not None:
@@ -68,23 +69,22 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     check_device(cfg)
 
 
-def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    for key in sorted(map(key_of, overrides), key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
+def _check_fixed(cfg: DictConfig, typed: Sequence[str]) -> None:
+    for key in sorted(typed, key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
         if (group := FIXED.get(key)) not in cfg:  # None, or a group that a project of the user's own does not have
             continue
         if cfg[group].get("family", cfg.data.name if "data" in cfg else None) not in SETTABLE.get(key, ()):
             raise UserError(f"{key} belongs to the choice of {group} and is not set by itself. Use {group}=CHOICE, see --help.")
 
 
-def _check_values(cfg: DictConfig, overrides: Sequence[str]) -> None:
+def _check_values(cfg: DictConfig, typed: Sequence[str]) -> None:
     """Typed keys come first, so that an error names the key that the user typed and not one that takes its value over."""
-    typed = tuple(map(key_of, overrides))
-    for key, value in sorted(leaves(cfg), key=lambda leaf: not leaf[0].startswith(typed)):
+    for key, value in sorted(leaves(cfg), key=lambda leaf: not leaf[0].startswith(tuple(typed))):
         check_value(key, value)
 
 
-def _check_batch(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    if cfg.data.global_batch_size is not None and "data.batch_size" in map(key_of, overrides):
+def _check_two_batch_sizes(cfg: DictConfig, typed: Sequence[str]) -> None:
+    if cfg.data.global_batch_size is not None and "data.batch_size" in typed:
         raise UserError(
             f"data.batch_size={cfg.data.batch_size} is for each device, data.global_batch_size={cfg.data.global_batch_size} for all of "
             "them together. Give one of them."
@@ -125,13 +125,13 @@ def graphs_refused(reason: str) -> UserError:
     return UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
 
 
-def _check_precision(cfg: DictConfig, overrides: Sequence[str]) -> None:
+def _check_precision(cfg: DictConfig, typed: Sequence[str]) -> None:
     mode = cfg.precision.mode
     scale = cfg.precision.get("loss_scale")
     if scale is not None and mode not in SCALED:  # put there with +
         raise UserError(f"precision={mode} scales no loss. Leave precision.loss_scale out, or use precision=amp.")
     if scale is not None:
-        check_scale(scale, [key.removeprefix("precision.loss_scale.") for key in map(key_of, overrides)])
+        check_scale(scale, [key.removeprefix("precision.loss_scale.") for key in typed])
 
 
 def check_scale(scale: Mapping[str, Any], given: Iterable[str], prefix: str = "precision.loss_scale.") -> None:

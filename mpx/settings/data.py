@@ -80,18 +80,6 @@ def check_batch(data: Mapping[str, Any], samples: int) -> None:
         raise UserError(f"data.{key}={data[key]} must be at most the {samples} training samples of data={family(data)}. Lower data.{key}.")
 
 
-def check_batch_size(batch_size: int, samples: int, *, devices: int) -> None:
-    """Raise UserError where an epoch has no full batch for each device. samples: of the training split."""
-    if batch_size * devices <= samples:
-        return
-    if devices == 1:
-        raise UserError(f"data.batch_size={batch_size} must be at most the {samples} training samples. Lower data.batch_size.")
-    raise UserError(
-        f"data.batch_size={batch_size} on {devices} devices needs {batch_size * devices} train samples but there are {samples}: "
-        f"lower data.batch_size to at most {samples // devices} or use fewer devices"
-    )
-
-
 def _train_samples(data: Mapping[str, Any]) -> int | None:
     """Samples of the training split; None if they are unknown before the files are read."""
     if family(data) in IMAGES:

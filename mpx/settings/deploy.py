@@ -45,7 +45,7 @@ def check_chosen(words: Iterable[str]) -> None:
             raise UserError(f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give model=, data= and ckpt=.")
 
 
-def check_deploy(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
+def check_deploy(settings: Mapping[str, Any], overrides: Iterable[str]) -> None:
     """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file.
 
     overrides: as the user typed them, for this call alone.
@@ -76,7 +76,7 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     if settings["target"] is not None:
         raise UserError(f"target={', '.join(listed(settings['target']))} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
-    check_model(model, data["kind"], family(data), data.get("task", "classification"))
+    check_model(model, data["kind"], data.get("task", "classification"), family(data))
     check_data(data)
     check_files(data)
     check_pretrained(model)

@@ -13,9 +13,9 @@ from mpx.environment_variables import let_hydra_raise, shows_traceback
 from mpx.errors import MISTAKE, UserError, causes
 from mpx.printing import print_without_failing
 from mpx.settings.extras import CONF
-from mpx.settings.translate import GROUPS, KEYS, one_line
+from mpx.settings.translate import GROUPS, KEYS, translated
 from mpx.settings.values import dotted
-from mpx.settings.words import checked
+from mpx.settings.words import checked_words
 from mpx.version import version
 
 MULTIRUN = {"-m", "--multirun"}
@@ -34,7 +34,7 @@ def errors_in_one_line(
     except Exception as error:
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # OmegaConf has failed over Ctrl-C
             raise KeyboardInterrupt from error
-        if (line := one_line(error, keys, program)) is None or shows_traceback():
+        if (line := translated(error, keys, program)) is None or shows_traceback():
             raise
         print(f"error: {line}", file=sys.stderr)
         if told is not None:
@@ -48,7 +48,7 @@ def errors_as_user_error() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, UserError) or (line := one_line(error)) is None:
+        if isinstance(error, UserError) or (line := translated(error)) is None:
             raise
         raise UserError(line) from error
 
@@ -65,7 +65,7 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
         os.getcwd()
     except FileNotFoundError:
         raise UserError("the working directory has been removed. Change to one that exists, as by cd.") from None
-    sys.argv[1:] = checked(sys.argv[1:], keys, program, CONF)
+    sys.argv[1:] = checked_words(sys.argv[1:], keys, program, CONF)
 
 
 def multirun_first() -> None:

@@ -13,7 +13,7 @@ NEEDED = {"torchvision": "name", "timm": "name", "hf": "name", "custom": "_targe
 TAGGERS = ("bert", "lstm", "hf", "custom")  # families with an output for each token
 
 
-def check_model(model: Mapping[str, Any], kind: str, data: str = "", task: str = "classification") -> None:
+def check_model(model: Mapping[str, Any], kind: str, task: str, data: str = "") -> None:
     """Raise UserError for the first combination that cannot be built.
 
     model: settings that each keep their rule; kind: of the data set, and task: as mpx.spec.Spec has them; data: the set's name, if known.

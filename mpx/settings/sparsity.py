@@ -8,7 +8,6 @@ from omegaconf import DictConfig
 from mpx.environment_variables import report_file
 from mpx.errors import UserError
 from mpx.settings.apex import check_apex
-from mpx.settings.values import key_of
 
 PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase and a sparse phase after it
 RECIPES_OF = {  # key -> the recipes that read it
@@ -23,15 +22,15 @@ RECIPES_OF = {  # key -> the recipes that read it
 OF_TRAINING = ("trainer.max_", "trainer.ema_decay", "trainer.gradient_clip_", "optimizer", "schedule", "model.lr.")
 
 
-def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Raise UserError for the first combination that a run could not use. overrides: as the user typed them."""
+def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
+    """Raise UserError for the first combination that a run could not use. typed: the keys of the command line."""
     sparsity = cfg.sparsity
     if sparsity.pattern == "dense":
         return
-    typed = {key.removeprefix("sparsity.") for key in map(key_of, overrides) if key.startswith("sparsity.")}
-    check_recipe(sparsity, typed)
-    _check_dense_checkpoint(cfg, typed)
-    _check_trained(sparsity, list(map(key_of, overrides)))
+    own = {key.removeprefix("sparsity.") for key in typed if key.startswith("sparsity.")}
+    check_recipe(sparsity, own)
+    _check_dense_checkpoint(cfg, own)
+    _check_trained(sparsity, typed)
     check_apex(cfg)
     _check_sensitivity(sparsity)
 
@@ -87,7 +86,7 @@ def _check_trained(sparsity: DictConfig, typed: Sequence[str]) -> None:
         )
 
 
-def _check_dense_checkpoint(cfg: DictConfig, typed: Set[str]) -> None:
+def _check_dense_checkpoint(cfg: DictConfig, own: Set[str]) -> None:
     path = cfg.sparsity.dense_ckpt
     if path is None:
         return
@@ -95,5 +94,5 @@ def _check_dense_checkpoint(cfg: DictConfig, typed: Set[str]) -> None:
         raise UserError(f"sparsity.dense_ckpt={path} is not a file. Give a checkpoint of a dense run, or sparsity.dense_ckpt=null.")
     if cfg.ckpt_path is not None:
         raise UserError("ckpt_path and sparsity.dense_ckpt both bring weights. Give one of them.")
-    if given := typed & {"start", "start_step", "start_epoch"}:
+    if given := own & {"start", "start_step", "start_epoch"}:
         raise UserError(f"sparsity.dense_ckpt skips the dense phase, so sparsity.{min(given)} has no meaning. Leave one of them out.")

@@ -27,7 +27,7 @@ KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
 
-def one_line(error: BaseException, keys: Iterable[str] = KEYS, program: str = "mpx.train") -> str | None:
+def translated(error: BaseException, keys: Iterable[str] = KEYS, program: str = "mpx.train") -> str | None:
     """The line to show for an error in the configuration; None if `error` is something else.
 
     keys: those that `program` takes, one of which the line may suggest.

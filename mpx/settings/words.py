@@ -25,7 +25,7 @@ COMPLETION = re.compile(r"(install|uninstall|query)=(bash|fish|zsh)")
 MODES = {"-m", "--multirun", "-r", "--run", "-c", "--cfg", "-i", "--info", "-sc", "--shell-completion"}  # of which Hydra takes one
 
 
-def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
+def checked_words(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
     """Return `words` with the home folder for ~ in each `key=~/…`, as some shells write it, and quotes around a value such as a run's
     folder, whose = Hydra takes in quotes only. Raises UserError.
 

@@ -57,30 +57,30 @@ class Looks:
         else:
             runs, _ = collect(self.study)
             found = self._look(runs)
-            names, in_use = {}, set()
+            folders, in_use = {}, set()
             for report in each_report(self.sweep):
                 if report["folder"]:
-                    names[_setting(report)] = _name(report["folder"])
+                    folders[_setting(report)] = _folder(report["folder"])
                 if report["status"] == IN_USE:
                     in_use.add(tuple(report["overrides"]))
-            self._say_missing(names, runs, in_use)
-            there = Counter(_name(run.folder) for run in runs)
-            self.ended = {setting for setting, name in names.items() if found.get(name) == 0}
-            self.made = {setting: there[name] for setting, name in names.items()}
-            wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
+            self._say_missing(folders, runs, in_use)
+            there = Counter(_folder(run.folder) for run in runs)
+            self.ended = {setting for setting, name in folders.items() if found.get(name) == 0}
+            self.made = {setting: there[name] for setting, name in folders.items()}
+            wanted = {setting: found.get(folders[setting], 0) for setting in settings if setting in folders}
         before = self.asked
         self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
         new = [(seed, setting) for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)]
         return [[*setting, f"seed={seed}"] for seed, setting in sorted(new, key=lambda job: job[0])]
 
-    def _say_missing(self, names: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]) -> None:
+    def _say_missing(self, folders: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]) -> None:
         """A setting takes part in a look when all of its seeds have a result, and so does its control.
 
-        names: of folders. in_use: overrides of jobs that another process trains.
+        folders: their names. in_use: overrides of jobs that another process trains.
         """
-        there = {(_name(run.folder), run.seed) for run in runs}
+        there = {(_folder(run.folder), run.seed) for run in runs}
         for setting, seeds in self.asked.items():
-            if missing := [str(seed) for seed in range(seeds) if (names.get(setting), seed) not in there]:
+            if missing := [str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in there]:
                 which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
                 others = all((*setting, f"seed={seed}") in in_use for seed in missing)
                 again = "goes on once the other sweep has ended" if others else "with retry_failed=true goes on"
@@ -93,7 +93,7 @@ class Looks:
             runs, study=self.study.name, control=by_label(runs, self.plan.control), metric="auto", margin=self.plan.margin,
             confidence=self.plan.confidence, folder=self.study,
         )  # fmt: skip
-        return {name: seeds for group in found.groups for name, seeds in _of(group).items()}
+        return {name: seeds for group in found.groups for name, seeds in _seeds_wanted(group).items()}
 
     def cost(self) -> str:
         """What the study's runs cost, and what it saved against a single test of the same power where the comparison has ended."""
@@ -125,7 +125,7 @@ def _setting(report: Mapping[str, Any]) -> Setting:
     return tuple(report["overrides"][:-1])
 
 
-def _of(group: Group) -> dict[str, int]:
+def _seeds_wanted(group: Group) -> dict[str, int]:
     """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's comparison has ended."""
     control, *rows = group.rows
     if group.control is None or not rows or control.metric is None:  # None: every run of the control has diverged
@@ -135,15 +135,15 @@ def _of(group: Group) -> dict[str, int]:
         print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
     looks = [row.decision.look if row.decision else None for row in rows]
     if all(look is not None and look.further is None for look in looks):
-        return dict.fromkeys(map(_of_row, group.rows), 0)
-    seeds = {_of_row(row): look.further for row, look in zip(rows, looks, strict=True) if look is not None and look.further}
-    return seeds | ({_of_row(control): max(seeds.values())} if seeds else {})
+        return dict.fromkeys(map(_folder_of, group.rows), 0)
+    seeds = {_folder_of(row): look.further for row, look in zip(rows, looks, strict=True) if look is not None and look.further}
+    return seeds | ({_folder_of(control): max(seeds.values())} if seeds else {})
 
 
-def _of_row(row: Row) -> str:
-    return _name(row.runs[0].folder)
+def _folder_of(row: Row) -> str:
+    return _folder(row.runs[0].folder)
 
 
-def _name(run: str) -> str:
-    """The setting's folder. run: the folder of one of its runs."""
+def _folder(run: str) -> str:
+    """The name of the setting's folder. run: that of one of its runs."""
     return Path(run).parent.name

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from mpx.compare.comparison import judged_by
+from mpx.compare.comparison import judged_by_record
 from mpx.errors import UserError
 
 Objectives = tuple[float, float] | float | None
@@ -19,7 +19,7 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
     if report["status"] != "completed":
         return None
     metrics, speed = report["record"]["metrics"], report["record"]["speed"]
-    judged = judged_by(metrics, **(report["record"].get("metric") or {}))
+    judged = judged_by_record(report["record"])
     value = metrics.get(judged.name.replace("test/", "val/"))
     if value is None:  # the job ended before its first validation
         return None

@@ -58,13 +58,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
 
     run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
-    record["environment"]["resumed_from_steps"] = run.history.steps
-    if run.history.before:
-        record["environment"][TRAINED_BEFORE] = [f"{key}={value}" for key, value in run.history.before.items()]
-    if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
-        record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
-        if folder.resume_from is None and not folder.replaces:
-            refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
+    _note_origin(record, run, cfg, folder)
     trainer, precision = run.trainer, run.precision
     reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
@@ -87,6 +81,17 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         _check_weights(run.module, run.advice)
     if trainer.is_global_zero:
         close(record, folder, run)
+
+
+def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Folder) -> None:
+    """Record what the run continues and, of data that a user's function makes, a hash. Raises UserError for other data of the same name."""
+    record["environment"]["resumed_from_steps"] = run.history.steps
+    if run.history.before:
+        record["environment"][TRAINED_BEFORE] = [f"{key}={value}" for key, value in run.history.before.items()]
+    if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
+        record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
+        if folder.resume_from is None and not folder.replaces:
+            refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
 
 
 def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str]) -> None:

@@ -11,7 +11,7 @@ from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
 from mpx.launch import launch
-from mpx.library.parts import Look, look
+from mpx.library.parts import Observation, observe_first_step
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory
 from mpx.measure.profile import Profile
@@ -26,7 +26,7 @@ from mpx.render.run import print_audit
 class Measuring:
     throughput: Throughput
     exclusivity: ExclusivityChecks
-    look: Look  # at the first step
+    observed: Observation  # of the first step
     numerics: Numerics
     profile: Profile | None
 
@@ -45,7 +45,7 @@ def build_measuring(
     as rarely as beside a CUDA graph."""
     throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
-    seen = look(precision, partial(judge, precision, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
+    observed = observe_first_step(precision, partial(conclude_audit, precision, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
     numerics = Numerics(every, histogram=cfg.numerics.histogram, network=(lambda pl_module: pl_module) if own else attrgetter("model"))
     profile = None
@@ -54,11 +54,11 @@ def build_measuring(
             throughput, precision.mode, folder, emulated=precision.emulate, sampled=every, output_dir=cfg.output_dir,
             acceleration=acceleration, against=choice.against, own=own,
         )  # fmt: skip
-    return Measuring(throughput, ExclusivityChecks(precision.device), seen, numerics, profile)
+    return Measuring(throughput, ExclusivityChecks(precision.device), observed, numerics, profile)
 
 
-def judge(precision: ModePrecision, audit: Audit, *, show: bool, strict: bool) -> None:
-    """Called after the audited step. Raises UserError if an operation ran in another format than its mode promises, and `strict` is set."""
+def conclude_audit(precision: ModePrecision, audit: Audit, *, show: bool, strict: bool) -> None:
+    """After the audited step. show: print its table. strict: raise UserError for an operation in another format than the mode promises."""
     if show and launch().rank == 0:
         print_audit(audit.record(), precision.record().get("linear_layers", []))
     if strict and (line := complaint(audit)) is not None:

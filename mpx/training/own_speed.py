@@ -9,6 +9,7 @@ from mpx.acceleration.apply import say
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
 from mpx.acceleration.layout import fails_in_layout, without_layout
 from mpx.library.sparsity import steps_of
+from mpx.printing import how_many
 from mpx.private.torch_modules import CONVOLUTION
 
 
@@ -50,7 +51,7 @@ def _against_recording(module: pl.LightningModule) -> str:
         return "a module's own training_step may do other things at each step"
     optimizers = module.optimizers()
     count = len(optimizers) if isinstance(optimizers, list) else 1
-    return f"manual optimization: the module itself steps its {count} optimizer{'s' if count > 1 else ''}"
+    return f"manual optimization: the module itself steps its {how_many(count, 'optimizer')}"
 
 
 def _untried(module: pl.LightningModule) -> str | None:

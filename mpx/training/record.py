@@ -54,12 +54,12 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
-    record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
+    record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.observed.step.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record()
-    record["precision"] = precision_part(precision, measuring.look.audit, measuring.numerics, precision.steps)
+    record["precision"] = precision_part(precision, measuring.observed.audit, measuring.numerics, precision.steps)
     if run.pruning is not None and not together and run.pruning.masks.sharded:
         record["sparsity"] = DENSE | {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
     else:
@@ -74,7 +74,7 @@ def test_set(run: Run) -> str:
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
-    speed = speed_part(measuring.throughput, measuring.look, measuring.exclusivity, output_dir, run.trainer)
+    speed = speed_part(measuring.throughput, measuring.observed, measuring.exclusivity, output_dir, run.trainer)
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
     return speed | {"chosen": run.chosen()}

@@ -69,7 +69,7 @@ def build_trainer(
     parts = [
         pruning, ema,
         Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ()),
-        measuring.look.step, measuring.numerics, measuring.throughput, measuring.profile,
+        measuring.observed.step, measuring.numerics, measuring.throughput, measuring.profile,
         scalars, *progress(settings.progress, measuring.throughput, cfg.get("metric")),
         beginning, compiling, *([LastValidation(), best, last] if stopper is None else [stopper]),
     ]  # fmt: skip

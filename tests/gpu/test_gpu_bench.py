@@ -11,7 +11,7 @@ from mpx.bench.kernels import work as work_module
 from mpx.bench.kernels.work import Work, graphed
 from mpx.measure import timing as timing_module
 from mpx.measure.ceilings import ceilings
-from mpx.measure.matmul import NAMES, WrongProductError, float32_as, linear, missing, product, relative_error
+from mpx.measure.matmul import PRODUCT_FORMATS, WrongProductError, float32_as, linear, missing, product, relative_error
 from mpx.measure.timing import elapsed, median_time
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -21,7 +21,7 @@ GPU = torch.device("cuda")
 def test_every_format_that_the_gpu_has_is_measured(tmp_path, capsys):
     run("formats", "gpu", 4096, str(tmp_path))
     rows = {row["format"]: row for row in json.loads((tmp_path / "bench" / "formats.json").read_text())["rows"]}
-    assert list(rows) == list(NAMES)
+    assert list(rows) == list(PRODUCT_FORMATS)
     for name, row in rows.items():
         assert (row["tflops_per_s"] is None) == (missing(name, GPU) is not None), row["tflops_per_s_reason"]
         if row["share_of_peak"] is not None:
@@ -39,7 +39,7 @@ def test_fp32_is_ieee_and_tf32_is_not():
     assert errors.get("tf32", 1) > 10 * errors["fp32"]
 
 
-@pytest.mark.parametrize("fmt", NAMES)
+@pytest.mark.parametrize("fmt", PRODUCT_FORMATS)
 def test_operands_are_in_the_format(fmt):
     if (reason := missing(fmt, GPU)) is not None:
         pytest.skip(reason)

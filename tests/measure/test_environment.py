@@ -21,7 +21,7 @@ import mpx
 from mpx.control_groups import memory_limit
 from mpx.machine import GIB
 from mpx.measure.environment import command, environment
-from mpx.measure.exclusive import cpu_busy, exclusive, judge
+from mpx.measure.exclusive import cpu_busy, exclusive, exclusive_among
 from mpx.version import parse_status, with_digest
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
@@ -175,7 +175,7 @@ def test_a_cpu_is_never_known_to_be_exclusive():
     ],
 )
 def test_who_else_uses_the_device(processes, ours, expected):
-    alone, reason = judge(processes, ours)
+    alone, reason = exclusive_among(processes, ours)
     assert alone is expected
     assert (reason is None) == (expected is True and processes != [77])
 

@@ -8,11 +8,11 @@ from int8_products import EXACT_INT8
 
 from mpx.bench.kernels import formats
 from mpx.measure import matmul
-from mpx.measure.matmul import NAMES, WrongProductError, float32_as, missing, product, relative_error, tolerance
+from mpx.measure.matmul import PRODUCT_FORMATS, WrongProductError, float32_as, missing, product, relative_error, tolerance
 from mpx.precision.rounding import to_tf32
 
 CPU = torch.device("cpu")
-ON_CPU = [fmt for fmt in NAMES if missing(fmt, CPU) is None]
+ON_CPU = [fmt for fmt in PRODUCT_FORMATS if missing(fmt, CPU) is None]
 
 
 def test_what_a_cpu_has():
@@ -26,7 +26,7 @@ def test_what_a_cpu_has():
 )
 def test_what_a_gpu_has(monkeypatch, capability, lacking):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert [fmt for fmt in NAMES if missing(fmt, torch.device("cuda"))] == lacking
+    assert [fmt for fmt in PRODUCT_FORMATS if missing(fmt, torch.device("cuda"))] == lacking
     if lacking:
         assert missing("fp8_e4m3", torch.device("cuda")) == "needs compute capability 8.9, this GPU has {}.{}".format(*capability)
 

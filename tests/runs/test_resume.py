@@ -16,7 +16,7 @@ import torch
 from processes import Fork, alive, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.runs.trained_as import otherwise
+from mpx.runs.trained_as import settings_unlike
 
 MLP = [
     "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
@@ -212,7 +212,7 @@ def test_a_run_that_goes_on_from_another_setting_says_so(train, finished):
     second = train(*words, "optimizer.lr=0.1", f'ckpt_path="{checkpoint}"', "study=second")
     record = json.loads((only(second.outputs, "second") / "result.json").read_text())
     assert record["environment"]["trained_before_with"] == ["optimizer.lr=0.05", "trainer.max_epochs=3"]
-    assert otherwise({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
+    assert settings_unlike({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
 
 
 def test_a_dense_run_with_no_step_left_is_pruned_in_one_shot(train, tmp_path):

@@ -7,7 +7,7 @@ from mpx.runs.name import differences
 from mpx.settings.extras import CONF
 from mpx.settings.front_door import typed, words_of
 from mpx.settings.values import dotted
-from mpx.settings.words import checked
+from mpx.settings.words import checked_words
 
 
 def test_a_folder_with_an_equals_sign_needs_no_quotes(tmp_path, monkeypatch):
@@ -25,12 +25,12 @@ def test_a_folder_with_an_equals_sign_needs_no_quotes(tmp_path, monkeypatch):
         "run=a",
         "a-b=1/c=2",
     ]
-    assert checked([*plain, *others], ["run"], "mpx.deploy", CONF) == ['run="a/lr=1/seed*"', 'run="w=[8,8]/seed0"', *others]
+    assert checked_words([*plain, *others], ["run"], "mpx.deploy", CONF) == ['run="a/lr=1/seed*"', 'run="w=[8,8]/seed0"', *others]
 
 
 def test_what_an_option_takes_is_no_choice():
     words = ["--cfg", "job", "--package", "trainer"]
-    assert checked(words, ["trainer"], "mpx.train", CONF) == words
+    assert checked_words(words, ["trainer"], "mpx.train", CONF) == words
 
 
 def test_the_settings_that_a_mapping_holds():

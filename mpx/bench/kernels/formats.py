@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mpx.bench.kernels.work import one_line
-from mpx.measure.matmul import NAMES, WrongProductError, float32_as, missing, product, relative_error
+from mpx.measure.matmul import PRODUCT_FORMATS, WrongProductError, float32_as, missing, product, relative_error
 from mpx.measure.peaks import dense_peak
 from mpx.measure.timing import elapsed, median_time
 from mpx.precision.formats import FORMATS
@@ -34,7 +34,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
     announce: called with each format before it is measured.
     """
-    for name in NAMES:
+    for name in PRODUCT_FORMATS:
         announce(name)
         row = {"format": name} | card(name) | {"note": NOTES.get(name)}
         row |= rate(name, device, SIZE[device.type] if size == "auto" else size)

@@ -12,14 +12,14 @@ import torch
 
 from mpx.bench.kernels import sparse_gemm
 from mpx.bench.kernels.work import RESULT, Work, graphed, ladder, refused, timed, would_take
-from mpx.measure.matmul import NAMES, Product, batched, float32_as, linear, missing, product, relative_error
+from mpx.measure.matmul import PRODUCT_FORMATS, Product, batched, float32_as, linear, missing, product, relative_error
 from mpx.measure.peaks import card
 
 COLUMNS = (
     "device", "library", "format", "pattern", "how", "shape", "batch", "rows", "columns", "inner", *RESULT,
     "peak_tflops_per_s", "share_of_peak",
 )  # fmt: skip
-FORMATS = tuple(name for name in NAMES if name != "fp8_e5m2")  # which is as fast as fp8_e4m3
+FORMATS = tuple(name for name in PRODUCT_FORMATS if name != "fp8_e5m2")  # which is as fast as fp8_e4m3
 SIZE = {"cpu": 1024, "cuda": 8192}
 BERT = (  # tokens, outputs, inputs: feed-forward layers of BERT-small, base and large
     (32768, 2048, 512), (32768, 512, 2048), (32768, 3072, 768), (32768, 768, 3072), (32768, 4096, 1024), (32768, 1024, 4096),
