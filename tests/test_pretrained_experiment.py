@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from types import SimpleNamespace
 
+import documents
 import experiment
 import made_data
 import numpy as np
@@ -53,6 +54,7 @@ def test_what_the_card_says_of_each_recipe():
         mean, low, high = (sorted(values) for values in zip(*lost[recipe].values(), strict=True))
         assert f"loses {mean[0]} to {mean[1]}" in card
         assert f"{low[0]} to {high[1]}" in card
+        assert f"{mean[0]} to {mean[1]}" in text(documents.ROOT / "docs" / "sparsity.md")
     (whole, low, high), (few, *rest) = lost["sr_ste"]["fp32"], lost["sr_ste"]["amp_bf16"]
     assert f"loses {whole} in FP32 ({low} to {high}), and {few} in BF16 with three seeds ({' to '.join(rest)})" in card
 
