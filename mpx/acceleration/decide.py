@@ -47,14 +47,16 @@ def decide(
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg.data, spec)
     figures = typical(bool(filters), precision.mode.matmul)
+    loses = masks_in_full(model)
+    loses = loses or (None if recipe is None or recipe.fixed else f"sparsity.recipe={recipe.name} chooses new masks at every step")
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
         batches=(steps - done) * cfg.trainer.accumulate_grad_batches,
         figures=figures if notebook is None else notebook.read(figures),
-        against_graphs=_against_graphs(cfg.trainer, precision, recipe),
+        against_graphs=_against_graphs(cfg.trainer, precision),
         against_compiling=_against_compiling(cfg.trainer.strategy, precision),
-        loses_recorded=masks_in_full(model),
+        loses_recorded=loses,
         loses_compiled=_loses_compiled(precision, model, _logits(cfg.data, spec)),
         against_search=_against_search(model, audit=cfg.audit),
         against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
@@ -93,15 +95,13 @@ def _logits(data: DictConfig, spec: Spec) -> int:
     return data.batch_size * spec.vocab_size if spec.kind == "lm" else 0
 
 
-def _against_graphs(trainer: DictConfig, precision: ModePrecision, recipe: Recipe | None) -> str | None:
+def _against_graphs(trainer: DictConfig, precision: ModePrecision) -> str | None:
     if precision.device.type != "cuda":
         return NO_CUDA
     if (reason := against_graphs(trainer)) is not None:
         return reason
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
-    if recipe is not None and not recipe.fixed:
-        return f"sparsity.recipe={recipe.name} chooses new masks at every step"
     return None
 
 

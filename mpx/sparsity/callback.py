@@ -23,6 +23,7 @@ class Pruning(Callback):
 
     before: called in order just before the pruning; each returns findings for the record (`sensitivity`, `permutation`).
     after: called right after the pruning, to restart what dense training had advanced, such as the schedule.
+    replayed: returns how many steps a CUDA graph has replayed. In these, no hook of the optimizer's step is called.
     Raises UserError if nothing can be pruned, RuntimeError if a saved or finished model breaks its pattern.
     """
 
@@ -33,14 +34,16 @@ class Pruning(Callback):
         *,
         before: Sequence[Callable[[pl.Trainer], dict[str, Any]]] = (),
         after: Sequence[Callable[[pl.Trainer], None]] = (),
+        replayed: Callable[[], int] = lambda: 0,
     ):
         if not masks.pruned:
             raise UserError(nothing_to_prune(masks.pattern, masks.weights))
-        self.masks, self.recipe, self.before, self.after = masks, recipe, before, after
+        self.masks, self.recipe, self.before, self.after, self.replayed = masks, recipe, before, after, replayed
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
         self._stepped = False  # an optimizer has its gradients, and its step has not ended
+        self._replayed = 0  # steps, up to the newest batch's end
         self._unproven = False  # the model is pruned, and no step has shown yet that its optimizers keep it so
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -79,7 +82,8 @@ class Pruning(Callback):
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.masks.active:
-            self._end_step(self.step_of(trainer) + 1, [], None)  # of the optimizer before this one in the same batch, if it was skipped
+            if not pl_module.automatic_optimization:  # the optimizer before this one in the same batch may have been skipped
+                self._end_step(self.step_of(trainer) + 1, [], None)
             self.recipe.on_gradients(self.masks, optimizer)
             self._stepped = True
 
@@ -88,6 +92,8 @@ class Pruning(Callback):
         self._end_step(self.step_of(trainer) + 1, [optimizer], None if overflowed is None else overflowed.bool())
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        before, self._replayed = self._replayed, self.replayed()
+        self._stepped |= self.masks.active and self._replayed > before
         skipped, proof = getattr(trainer.precision_plugin, "skipped_last", None), self._stepped and self._unproven
         self._end_step(self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped)
 

@@ -29,7 +29,7 @@ class Masks:
         self.weights, self.pattern, self.remember = weights, pattern, remember
         self.masks: dict[str, Tensor] = {}  # True stays
         self.kept: dict[str, float] = {}  # share of the magnitude that the pruning kept
-        self.stash: dict[str, Tensor] = {}  # remembered values where pruned, zero elsewhere
+        self.stash: dict[str, Tensor] = {}  # remembered values where pruned, zero elsewhere; another dict when they are other tensors
         self.complete = False  # the masks are the full pattern, not an intermediate step of gradual pruning
         self._inverted: dict[str, Tensor] = {}  # True is pruned
 
@@ -83,11 +83,15 @@ class Masks:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Zero the pruned weights. Remember their values first if `remember` is set."""
-        for weight in self.pruned:
-            if self.remember:
-                self.stash[weight.name] = stash = torch.empty_like(weight.parameter, requires_grad=False)
-                local(stash).copy_(local(weight.parameter)).masked_fill_(local(self.masks[weight.name]), 0)
+        """Zero the pruned weights. Remember their values first if `remember` is set, in place, where a CUDA graph finds them."""
+        pruned = self.pruned
+        if self.remember:
+            self.stash = self.stash or {weight.name: torch.empty_like(weight.parameter, requires_grad=False) for weight in pruned}
+            stash = [local(self.stash[weight.name]) for weight in pruned]
+            torch._foreach_copy_(stash, [local(weight.parameter) for weight in pruned])
+            for weight, values in zip(pruned, stash, strict=True):
+                values.masked_fill_(local(self.masks[weight.name]), 0)
+        for weight in pruned:
             local(weight.parameter).masked_fill_(local(self._inverted[weight.name]), 0)
 
     @torch.no_grad()
@@ -183,14 +187,14 @@ class Masks:
 
     def follow(self) -> None:
         """Move masks and remembered values to the weights' devices, memory layout and shards."""
+        loaded, self.stash = self.stash, {}  # another dict, which says that a recorded step has to be recorded again
         for weight in self.pruned if self.active else ():
             parameter, name = weight.parameter, weight.name
             self.masks[name] = laid_out_as(sharded_as(self.masks[name].to(parameter.device), parameter), parameter)
             self._inverted[name] = ~self.masks[name]
-            if name in self.stash:
-                stash = sharded_as(self.stash[name], parameter)
+            if name in loaded:
                 self.stash[name] = torch.empty_like(parameter, requires_grad=False)
-                local(self.stash[name]).copy_(local(stash))
+                local(self.stash[name]).copy_(local(sharded_as(loaded[name], parameter)))
 
 
 def _partly(mask: Tensor, weight: Tensor, share: float) -> Tensor:

@@ -69,7 +69,8 @@ class SrSte(Recipe):
         for group in optimizer.param_groups:
             if not (ours := _among(masks, group["params"])):
                 continue
-            rate = torch.as_tensor(group["lr"] * self.decay, device=ours[0].parameter.device)
+            rate = group["lr"] * self.decay
+            rate = rate.to(ours[0].parameter.device) if isinstance(rate, Tensor) else rate  # a number would wait for the device
             less = torch._foreach_mul([masks.stash[weight.name] for weight in ours], rate if skipped is None else rate * ~skipped)
             torch._foreach_sub_([weight.parameter for weight in ours], less)
 
@@ -83,17 +84,20 @@ class SrSte(Recipe):
                 local(held).masked_fill_(local(held) < one_gradient, 0)
 
     def _restore(self, masks: Masks, optimizer: Optimizer) -> None:
-        betas = _betas(optimizer)
-        known = [weight for weight in masks.pruned if weight.name in self.variances and id(weight.parameter) in betas]
-        held = [weight for weight in known if weight.parameter in optimizer.state]
-        if not held:
-            return
-        states = [optimizer.state[weight.parameter] for weight in held]
-        biases = [1 - betas[id(weight.parameter)] ** state["step"] for weight, state in zip(held, states, strict=True)]
-        biases = torch.stack(biases).to(held[0].parameter.device).unbind()  # in one copy, since the counts may be on the host
-        values = torch._foreach_mul([local(self.variances[weight.name].to(weight.parameter.device)) for weight in held], biases)
-        for newest, value in ((local(state["exp_avg_sq"]), value) for state, value in zip(states, values, strict=True)):
-            newest.copy_(torch.where(value > 0, value, newest))
+        for group in optimizer.param_groups:
+            known = [weight for weight in _among(masks, group["params"]) if weight.name in self.variances]
+            held = [weight for weight in known if weight.parameter in optimizer.state]
+            if not held:
+                continue
+            states = [optimizer.state[weight.parameter] for weight in held]
+            newest = [local(state["exp_avg_sq"]) for state in states]
+            for weight, variance in zip(held, newest, strict=True):
+                self.variances[weight.name] = self.variances[weight.name].to(variance)  # those of a checkpoint are on the host
+            steps = torch.stack([state["step"] for state in states]).to(newest[0].device)  # in one copy, since they may be on the host
+            biases = (1 - group["betas"][1] ** steps).unbind()
+            values = torch._foreach_mul([local(self.variances[weight.name]) for weight in held], biases)
+            for variance, value in zip(newest, values, strict=True):
+                torch.where(value > 0, value, variance, out=variance)
 
     def state_dict(self) -> dict[str, Any]:
         return {"variances": dict(self.variances)}

@@ -110,7 +110,7 @@ def assemble(
         model,
         loss.of_batch,
         ranks=devices.count,
-        version=lambda: None if masks is None else masks.masks,  # a pruning replaces them
+        version=lambda: None if masks is None else masks.masks if recipe.fixed else masks.stash,  # a pruning replaces what a step reads
         searched=lambda: reset_peak(devices.root),
     )
 
@@ -127,7 +127,9 @@ def assemble(
         after += [part.restart for part in (ema, measuring.profile) if part is not None]
         if recipe.restarts_schedule:
             after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
-        pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress)
+        pruning = build_pruning(
+            cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress, lambda: acceleration.counts()[0]
+        )
         check_resumed(pruning, folder.resume_from, history, steps)
 
     beginning = Beginning(begin)

@@ -78,9 +78,9 @@ def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:
 
 def build_pruning(
     sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable],
-    progress: str,
+    progress: str, replayed: Callable[[], int],
 ) -> Pruning:  # fmt: skip
-    """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
+    """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress. replayed: see Pruning."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
     if sparsity.get("permute") and isinstance(masks.pattern, Apex):
         before.append(lambda trainer: {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)})
@@ -89,7 +89,7 @@ def build_pruning(
     if sparsity.sensitivity:
         before.append(lambda trainer: {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer))})
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
-    return Pruning(masks, recipe, before=untimed, after=after)
+    return Pruning(masks, recipe, before=untimed, after=after, replayed=replayed)
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:

@@ -60,6 +60,10 @@ def test_no_graphs(overrides, reason):
     assert (choice.cuda_graphs, choice.why["cuda_graphs"]) == (False, reason)
 
 
+def test_masks_that_move_are_recorded_where_that_is_asked_for():
+    assert decide("sparsity=2of4", "sparsity.recipe=sr_ste", "trainer.cuda_graphs=true").cuda_graphs is True
+
+
 @pytest.mark.parametrize(
     ("overrides", "model", "reason"),
     [

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from again import Again, of
+from tape import Tape
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import WARMUP, StepGraph
@@ -64,6 +65,37 @@ def test_same_weights(train, graphed, choice):
     assert graph["recorded"] == (1 if "sparsity=2of4" not in choice else graph["recorded"])
 
 
+FP16 = ["precision=amp", "precision.loss_scale.initial=1e12", "precision.loss_scale.ceiling=1e13", "precision.loss_scale.growth_interval=3"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["precision=fp32", "optimizer=sgd", "sparsity.start=0", "trainer.ema_decay=0.9", "trainer.gradient_clip_val=0.5"],
+        ["precision=fp32", "optimizer=adamw", "optimizer.lr=1e-3", "sparsity.start=0.3", "trainer.ema_decay=0.9"],
+        [*FP16, "optimizer=sgd", "sparsity.start=0.3", "sparsity.recompute_every=3"],
+        [*FP16, "optimizer=adamw", "optimizer.lr=1e-3", "sparsity.start=0"],
+    ],
+    ids=" ".join,
+)
+def test_masks_that_move_between_replays(train, graphed, choice):
+    """sr_ste chooses masks after each replay, whose hooks are not called, and which reads the remembered values where they were."""
+    choice = [*STEPS, *choice, "sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.decay=0.01", "schedule=constant", "schedule.warmup=0"]
+    plain = train(*choice, "study=plain")
+    assert plain.code == 0, plain.err
+    graphed(Tape())
+    again = train(*choice, "study=graph")
+    assert again.code == 0, again.err
+    (expected, without), (found, record) = of(again, "plain"), of(again, "graph")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert record["metrics"] == without["metrics"]
+    assert record["precision"]["skipped_steps"] == without["precision"]["skipped_steps"]
+    assert ("precision=amp" in choice) == (record["precision"]["skipped_steps"] > 8)
+    graph = record["speed"]["chosen"]["graph"]
+    assert (graph["recorded"], graph["given_up"]) == (1 if "sparsity.start=0" in choice else 2, None)
+    assert graph["replayed_steps"] > 20
+
+
 def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
     """What a replay reads and writes must lie where it lay when it was recorded."""
     seen = []
@@ -99,6 +131,27 @@ def test_what_cannot_be_recorded_trains_as_usual(train, graphed, capsys):
         "replayed_steps": 0,
         "given_up": "operation not permitted when stream is capturing",
     }
+
+
+def test_a_recording_that_fails_after_its_hooks_loses_no_remembered_value(train, graphed):
+    class Fails(Again):
+        def record(self, step):
+            module, optimizer = step.func.__self__, step.args[0].optimizer
+            lasting = [*module.model.state_dict().values(), *(state["momentum_buffer"] for state in optimizer.state.values())]
+            before = [value.clone() for value in lasting]
+            step()
+            for value, was in zip(lasting, before, strict=True):  # a real recording runs nothing
+                value.copy_(was)
+            raise RuntimeError("operation not permitted")
+
+    choice = [*STEPS, "trainer.max_epochs=1", "precision=fp32", "optimizer=sgd", "schedule=constant", "schedule.warmup=0"]
+    choice += ["sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.start=0"]
+    assert train(*choice, "study=plain").code == 0
+    graphed(Fails())
+    again = train(*choice, "study=graph")
+    (expected, _), (found, record) = of(again, "plain"), of(again, "graph")
+    assert record["speed"]["chosen"]["graph"]["given_up"] == "operation not permitted"
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_no_room_for_a_second_set_of_activations():

@@ -21,6 +21,7 @@ LAST = "checkpoints/last.ckpt"
         ["task=resnet20_digits", "precision=amp", "sparsity=2of4", "trainer.ema_decay=0.9", "trainer.gradient_clip_val=1.0"],
         ["task=resnet20_digits", "precision=amp_bf16", "trainer.compile=default", "sparsity=2of4", "sparsity.start=0.3"],
         ["task=lstm_digits", "precision=amp", "sparsity=2of4", "sparsity.shape_rule=any"],
+        ["task=mlp_digits", "precision=amp", "sparsity=2of4", "sparsity.recipe=sr_ste", "trainer.ema_decay=0.9"],
         ["model=bert_small", "model.num_layers=1", "data=synthetic", "data.kind=text", "data.shape=[16]", "data.classes=2", "precision=o2"],
         ["task=mlp_digits", "precision=fp32", "numerics.every=7", "audit=true"],
     ],

@@ -54,12 +54,14 @@ def test_coverage_names_the_sparse_kernel(train, model):
     assert kernels & {("cuSPARSELt", None), (None, "this PyTorch was built without cuSPARSELt")}
 
 
-@pytest.mark.parametrize("recipe", ["fixed", "sr_ste"])
-def test_a_step_does_not_wait_for_the_device(recipe):
+@pytest.mark.parametrize(("recipe", "rate"), [("fixed", 1e-3), ("sr_ste", 1e-3), ("sr_ste", torch.tensor(1e-3))])
+def test_a_step_does_not_wait_for_the_device(recipe, rate):
     layer = nn.Linear(64, 64, device="cuda")
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=torch.tensor(1e-3, device="cuda"), fused=True)
+    rate = rate.cuda() if isinstance(rate, torch.Tensor) else rate
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=rate, fused=True)
     masks = Masks(weights(layer, NofM(2, 4), Rules()), NofM(2, 4), remember=recipe == "sr_ste")
     ste = SrSte(Plan(0, 0, None), decay=2e-4)
+    ste.load_state_dict({"variances": {"weight": torch.ones(64, 64)}})  # on the host, as those of a checkpoint
 
     def step(number):
         layer.weight.grad, layer.bias.grad = torch.ones_like(layer.weight), torch.ones_like(layer.bias)

@@ -114,6 +114,22 @@ def test_masks_survive_a_checkpoint():
     assert (second.kept, second.complete) == (first.kept, True)
 
 
+def test_remembered_values_stay_where_they_are_until_others_are_loaded():
+    """A recorded step reads them there, and is recorded again when they are in another dict."""
+    model = nn.Linear(16, 8)
+    masks = masks_of(model, remember=True)
+    none = masks.stash
+    masks.prune([])
+    stash, place = masks.stash, masks.stash["weight"].data_ptr()
+    masks.prune([])
+    assert (masks.stash is stash, masks.stash["weight"].data_ptr()) == (True, place)
+    masks.adopt(model)
+    adopted = masks.stash
+    masks.load_state_dict(masks.state_dict())
+    assert len({id(each) for each in (none, stash, adopted, masks.stash)}) == 4
+    assert torch.equal(masks.stash["weight"], stash["weight"])
+
+
 @pytest.mark.parametrize("change", [lambda masks: masks.pop("1.weight"), lambda masks: masks.update(other=masks["0.weight"])])
 def test_masks_of_other_layers_are_refused(change):
     def model():

@@ -68,7 +68,8 @@ def test_sgd_as_published(momentum):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_adams_moments_see_the_gradient_alone(fused):
-    steps = Steps(lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0, fused=fused))
+    rate = torch.tensor(0.1) if fused else 0.1
+    steps = Steps(lambda p: torch.optim.AdamW(p, lr=rate, weight_decay=0.0, fused=fused))
     plain = nn.Parameter(torch.zeros(8, 16))
     reference = torch.optim.AdamW([plain], lr=0.1, weight_decay=0.0)
     dense = steps.dense.clone()
