@@ -58,5 +58,5 @@ def test_a_recipe_that_fails_costs_the_others_nothing(monkeypatch, tmp_path, cap
     assert len(rows) == len(made.STACKS) * (len(made.WORDS) - 1)
     assert capsys.readouterr().out.count("CUDA out of memory") == len(made.STACKS)
     card = made.card(rows)
-    assert "**Not shown.** whether FP8 wins" in card
+    assert "**Not shown.** in which kernels the time is spent." in card
     assert "earlier script" not in card
