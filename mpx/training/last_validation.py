@@ -5,6 +5,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from mpx.runs.checkpoint import reached_max_steps
 from mpx.runs.random_state import restore_states, states
 
 
@@ -22,7 +23,7 @@ class LastValidation(Callback):
         self._before: dict[str, Any] | None = None  # the random states before this validation
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        epochs, by_steps = trainer.current_epoch + 1, 0 < trainer.max_steps <= trainer.global_step
+        epochs, by_steps = trainer.current_epoch + 1, reached_max_steps(trainer)
         within = by_steps and not trainer.is_last_batch
         left_out = epochs % trainer.check_val_every_n_epoch != 0 and trainer.is_last_batch and (by_steps or epochs == trainer.max_epochs)
         if (within or left_out) and trainer.enable_validation:
