@@ -19,7 +19,7 @@ class LastValidation(Callback):
     """
 
     def __init__(self) -> None:
-        self.step: int | None = None  # at which the newest validation of this process was
+        self.step: int | None = None  # at which the newest validation was
         self._before: dict[str, Any] | None = None  # the random states before this validation
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -30,6 +30,12 @@ class LastValidation(Callback):
             self._before = states()
             trainer.check_val_every_n_epoch = 1
             trainer.should_stop = trainer.should_stop or within
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.step = state_dict["step"]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """`Last` saves after this."""
