@@ -35,7 +35,7 @@ over the numbers' bits. FP8 first searches for the largest value of each row. Py
 the conversion to it; mpx shifts the bits into those of FP16 numbers instead (`mpx/precision/fp8.py`).
 
 In the default job a step has some 350 operations of a few microseconds each. Looking at each of them in Python takes longer than the
-roundings: all formats cost the same there, and more than twice FP32.
+roundings: all formats cost nearly the same there, about twice FP32.
 
 **Trade-off.** Among large operations, FP8 costs most in BERT with its small batch, since the weights are scaled and rounded at every use.
 Ratios differ by up to 0.1 from one call to the next. An earlier call, with two threads, gave 2.4 to 2.5 times for the default job; its

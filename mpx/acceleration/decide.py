@@ -47,8 +47,6 @@ def decide(
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg.data, spec)
     figures = typical(bool(filters), precision.mode.matmul)
-    loses = masks_in_full(model)
-    loses = loses or (None if recipe is None or recipe.fixed else f"sparsity.recipe={recipe.name} chooses new masks at every step")
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
@@ -56,7 +54,7 @@ def decide(
         figures=figures if notebook is None else notebook.read(figures),
         against_graphs=_against_graphs(cfg.trainer, precision),
         against_compiling=_against_compiling(cfg.trainer.strategy, precision),
-        loses_recorded=loses,
+        loses_recorded=_loses_recorded(model, recipe),
         loses_compiled=_loses_compiled(precision, model, _logits(cfg.data, spec)),
         against_search=_against_search(model, audit=cfg.audit),
         against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
@@ -103,6 +101,12 @@ def _against_graphs(trainer: DictConfig, precision: ModePrecision) -> str | None
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
     return None
+
+
+def _loses_recorded(model: nn.Module, recipe: Recipe | None) -> str | None:
+    if recipe is not None and not recipe.fixed:
+        return f"sparsity.recipe={recipe.name} chooses new masks at every step"
+    return masks_in_full(model)
 
 
 def masks_in_full(model: nn.Module) -> str | None:

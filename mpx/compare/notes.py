@@ -11,7 +11,7 @@ from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
-from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT, metric_name
+from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
@@ -108,7 +108,7 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
         missing = len(completed) - len(values(completed, metric))
         found.append(f"{metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
     early = [run.environment[VALIDATED_AT] for run in completed if VALIDATED_AT in run.environment and metric.name in run.metrics]
-    if early and metric.name.startswith("val"):
+    if early and stage_of(metric.name) == "val":
         runs, at = f"{len(early)} of {how_many(len(completed), 'completed run')}", "step {} of {}".format(*early[0])
         found.append(f"{metric.words} of {runs} is of weights from before the last step, as {at}")
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:

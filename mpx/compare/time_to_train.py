@@ -46,10 +46,11 @@ def time_verdict(group: Group, confidence: float) -> str:
 
 
 def _shortest(first: Row, group: Group, confidence: float) -> str:
-    """Words for the row with the shortest mean: whether every other is shown to take longer."""
-    others = (row for row in _timed_rows(group) if row is not first)
-    shown = all(shown_larger(ratio(row.timed, first.timed, confidence)) for row in others)
-    return "the shortest time to train" if shown else "the shortest mean time to train"
+    """Words for the row with the shortest mean: whether every other is shown to take longer, and all at no loss are compared."""
+    rows = _timed_rows(group)
+    shown = all(shown_larger(ratio(row.timed, first.timed, confidence)) for row in rows if row is not first)
+    words = "the shortest time to train" if shown else "the shortest mean time to train"
+    return words if len(rows) == len(_no_worse_rows(group)) else f"{words} of those compared"
 
 
 def soonest(group: Group, confidence: float) -> Row | None:
@@ -71,8 +72,13 @@ def _winner(group: Group, confidence: float) -> Row | None:
 
 
 def _timed_rows(group: Group) -> list[Row]:
+    return [row for row in _no_worse_rows(group) if row is group.rows[0] or row.sooner]
+
+
+def _no_worse_rows(group: Group) -> list[Row]:
+    """The control and the settings at no loss."""
     control, *others = group.rows
-    return [control, *(row for row in others if row.decision and row.decision.verdict == Verdict.NO_LOSS and row.sooner)]
+    return [control, *(row for row in others if row.decision and row.decision.verdict == Verdict.NO_LOSS)]
 
 
 def _took(row: Row, control: Row, confidence: float) -> str:

@@ -174,7 +174,7 @@ class Record(Callback):
             return
         record = self._run.record
         record |= parts_of(trainer, self._observed, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
-        note_validation(record["environment"], self._validated, trainer.global_step)
+        note_validation(record, self._validated, trainer.global_step)
         record["config"]["data"]["batch_size"] = self._batch_size
         devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
         record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}

@@ -342,7 +342,7 @@ class Recorder:
         """
         record, steps = self.record, self._steps
         record["metrics"] = self._metrics
-        note_validation(record["environment"], self._validated, self.steps)
+        note_validation(record, self._validated, self.steps)
         each, unknown = self._ranks.samples(steps.windows.measured_steps, steps.windows.samples, wait_s)
         if steps.samples and unknown is None:
             record["config"]["data"]["batch_size"] = max(steps.samples, key=steps.samples.get)

@@ -83,7 +83,7 @@ def _graphs(batch: Any) -> int | None:
 
 
 def _parts(batch: Any) -> Iterable[Any]:
-    """None of a tensor, a text or a number."""
+    """A tensor, a text or a number has none."""
     if isinstance(batch, Mapping):
         return batch.values()
     if isinstance(batch, list | tuple):

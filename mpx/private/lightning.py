@@ -1,7 +1,8 @@
 """Private API of PyTorch Lightning 2.6."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from subprocess import Popen
 from typing import Any
 
@@ -42,6 +43,14 @@ def before_step(precision: Precision, model: pl.LightningModule, optimizer: Any)
 def saved_at(checkpoint: ModelCheckpoint) -> int:
     """The optimizer step of the newest file that it wrote; 0 if there is none."""
     return checkpoint._last_global_step_saved
+
+
+@contextmanager
+def batch_counted(trainer: pl.Trainer) -> Iterator[None]:
+    """A checkpoint counts the newest batch for the loggers. Lightning 2.6 does so after the validation that follows the batch."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped += 1
+    yield
+    trainer.fit_loop.epoch_loop._batches_that_stepped -= 1
 
 
 def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:

@@ -9,11 +9,16 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
-from mpx.private.lightning import saved_at
+from mpx.private.lightning import batch_counted, saved_at
 from mpx.runs import signals
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.end_signal import EndSignal
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
+
+
+def reached_max_steps(trainer: pl.Trainer) -> bool:
+    """A batch in which several optimizers step may pass it."""
+    return 0 < trainer.max_steps <= trainer.global_step
 
 
 class Best(ModelCheckpoint):
@@ -83,7 +88,7 @@ class Last(Checkpoint):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         before, self._step = self._step, trainer.global_step
-        last = self._step == trainer.max_steps
+        last = reached_max_steps(trainer)
         if self._step == before or trainer.is_last_batch or (last and trainer.enable_validation):
             return
         must_end = self._end_signal.came(trainer)
@@ -93,12 +98,14 @@ class Last(Checkpoint):
             self._end(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING and self._step == trainer.max_steps and not trainer.is_last_batch:
-            self._save(trainer)
+        if trainer.state.fn == TrainerFn.FITTING and reached_max_steps(trainer) and not trainer.is_last_batch:
+            with batch_counted(trainer):
+                self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before. Its checkpoint of an epoch that max_steps cut off would leave out the rest of it."""
-        within, best = self._saved_at == trainer.global_step == trainer.max_steps, saved_at(self.best) == trainer.global_step
+        within = self._saved_at == trainer.global_step and reached_max_steps(trainer)
+        best = saved_at(self.best) == trainer.global_step
         if not (within or best):
             self._save(trainer)
         elif within and best and trainer.is_global_zero:

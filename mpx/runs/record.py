@@ -70,11 +70,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def note_validation(environment: dict[str, Any], step: int | None, last: int) -> None:
-    """Say in a record's environment if the newest validation was before the last step. step: its step; None: unknown, or there was none."""
-    environment.pop(VALIDATED_AT, None)  # of an earlier part of the run
-    if step is not None and step < last:
-        environment[VALIDATED_AT] = [step, last]
+def note_validation(record: dict[str, Any], step: int | None, last: int) -> None:
+    """Say in a record's environment if the newest validation was before the last step. step: its step; None: unknown, or there was none.
+
+    A pruning forgets what was validated before it.
+    """
+    record["environment"].pop(VALIDATED_AT, None)  # of an earlier part of the run
+    if step is not None and step < last and any(stage_of(name) == "val" for name in record["metrics"]):
+        record["environment"][VALIDATED_AT] = [step, last]
 
 
 def words_of_validation(environment: dict[str, Any]) -> str:

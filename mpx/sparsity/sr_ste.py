@@ -70,7 +70,8 @@ class SrSte(Recipe):
             if not (ours := _among(masks, group["params"])):
                 continue
             rate = group["lr"] * self.decay
-            rate = rate.to(ours[0].parameter.device) if isinstance(rate, Tensor) else rate  # a number would wait for the device
+            if isinstance(rate, Tensor):  # a number stays one, since its way to the device would wait for the steps before
+                rate = rate.to(ours[0].parameter.device)
             less = torch._foreach_mul([masks.stash[weight.name] for weight in ours], rate if skipped is None else rate * ~skipped)
             torch._foreach_sub_([weight.parameter for weight in ours], less)
 

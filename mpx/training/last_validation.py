@@ -5,6 +5,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from mpx.runs.checkpoint import reached_max_steps
 from mpx.runs.random_state import restore_states, states
 
 
@@ -18,17 +19,23 @@ class LastValidation(Callback):
     """
 
     def __init__(self) -> None:
-        self.step: int | None = None  # at which the newest validation of this process was
+        self.step: int | None = None  # at which the newest validation was
         self._before: dict[str, Any] | None = None  # the random states before this validation
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        epochs, by_steps = trainer.current_epoch + 1, 0 < trainer.max_steps <= trainer.global_step
+        epochs, by_steps = trainer.current_epoch + 1, reached_max_steps(trainer)
         within = by_steps and not trainer.is_last_batch
         left_out = epochs % trainer.check_val_every_n_epoch != 0 and trainer.is_last_batch and (by_steps or epochs == trainer.max_epochs)
         if (within or left_out) and trainer.enable_validation:
             self._before = states()
             trainer.check_val_every_n_epoch = 1
             trainer.should_stop = trainer.should_stop or within
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.step = state_dict["step"]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """`Last` saves after this."""

@@ -49,7 +49,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if together:
         record["environment"]["host"] = host_of_all(record["environment"].get("host"))
     record["metrics"] = run.results()
-    note_validation(record["environment"], find(run.trainer, LastValidation).step, run.trainer.global_step)
+    note_validation(record, find(run.trainer, LastValidation).step, run.trainer.global_step)
     if isinstance(run.module, TrainingModule):
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}

@@ -48,10 +48,11 @@ def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
     assert ("no worse fid" in group.train_verdict) == (goal == "min")
 
 
-def test_a_validation_of_an_earlier_step_is_said():
+@pytest.mark.parametrize("name", ["val/fid", "own/fid"])
+def test_a_validation_of_an_earlier_step_is_said(name):
     """Where it is that by which settings are compared."""
-    found = [replace(run, environment={"validated_at_step": [12, 14]} if run.seed == 3 else {}) for run in runs(0.1)]
-    said = "all settings: val fid of 1 of 5 completed runs is of weights from before the last step, as step 12 of 14"
+    found = [replace(run, environment={"validated_at_step": [12, 14]} if run.seed == 3 else {}) for run in runs(0.1, name)]
+    said = f"all settings: {name.replace('/', ' ')} of 1 of 5 completed runs is of weights from before the last step, as step 12 of 14"
     assert said in decided(found)[0].notes
     (again,) = (run for run in from_csv(to_csv(found[3:4]), "results.csv"))
     assert again.environment == found[3].environment

@@ -31,6 +31,11 @@ def test_the_highest_throughput_also_ends_first():
     assert rows["amp-dense"].sooner.ratio == pytest.approx(3)
 
 
+def test_a_setting_at_no_loss_whose_times_do_not_count_may_take_less():
+    verdict, _ = said(took(CONTROL, 60), took(AMP, 20), took(BF16, 15, exclusive=None))
+    assert verdict.startswith("It also has the shortest time to train of those compared: 20.0 s, while fp32-dense takes 3.00 times as long")
+
+
 def test_another_ends_first_and_the_highest_throughput_is_for_longer_runs():
     verdict, _ = said(took(CONTROL, 60), took(AMP, 30), took(BF16, 25), took(WORSE, 5))
     longer = "fp32-dense takes 2.40 times as long (2.39 to 2.41,"

@@ -121,6 +121,7 @@ def test_a_validation_before_the_pruning_is_that_of_another_model(tmp_path):
     record = mpx.Record(study="mine", output_dir=tmp_path)
     trainer = fit(mpx.Sparsity(start=0.67), record, epochs=3, check_val_every_n_epoch=2)
     assert record_of(record.folder)["metrics"] == {}
+    assert "validated_at_step" not in record_of(record.folder)["environment"]
     trainer.test(trainer.lightning_module, loader(1), verbose=False)
     assert record_of(record.folder)["metrics"].keys() == {"test/loss"}
 

@@ -79,6 +79,22 @@ def test_the_last_validation_leaves_no_trace_in_a_run_that_goes_on(train, tmp_pa
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
+@pytest.mark.parametrize(("words", "steps", "batches"), [(LM, 8, 8), ([*GAN_WORDS, "trainer.max_epochs=2"], 7, 4)])
+def test_a_run_that_max_steps_ends_within_an_epoch_can_go_on(train, words, steps, batches):
+    """With the rest of the epoch, and from the next step of what is logged. A batch of the GAN has two steps, so it passes max_steps."""
+    words = [*words, f"trainer.max_steps={steps}"]
+    first = train(*words)
+    assert first.code == 0, first.err
+    loops = torch.load(first.folder / "checkpoints" / "last.ckpt", weights_only=True)["loops"]["fit_loop"]
+    assert loops["epoch_progress"]["total"]["processed"] == batches // 6
+    assert loops["epoch_loop.state_dict"]["_batches_that_stepped"] == batches
+    (first.folder / "result.json").unlink()
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    metric = first.record["metric"]["name"]
+    assert again.record["metrics"][metric] == first.record["metrics"][metric]
+
+
 def test_audit_and_profile(train):
     ran = train(*UNET, "precision=amp_bf16", "audit=true", "profile=true", "trainer.max_epochs=6")
     assert ran.code == 0, ran.err

@@ -117,10 +117,11 @@ def test_a_validation_on_other_data_is_not_the_continued_runs(train, interrupted
     words = [*MLP, "sparsity=dense"]
     first = train(*words, "trainer.max_epochs=2", "study=first")
     file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
-    for study, more, parts in (("same", [], {"val"}), ("other", ["data.mean=[0.5]"], set())):
+    for study, more, parts, at in (("same", [], {"val"}, [16, 18]), ("other", ["data.mean=[0.5]"], set(), None)):
         ran = interrupted(18, *words, *more, f"ckpt_path={file}", f"study={study}")
         record = json.loads((only(ran.outputs, study) / "result.json").read_text())
         assert {name.split("/")[0] for name in record["metrics"]} == parts
+        assert record["environment"].get("validated_at_step") == at
 
 
 @pytest.mark.parametrize("case", ["asp", "asp, masks again and again", "one_shot"])

@@ -209,6 +209,7 @@ def test_a_validation_before_the_pruning_is_not_that_of_the_run(train, interrupt
     ran = interrupted(14, *RUN, "trainer.max_epochs=2", "sparsity.start_step=13")
     assert any(row.startswith("val/loss,12,") for row in rows(ran.folder / "curves.csv"))
     assert ran.record["metrics"] == {}
+    assert "validated_at_step" not in ran.record["environment"]
     assert ran.record["sparsity"]["verified"] is True
 
 
