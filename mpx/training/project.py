@@ -28,6 +28,7 @@ from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring
 from mpx.training.own import build_datamodule, build_module, offers
 from mpx.training.own_speed import OwnSpeed
+from mpx.training.plateau import PlateauStep
 from mpx.training.pruning import load_dense_weights
 from mpx.training.trainer import build_trainer
 
@@ -63,8 +64,8 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         pruning = build_sparsity(cfg.sparsity, after)
     beginning, advice = Beginning(begin), remedy(precision.mode, None)
     trainer = build_trainer(
-        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[SameOrder(), speed, logged],
-        manual=not module.automatic_optimization, advice=advice,
+        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning,
+        own=[SameOrder(), PlateauStep(), speed, logged], manual=not module.automatic_optimization, advice=advice,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,

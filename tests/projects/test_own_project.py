@@ -234,8 +234,9 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at)
     assert parts[0]["sparsity"]["verified"]
     assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 2 * at
     assert parts[0]["metrics"] == parts[1]["metrics"]
-    weights = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in again.folders]
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    ends = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True) for folder in again.folders]
+    assert all(torch.equal(value, ends[1]["state_dict"][name]) for name, value in ends[0]["state_dict"].items())
+    assert ends[0]["lr_schedulers"] == ends[1]["lr_schedulers"]
 
 
 def test_a_run_that_was_cut_off_samples_the_same_steps(train, interrupted):
