@@ -83,7 +83,7 @@ class Last(Checkpoint):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         before, self._step = self._step, trainer.global_step
-        last = self._step == trainer.max_steps
+        last = self._is_last(trainer)
         if self._step == before or trainer.is_last_batch or (last and trainer.enable_validation):
             return
         must_end = self._end_signal.came(trainer)
@@ -93,12 +93,13 @@ class Last(Checkpoint):
             self._end(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING and self._step == trainer.max_steps and not trainer.is_last_batch:
+        if trainer.state.fn == TrainerFn.FITTING and self._is_last(trainer) and not trainer.is_last_batch:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before. Its checkpoint of an epoch that max_steps cut off would leave out the rest of it."""
-        within, best = self._saved_at == trainer.global_step == trainer.max_steps, saved_at(self.best) == trainer.global_step
+        within = self._saved_at == trainer.global_step and self._is_last(trainer)
+        best = saved_at(self.best) == trainer.global_step
         if not (within or best):
             self._save(trainer)
         elif within and best and trainer.is_global_zero:
@@ -108,6 +109,10 @@ class Last(Checkpoint):
             self.writer.link(self.path, to=self.best.path)
         if self._end_signal.came(trainer, now=True):
             self._end(trainer)
+
+    def _is_last(self, trainer: pl.Trainer) -> bool:
+        """Whether max_steps ends the training. With several optimizers, a batch may take more steps than are left."""
+        return 0 < trainer.max_steps <= self._step
 
     def _end(self, trainer: pl.Trainer) -> None:
         """End all processes of the run, once the checkpoint is on the disk: their launcher may kill all of them when the first one ends."""

@@ -125,17 +125,16 @@ def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
     Raises UserError for a checkpoint with more steps: the record would call it a run of fewer; and for one of another setting.
     """
     trainer = run.trainer
+    if path.resolve().parent == (folder.path / CHECKPOINTS).resolve():  # of this setting; several optimizers may have taken more steps
+        run.beginning.ensure_begun(trainer)
+        return
     for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):
         if (most := getattr(trainer, key)) is not None and 0 <= most < done:
             raise UserError(
                 f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use trainer.{key}={done + 1}."
             )
-    own = path.resolve().parent == (folder.path / CHECKPOINTS).resolve()
-    if not own:
-        refuse_other_setting(path, run.history.trained_as, run.history.setting)
+    refuse_other_setting(path, run.history.trained_as, run.history.setting)
     run.beginning.ensure_begun(trainer)
-    if own:
-        return
     if trainer.is_global_zero:
         print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
     for name in (BEST, LAST):

@@ -250,6 +250,19 @@ def test_a_run_that_was_cut_off_samples_the_same_steps(train, interrupted):
     assert [part["precision"]["gradient_samples"] for part in parts] == [3, 3]
 
 
+def test_max_steps_within_a_batch_of_two_steps(train):
+    """The checkpoint of step 8 is within the epoch, so that a longer run takes the rest of its batches; and the run can be ended anew."""
+    words = [*GAN_WORDS, "trainer.max_steps=7"]
+    ran = train(*words)
+    checkpoint = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (checkpoint["global_step"], checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]) == (8, 0)
+    known = ran.record["metrics"]
+    (ran.folder / "result.json").unlink()
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["metrics"]["val/distance"] == known["val/distance"]
+
+
 def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch):
     """It validates no more. What it was judged by was then said not to be logged."""
     words = [*UNET, "datamodule._target_=own_projects.Tested"]
