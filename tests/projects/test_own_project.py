@@ -397,6 +397,15 @@ def test_a_yaml_of_ones_own(train, tmp_path):
     assert ran.folder.parent.name == ("own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1")
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("val_dice", "val/dice"), ("val dice", "val/dice"), ("val/mean dice", "val/mean_dice"), ("mean dice", "own/mean_dice")],
+)
+def test_a_name_in_the_record_is_one_word(name, known):
+    """mpx.compare takes a record with another for damaged."""
+    assert metric_name(name) == known
+
+
 def test_a_metric_is_shown_once(train):
     ran = train(*UNET[1:2], "module._target_=own_projects.Regression", "metric=val/mse", "metric_goal=min", "trainer.max_epochs=1")
     assert ran.code == 0, ran.err
