@@ -118,6 +118,7 @@ class Logged(Callback):
         self.values = Newest()
         self._before: dict[str, Any] = {}  # what was logged before the newest validation
         self._validated: set[str] = set()  # names of what was logged in it
+        self._ran = False  # whether it was in this process
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._before = dict(trainer.callback_metrics)
@@ -126,6 +127,7 @@ class Logged(Callback):
         self.values.take(trainer)
         logged = trainer.callback_metrics.items()
         self._validated = {metric_name(name) for name, value in logged if value is not self._before.get(name)}
+        self._ran = True
 
     def state_dict(self) -> dict[str, Any]:
         return {"validated": {name: value for name, value in self.values.items() if name in self._validated}}
@@ -147,4 +149,5 @@ class Logged(Callback):
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
-        refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it
+        if self._ran or _stage(self.metric) == "test":  # a run that was cut off in its test only tests, and has logged nothing else
+            refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it

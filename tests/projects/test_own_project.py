@@ -263,9 +263,10 @@ def test_max_steps_within_a_batch_of_two_steps(train):
     assert again.record["metrics"]["val/distance"] == known["val/distance"]
 
 
-def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch):
-    """It validates no more. What it was judged by was then said not to be logged."""
-    words = [*UNET, "datamodule._target_=own_projects.Tested"]
+@pytest.mark.parametrize("judged", [[], ["metric=train/loss", "metric_goal=min"]])
+def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch, judged):
+    """It neither trains nor validates any more. What it was judged by was then said not to be logged."""
+    words = [*UNET, "datamodule._target_=own_projects.Tested", *judged]
 
     def cut(self, batch, index):
         raise KeyboardInterrupt
