@@ -1,4 +1,4 @@
-"""Have a continued run take the step of a project's ReduceLROnPlateau that its checkpoint lacks."""
+"""Have a continued run take the step of a project's ReduceLROnPlateau that Lightning leaves out."""
 
 from typing import Any
 
@@ -6,10 +6,13 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from mpx.private.lightning import let_plateaus_step
+
 
 class PlateauStep(Callback):
     """Lightning saves the checkpoint of an epoch's end before ReduceLROnPlateau sees the epoch's metric. A run that continues has no value
-    of that metric, and leaves the step out. So the checkpoint holds the value, and the step is taken before the first batch."""
+    of that metric, and leaves the step out. So the checkpoint holds the value, and the step is taken before the first batch. Lightning also
+    leaves out the step at the end of an epoch within which the run continues."""
 
     def __init__(self) -> None:
         self._ended = False  # the epoch has, and its step is yet to be taken
@@ -18,6 +21,8 @@ class PlateauStep(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls this before it saves. After an epoch that max_steps cut off, no step comes."""
         self._ended = trainer.is_last_batch
+        if self._ended and self._due(trainer):
+            let_plateaus_step(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._ended = False

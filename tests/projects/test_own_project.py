@@ -250,6 +250,18 @@ def test_a_run_that_was_cut_off_samples_the_same_steps(train, interrupted):
     assert [part["precision"]["gradient_samples"] for part in parts] == [3, 3]
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")  # another order of the batches
+def test_a_plateau_sees_the_epoch_within_which_the_run_continues(train, interrupted):
+    """The checkpoint of the second epoch's end is from before that epoch's step."""
+    words = [*UNET, "trainer.checkpoint_every_n_steps=2"]
+    interrupted(5, *words)
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["environment"]["resumed_from_steps"] == [4]
+    end = torch.load(again.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, 1)
+
+
 def test_max_steps_within_a_batch_of_two_steps(train):
     """The checkpoint of step 8 is within the epoch, so that a longer run takes the rest of its batches; and the run can be ended anew."""
     words = [*GAN_WORDS, "trainer.max_steps=7"]
