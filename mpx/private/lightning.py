@@ -88,6 +88,12 @@ def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
     trainer.fit_loop._iteration_based_training = lambda: False
 
 
+def let_plateaus_step(trainer: pl.Trainer) -> None:
+    """At the end of an epoch, let ReduceLROnPlateau see its metric, also where the run has continued within that epoch. Lightning 2.6
+    leaves the step out there, since a checkpoint holds no metrics; but the run has validated since."""
+    trainer.fit_loop._restarting = False  # as Lightning sets it right after that step
+
+
 def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
     """Have Lightning call, in a training step, only the hooks that a callback defines.
 

@@ -86,9 +86,10 @@ def words_of_validation(environment: dict[str, Any]) -> str:
 
 
 def metric_name(name: str) -> str:
-    """A metric's name in the record, where a slash tells the stage from the value: `val_dice` is `val/dice`."""
+    """A metric's name in the record, where a slash tells the stage from the value: `val_dice` and `val dice` are `val/dice`."""
+    name = re.sub(r"\s", "_", name)
     if "/" in name:
-        return re.sub(r"\s", "_", name)
+        return name
     stage, _, rest = name.partition("_")
     return f"{stage}/{rest}" if rest and stage in ("train", "val", "valid", "validation", "test") else f"own/{name}"
 

@@ -130,7 +130,7 @@ def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
     Raises UserError for a checkpoint with more steps: the record would call it a run of fewer; and for one of another setting.
     """
     trainer = run.trainer
-    if path.resolve().parent == (folder.path / CHECKPOINTS).resolve():
+    if path.resolve().parent == (folder.path / CHECKPOINTS).resolve():  # of this setting; several optimizers may have taken more steps
         run.beginning.ensure_begun(trainer)
         return
     for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):

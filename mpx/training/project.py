@@ -28,6 +28,7 @@ from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring
 from mpx.training.own import build_datamodule, build_module, offers
 from mpx.training.own_speed import OwnSpeed
+from mpx.training.plateau import PlateauStep
 from mpx.training.pruning import load_dense_weights
 from mpx.training.trainer import build_trainer
 
@@ -63,8 +64,8 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         pruning = build_sparsity(cfg.sparsity, after)
     beginning, advice = Beginning(begin), remedy(precision.mode, None)
     trainer = build_trainer(
-        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[SameOrder(), speed, logged],
-        manual=not module.automatic_optimization, advice=advice,
+        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning,
+        own=[SameOrder(), PlateauStep(), speed, logged], manual=not module.automatic_optimization, advice=advice,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
@@ -117,6 +118,7 @@ class Logged(Callback):
         self.values = Newest()
         self._before: dict[str, Any] = {}  # what was logged before the newest validation
         self._validated: set[str] = set()  # names of what was logged in it
+        self._ran = False  # whether it was in this process
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._before = dict(trainer.callback_metrics)
@@ -125,6 +127,7 @@ class Logged(Callback):
         self.values.take(trainer)
         logged = trainer.callback_metrics.items()
         self._validated = {metric_name(name) for name, value in logged if value is not self._before.get(name)}
+        self._ran = True
 
     def state_dict(self) -> dict[str, Any]:
         return {"validated": {name: value for name, value in self.values.items() if name in self._validated}}
@@ -146,4 +149,5 @@ class Logged(Callback):
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
-        refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it
+        if self._ran or _stage(self.metric) == "test":  # a run that was cut off in its test only tests, and has logged nothing else
+            refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it

@@ -250,8 +250,9 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at)
     assert parts[0]["sparsity"]["verified"]
     assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 2 * at
     assert parts[0]["metrics"] == parts[1]["metrics"]
-    weights = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in again.folders]
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    ends = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True) for folder in again.folders]
+    assert all(torch.equal(value, ends[1]["state_dict"][name]) for name, value in ends[0]["state_dict"].items())
+    assert ends[0]["lr_schedulers"] == ends[1]["lr_schedulers"]
 
 
 def test_a_run_that_was_cut_off_samples_the_same_steps(train, interrupted):
@@ -265,9 +266,35 @@ def test_a_run_that_was_cut_off_samples_the_same_steps(train, interrupted):
     assert [part["precision"]["gradient_samples"] for part in parts] == [3, 3]
 
 
-def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch):
-    """It validates no more. What it was judged by was then said not to be logged."""
-    words = [*UNET, "datamodule._target_=own_projects.Tested"]
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")  # another order of the batches
+def test_a_plateau_sees_the_epoch_within_which_the_run_continues(train, interrupted):
+    """The checkpoint of the second epoch's end is from before that epoch's step."""
+    words = [*UNET, "trainer.checkpoint_every_n_steps=2"]
+    interrupted(5, *words)
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["environment"]["resumed_from_steps"] == [4]
+    end = torch.load(again.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, 1)
+
+
+def test_max_steps_within_a_batch_of_two_steps(train):
+    """The checkpoint of step 8 is within the epoch, so that a longer run takes the rest of its batches; and the run can be ended anew."""
+    words = [*GAN_WORDS, "trainer.max_steps=7"]
+    ran = train(*words)
+    checkpoint = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (checkpoint["global_step"], checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]) == (8, 0)
+    known = ran.record["metrics"]
+    (ran.folder / "result.json").unlink()
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["metrics"]["val/distance"] == known["val/distance"]
+
+
+@pytest.mark.parametrize("judged", [[], ["metric=train/loss", "metric_goal=min"]])
+def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypatch, judged):
+    """It neither trains nor validates any more. What it was judged by was then said not to be logged."""
+    words = [*UNET, "datamodule._target_=own_projects.Tested", *judged]
 
     def cut(self, batch, index):
         raise KeyboardInterrupt
@@ -397,6 +424,15 @@ def test_a_yaml_of_ones_own(train, tmp_path):
     ran = train("--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1")
     assert ran.code == 0, ran.err
     assert ran.folder.parent.name == ("own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("val_dice", "val/dice"), ("val dice", "val/dice"), ("val/mean dice", "val/mean_dice"), ("mean dice", "own/mean_dice")],
+)
+def test_a_name_in_the_record_is_one_word(name, known):
+    """mpx.compare takes a record with another for damaged."""
+    assert metric_name(name) == known
 
 
 def test_a_metric_is_shown_once(train):
