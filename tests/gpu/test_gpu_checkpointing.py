@@ -1,10 +1,10 @@
 """On a CUDA device: what activation checkpointing computes again in the backward pass has the format that the forward pass had."""
 
 import pytest
-import pytorch_lightning as pl
 import torch
+from recomputing import Recomputing
+from silent import silent_trainer
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import mpx
 from mpx.precision.modes import MODES, lacking
@@ -18,35 +18,19 @@ FORMATS = {
 }
 
 
-class Block(pl.LightningModule):
-    """reentrant: how its layer is computed again in the backward pass; None: it is not."""
-
+class Block(Recomputing):
     def __init__(self, layer, reentrant, automatic):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer, self.reentrant, self.automatic_optimization = layer(), reentrant, automatic
+        super().__init__(reentrant, automatic)
+        self.layer = layer()
 
-    def outputs(self, x):
+    def block(self, x):
         out = self.layer(x)
         return out[0] if isinstance(out, tuple) else out
-
-    def training_step(self, batch, index):
-        x = batch.requires_grad_()
-        out = self.outputs(x) if self.reentrant is None else checkpoint(self.outputs, x, use_reentrant=self.reentrant)
-        loss = out.float().square().mean()
-        if self.automatic_optimization:
-            return loss
-        self.manual_backward(loss)
-        self.optimizers().step()
-        return None
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 @pytest.mark.parametrize("automatic", [True, False], ids=["automatic", "manual"])
 @pytest.mark.parametrize("mode", FORMATS)
-def test_a_checkpoint_computes_the_same_again(mode, automatic, tmp_path):
+def test_a_checkpoint_computes_the_same_again(mode, automatic):
     if lacking(MODES[mode], torch.device("cuda")):
         pytest.skip(f"this device has no {mode}")
     layer, shape = FORMATS[mode]
@@ -54,10 +38,7 @@ def test_a_checkpoint_computes_the_same_again(mode, automatic, tmp_path):
 
     def weights(reentrant):
         module = Block(layer, reentrant, automatic)
-        trainer = pl.Trainer(
-            accelerator="gpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=tmp_path, plugins=mpx.Precision(mode, emulate="never"),
-        )  # fmt: skip
+        trainer = silent_trainer(accelerator="gpu", devices=1, max_epochs=2, plugins=mpx.Precision(mode, emulate="never"))
         trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
         return module.state_dict()
 

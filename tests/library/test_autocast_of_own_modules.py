@@ -3,10 +3,10 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from recomputing import Recomputing
 from silent import silent_trainer
 from torch import nn
 from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
 
 import mpx
 from mpx.precision.attention import attention
@@ -79,30 +79,15 @@ def test_bf16_is_bit_for_bit_that_of_lightning():
     assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in ours.state_dict().items())
 
 
-class Attends(pl.LightningModule):
-    """reentrant: how its attention, with dropout, is computed again in the backward pass; None: it is not."""
+class Attends(Recomputing):
+    """Its attention has dropout."""
 
     def __init__(self, reentrant, automatic):
-        super().__init__()
-        torch.manual_seed(0)
-        self.attention, self.last = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True), nn.Linear(64, 8)
-        self.reentrant, self.automatic_optimization = reentrant, automatic
+        super().__init__(reentrant, automatic)
+        self.attention, self.head = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True), nn.Linear(64, 8)
 
     def block(self, x):
         return self.attention(x, x, x, need_weights=False)[0] + torch.zeros(64)
-
-    def training_step(self, batch, index):
-        x = batch.requires_grad_()
-        attended = self.block(x) if self.reentrant is None else checkpoint(self.block, x, use_reentrant=self.reentrant)
-        loss = self.last(attended).square().mean()
-        if self.automatic_optimization:
-            return loss
-        self.manual_backward(loss)
-        self.optimizers().step()
-        return None
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 @pytest.mark.parametrize(
