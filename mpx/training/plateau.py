@@ -19,8 +19,8 @@ class PlateauStep(Callback):
         self._values: dict[int, Tensor] = {}  # by the scheduler's number: of the checkpoint that the run continues
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning calls this before it saves. After an epoch that max_steps cut off, no step comes."""
-        self._ended = trainer.is_last_batch
+        """Lightning calls this before it saves. After an epoch that max_steps cut off, or in manual optimization, no step comes."""
+        self._ended = trainer.is_last_batch and pl_module.automatic_optimization
         if self._ended and self._due(trainer):
             let_plateaus_step(trainer)
 
@@ -32,7 +32,7 @@ class PlateauStep(Callback):
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         """A run with no step left does not start to train: its values stay."""
-        checkpoint["plateau"] = self._due(trainer) if self._ended and pl_module.automatic_optimization else self._values
+        checkpoint["plateau"] = self._due(trainer) if self._ended else self._values
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         self._values = checkpoint.get("plateau", {})
