@@ -1,7 +1,7 @@
 """Write the results part of a card anew from its committed results.csv, so that no figure in it is typed by hand.
 
-$ python experiments/card.py precision_grid            # experiments/precision_grid/README.md and plots/
-$ python experiments/card.py precision_grid batch_size # several
+$ python experiments/card.py grid             # experiments/grid/README.md and plots/
+$ python experiments/card.py grid batch_size  # several
 
 A study becomes results.csv by `python -m mpx.compare study=NAME`, which writes it to outputs/NAME/.
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import read_tables
-from mpx.compare.comparison import Group, Row, Speedup, Verdict
+from mpx.compare.comparison import Group, Row, Run, Speedup, Verdict
 from mpx.compare.time_to_train import soonest
 from mpx.compare.verdict import Outcome, fastest_to_train
 from mpx.render.card import options
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE))
 from collecting import Arguments, markdown, read  # noqa: E402
 
-README = HERE.parent / "README.md"
+README, GRID = HERE.parent / "README.md", HERE / "grid"
 MARKS = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 TASKS = {
     ("resnet18", "cifar10"): "ResNet-18, CIFAR-10", ("resnet18", "fashion_mnist"): "ResNet-18, Fashion-MNIST",
@@ -34,6 +34,7 @@ LOSING = (  # tasks of the grid where 2:4 costs something, the unit of its loss,
     (("lstm", "wikitext2"), "The LSTM on WikiText-2", "of perplexity", 1),
 )
 MARGIN, CONFIDENCE = 0.005, 0.95
+DENSE_FP16 = {"control": "amp-dense"}
 FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
 
@@ -45,8 +46,10 @@ def main() -> None:
 
 def measured() -> str:
     """The part between the marks."""
-    grid, in_fp16 = groups("grid", margin=MARGIN), groups("grid", planned=False, control="amp-dense")
-    own_schedule = groups("sparsity_grid", control="amp-dense")
+    runs, no_restart = (read_tables(GRID / name)[0] for name in ("results.csv", "no_restart.csv"))
+    unplanned = [replace(run, looks=None) for run in runs]  # a single test of all seeds, for comparisons that no plan named
+    pruned = [run for run in unplanned if (run.precision, run.sparsity) == ("amp", "2of4")]
+    grid, in_fp16, to_no_restart = groups(runs, margin=MARGIN), groups(unplanned, **DENSE_FP16), groups(pruned + no_restart, **DENSE_FP16)
     cells: dict[str, Callable[[tuple[str, str]], str]] = {
         "GPU; seeds": lambda task: "; ".join(setup(grid[task])),
         "test accuracy in FP32": lambda task: f"{100 * grid[task].rows[0].metric.mean:.1f} %",
@@ -55,20 +58,15 @@ def measured() -> str:
         "its throughput, in units of mpx's FP32": lambda task: f"{fastest(grid[task]).speedup.ratio:.2f}",
         "its time to train, FP32's ÷ its own": lambda task: ratio(fastest(grid[task]).sooner),
         "points that 2:4 changes, FP16 (in no plan)": lambda task: points(in_fp16[task]),
-        "the same to dense runs without the rise ([H200, 5 seeds](experiments/sparsity_grid), CIFAR-10's last two after a look; other "
-        "settings for the LSTM)": lambda task: points(own_schedule[task]),
+        "the same to dense runs without the rise (5 seeds, other hosts)": lambda task: points(to_no_restart[task]),
     }
     table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
     return table + "\n\n" + "\n".join([of_the_others(grid), *sentences()]) + "\n"
 
 
-def groups(study: str, planned: bool = True, **how: Any) -> dict[tuple[str, str], Group]:
-    """planned: at the levels of the looks; else as a single test of all seeds, for a comparison that no plan named."""
-    folder = HERE / study
-    runs, _ = read_tables(folder / "results.csv")
-    runs = runs if planned else [replace(run, looks=None) for run in runs]
-    how = {key: value for key, value in options("", folder).items() if key != "show"} | how
-    return {(group.model, group.data): group for group in compare(runs, study=study, folder=folder, **how).groups}
+def groups(runs: list[Run], **how: Any) -> dict[tuple[str, str], Group]:
+    how = {key: value for key, value in options("", GRID).items() if key != "show"} | how
+    return {(group.model, group.data): group for group in compare(runs, study="grid", folder=GRID, **how).groups}
 
 
 def fastest(group: Group) -> Row:
@@ -107,7 +105,7 @@ def ratio(speedup: Speedup) -> str:
 
 
 def points(group: Group) -> str:
-    change = next(row for row in group.rows if row.setting == "amp-2of4").decision
+    change = next(row for row in group.rows if row.runs[0].sparsity == "2of4").decision
     return f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})".replace("-", "−")
 
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from mpx.train import CONF
 
 WORDS = [
-    ["experiment=precision_grid", "seed=0"],
+    ["experiment=grid", "seed=0"],
     [],
     ["model=mlp", "seed=3", "model.widths=[8]", "sparsity=2of4", "+note=x"],
     ["task=lstm_sst2", "precision=amp", "precision.loss_scale.initial=4"],

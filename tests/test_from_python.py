@@ -148,7 +148,7 @@ def test_a_programs_own_hydra_goes_on(run, tmp_path):
         (["--help"], ("--help", "no options")),
         ("precision=amp", ("precision=amp", "a list")),
         (["trainer.devices=2"], ("trainer.devices=2", "python -m mpx.train")),
-        (["experiment=precision_grid"], ("experiment=precision_grid", "grid")),
+        (["experiment=grid"], ("experiment=grid", "a grid over")),
         (["data=mnist", "data.root=nowhere/mnist"], ("data.root=nowhere/mnist",)),
     ],
 )

@@ -78,41 +78,6 @@ def test_the_speedups_by_batch_size_within_each_commit():
     assert f"leaves {sum(not interval for _, interval in speedups)} without an interval" in card
 
 
-def test_how_many_formats_are_decided():
-    """With a stated confidence, which pairs that all tie do not give."""
-    decided, tied = [], []
-    for model, data in TASKS:
-        of = {name: column(rows("precision_grid/results.csv", model=model, data=data, precision=name), "test/accuracy") for name in WORDS}
-        for name in ("tf32", "amp", "amp_bf16"):
-            less = of[name] - of["fp32"] + 0.01
-            if np.ptp(less) < 1e-12:
-                tied.append((model, name))
-            elif stats.ttest_1samp(less, 0, alternative="greater").pvalue < 0.05 / 3:
-                decided.append((model, name))
-    assert (len(decided), tied) == (11, [("lstm", "tf32")])
-    card = " ".join(text(EXPERIMENTS / "precision_grid" / "README.md").split())
-    assert "eleven of the twelve comparisons are decided as *no loss* over five seeds" in card
-
-
-def test_the_commits_of_the_speeds_of_cifar10():
-    found = [row | json.loads(row["environment"]) for row in rows("precision_grid/results.csv")]
-    commits = {task: {row["git"] for row in found if (row["model"], row["data"]) == task} for task in TASKS}
-    assert [len(commits[task]) for task in TASKS] == [3, 1, 1, 1]
-    assert not any("host" in row for row in found)
-    card = " ".join(text(EXPERIMENTS / "precision_grid" / "README.md").split())
-    rates = {}
-    for row in found:
-        if row["data"] == "cifar10":
-            rates.setdefault((row["git"][:7], row["precision"]), []).append(float(row["train_samples_per_s"]))
-    fp16, fp32 = rates["bd3841d", "amp"], rates["bd3841d", "fp32"]
-    assert len(fp16) == len(fp32) == 3
-    assert f"| {fmean(fp16) / fmean(fp32):.2f}× (" in card
-    assert "those of FP16 over three seeds of bd3841d" in card
-    bf16, tf32 = (fmean(rates["78194f9", name]) / fmean(rates["78194f9", "fp32"]) for name in ("amp_bf16", "tf32"))
-    assert len(rates["78194f9", "fp32"]) == 2
-    assert f"BF16 and TF32 ran with 78194f9, at which the two seeds of FP32 give {bf16:.2f} and {tf32:.2f}." in card
-
-
 @pytest.mark.parametrize(
     ("contender", "words"),
     [("lightning", "Lightning's defaults"), ("lightning, tuned", "Lightning tuned (most for the LSTM"), ("hand", "a loop tuned by hand")],
@@ -180,20 +145,19 @@ def test_a_column(model, data):
 
 
 @pytest.mark.parametrize(("model", "data"), TASKS)
-def test_what_2of4_changes_to_dense_runs_with_their_own_schedule(model, data):
-    change = 100 * np.subtract(*(
-        column(rows("sparsity_grid/results.csv", model=model, data=data, sparsity=name), "test/accuracy") for name in ("2of4", "dense")
-    ))  # fmt: skip
+def test_what_2of4_changes_to_dense_runs_without_the_second_rise(model, data):
+    without = settings(model, data, "grid/no_restart.csv")["amp", "dense"]
+    change = 100 * np.array(list(below(settings(model, data)["amp", "2of4"], without)))
     half = stats.t.ppf(0.975, len(change) - 1) * stats.sem(change)
-    assert len(change) == 5
+    assert len(change) == len(without) == 5
     assert numbers(cells((model, data))[-1]) == pytest.approx([change.mean(), change.mean() - half, change.mean() + half], abs=0.006)
 
 
 def test_dense_cifar10_without_the_second_rise():
-    found = rows("precision_grid/results.csv", model="resnet18", data="cifar10", precision="fp32")
-    assert f"([{100 * np.mean(list(map(accuracy, found))):.1f} %](experiments/precision_grid) for CIFAR-10 in FP32 without)" in text(README)
-    assert {row["changes"] for row in found} == {""}
-    assert {run["changes"] for runs in settings("resnet18", "cifar10").values() for run in runs.values()} == {"schedule.restart=0.5"}
+    mean = 100 * np.mean(list(map(accuracy, rows("grid/no_restart.csv", data="cifar10"))))
+    assert f"([{mean:.1f} %](experiments/grid) for CIFAR-10 in FP16 without)" in text(README)
+    assert {row["changes"] for row in rows("grid/no_restart.csv")} == {""}
+    assert {row["changes"] for row in rows("grid/results.csv")} == {"schedule.restart=0.5"}
 
 
 def test_tasks_with_seeds_outside_of_until_decided():
@@ -246,14 +210,6 @@ def test_what_the_grids_card_says_of_the_lstms_earlier_settings():
     assert f"lay {min(less):.1f} to {max(less):.1f} points below dense FP32 over five seeds" in card
 
 
-def test_what_sparsity_grid_says_of_the_grid():
-    card, of = " ".join(text(EXPERIMENTS / "sparsity_grid" / "README.md").split()), settings("bert_small", "sst2")
-    assert len(of["amp", "2of4"]) == 10
-    middle, low, high = numbers(cells(("bert_small", "sst2"))[-2])
-    words = f"the difference is {middle:.1f} points over ten seeds ({low:.1f} to {high:.1f}".replace("-", "−")
-    assert words in card
-
-
 def test_what_the_card_of_the_digits_says():
     card = text(EXPERIMENTS / "digits_2of4" / "README.md").replace("−", "-")
     found = re.findall(r"\| fp32-2of4 \| (\d+) \|[^|]+\|[^|]+\| (\S+) to \S+ \| no loss, look (\d)", card)
@@ -268,9 +224,9 @@ def test_what_the_card_of_the_digits_says():
 
 def test_what_the_grids_card_says_of_one_schedule():
     card, cifar10 = " ".join(text(EXPERIMENTS / "grid" / "README.md").split()), settings("resnet18", "cifar10")
-    own = np.mean(list(map(accuracy, rows("precision_grid/results.csv", model="resnet18", data="cifar10", precision="fp32"))))
-    more = 100 * (own - np.mean(list(map(accuracy, cifar10["fp32", "dense"].values()))))
-    assert f"dense ResNet-18 reaches {100 * own:.1f} % on CIFAR-10 in FP32, {more:.1f} points more" in card
+    without = np.mean(list(map(accuracy, rows("grid/no_restart.csv", data="cifar10"))))
+    more = 100 * (without - np.mean(list(map(accuracy, cifar10["amp", "dense"].values()))))
+    assert f"dense ResNet-18 reaches {100 * without:.1f} % on CIFAR-10 in FP16, {more:.1f} points more" in card
     assert f"2:4 in FP16 loses {-numbers(cells(('resnet18', 'cifar10'))[-1])[0]:.1f} points to such a run" in card
 
 

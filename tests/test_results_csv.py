@@ -19,8 +19,7 @@ BEFORE = {  # measured before the scripts recorded it, which nobody can add; a t
     "served/accuracy.csv", "served/speed.csv", "sparsity_pilot/results.csv",
 }  # fmt: skip
 NO_HOST = {  # studies with older rows, which name the processor only
-    "batch_size/results.csv", "loss_scaling/results.csv", "precision_grid/results.csv", "pretrained/earlier.csv",
-    "sparsity_grid/results.csv", "tuning/results.csv",
+    "batch_size/results.csv", "loss_scaling/results.csv", "pretrained/earlier.csv", "tuning/results.csv",
 }  # fmt: skip
 HOSTS_SINCE = "2026-11-26"  # all later runs name it
 ANYWHERE = {"intervals/results.csv", "looks/results.csv", "worked_lstm/results.csv"}  # computed: the same numbers on any machine

@@ -35,8 +35,8 @@ CARD = """\
 **Question.** `gpu_share=K` runs K jobs of a study beside one another on a GPU, and measures each setting's speed alone at the end. Does the
 study take at most half of the time, with the same verdict?
 
-**Setup.** `experiment=precision_grid` for the tasks that each table names. A run that is not counted comes first, because it fills the
-caches.
+**Setup.** Each study is one sweep over tasks, formats and seeds, dense (`python -m mpx.train -m task=… precision=… seed=…`). A run that is not
+counted comes first, because it fills the caches.
 
 {studies}
 """
@@ -68,7 +68,7 @@ def arguments() -> argparse.Namespace:
 def words(given: argparse.Namespace) -> list[str]:
     """The study, without its name and gpu_share."""
     seeds = ",".join(map(str, range(given.seeds)))
-    found = ["experiment=precision_grid", f"task={given.tasks}", f"precision={given.precisions}", f"seed={seeds}"]
+    found = [f"task={given.tasks}", f"precision={given.precisions}", f"seed={seeds}"]
     found += [f"trainer.max_epochs={given.epochs}"] if given.epochs else []
     return found + ([f"data.root={Path(given.root).resolve()}"] if given.root else [])
 

@@ -3,7 +3,7 @@
 $ python -m mpx.compare study=default                                   # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
 $ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"' # against one setting of a sweep
-$ python -m mpx.compare results=experiments/precision_grid/results.csv  # again, from a committed table of runs
+$ python -m mpx.compare results=experiments/grid/results.csv            # again, from a committed table of runs
 $ python -m mpx.compare --help                                          # every key
 """
 

@@ -207,7 +207,7 @@ document.title = [...document.querySelectorAll("table")].map(table => table.getB
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-@pytest.mark.parametrize("name", ["precision_grid", "sparsity_grid"])
+@pytest.mark.parametrize("name", ["grid", "pretrained"])
 def test_tables_fit_into_1200_pixels(tmp_path, name):
     results = ROOT / "experiments" / name / "results.csv"
     comparison = compare_file(results, {key: value for key, value in DEFAULTS.items() if key != SHOW})

@@ -16,7 +16,7 @@ from mpx.sweep import check_experiment
 from mpx.train import CONF, main
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
-GRIDS = {"grid": 240, "precision_grid": 100, "sparsity_grid": 50, "batch_size": 144, "loss_scaling": 18}
+GRIDS = {"grid": 240, "batch_size": 144, "loss_scaling": 18}
 TINY = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
 
 
@@ -68,17 +68,17 @@ def test_a_study_runs_with_what_the_command_line_overrides(forked):
 
 def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(tmp_path):
     words = ["data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"]
-    ran = start(main, tmp_path, "-m", "experiment=precision_grid", *words)
+    ran = start(main, tmp_path, "-m", "experiment=grid", *words)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith("error: data.root=nowhere is not there (seen from ")
 
 
 def test_a_single_run_of_a_grid_says_how_to_start_it(train):
-    ran = train("experiment=precision_grid", "seed=0")
+    ran = train("experiment=grid", "seed=0")
     assert_refused(
         ran,
-        "error: experiment=precision_grid is a grid over seed, task, precision, and this is a single run. Start all of it with "
-        "python -m mpx.train -m experiment=precision_grid, or give one value each to task, precision.",
+        "error: experiment=grid is a grid over seed, task, precision, sparsity, and this is a single run. Start all of it with "
+        "python -m mpx.train -m experiment=grid, or give one value each to task, precision, sparsity.",
     )
 
 
@@ -99,11 +99,11 @@ def test_a_grid_may_be_over_an_added_key():
 
 
 def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
-    ran = train("experiment=precision_grid", "seed=0", "precision=tf32", *TINY)
+    ran = train("experiment=grid", "seed=0", "precision=tf32", "sparsity=dense", *TINY)
     assert ran.code == 0, ran.err
-    assert ran.folder.parents[1].name == "precision_grid"
+    assert ran.folder.parents[1].name == "grid"
 
 
 def test_a_mistyped_experiment(train):
-    ran = train("-m", "experiment=precision")
-    assert_refused(ran, "experiment=precision: no such choice. Did you mean precision_grid? Allowed: batch_size, grid, loss_scaling,")
+    ran = train("-m", "experiment=gridd")
+    assert_refused(ran, "experiment=gridd: no such choice. Did you mean grid? Allowed: batch_size, grid, loss_scaling,")
