@@ -146,13 +146,14 @@ def sentences() -> Iterator[str]:
     )
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
-    before = span(sorted(ratio for rows in calls for ratio in two_gpus(rows)))
-    mine, theirs = (rates_on("2", scaling, who) for who in ("mpx", "hand"))
-    both = mine.keys() & theirs.keys()
-    beside = span(sorted(mine[model] / theirs[model] for model in both))
-    words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(two_gpus(scaling)))} times as fast as one"
+    before = span(sorted(ratio for rows in calls for ratio in on_gpus(2, rows)))
+    mine, theirs = ({(model, gpus): rate for gpus in "24" for model, rate in rates_on(gpus, scaling, who).items()} for who in ("mpx", "hand"))
+    beside = span(sorted(mine[pair] / theirs[pair] for pair in mine.keys() & theirs.keys()))
+    words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(on_gpus(2, scaling)))} times as fast as one"
     words += f" (one round; {before} in earlier ones)"
-    yield f"- Two {words}, and {beside} times as fast as such a loop on two ({len(both)} models, [scaling](experiments/scaling))."
+    four = list(on_gpus(4, scaling))
+    words += f", four {span(sorted(four))} times ({len(four)} models)"
+    yield f"- Two {words}. They are {beside} times as fast as such a loop on as many ([scaling](experiments/scaling))."
 
 
 def span(ratios: list[float]) -> str:
@@ -171,9 +172,10 @@ def rates(rows: list[dict[str, str]], pair: tuple[str, str], contender: str) -> 
     return [float(row["samples_per_s"]) for row in rows if (row["model"], row["precision"]) == pair and row["contender"] == contender]
 
 
-def two_gpus(rows: list[dict[str, str]]) -> Iterator[float]:
-    one, two = (rates_on(gpus, rows, "mpx") for gpus in "12")
-    yield from (two[model] / one[model] for model in two.keys() & one.keys())
+def on_gpus(gpus: int, rows: list[dict[str, str]]) -> Iterator[float]:
+    """mpx's speed-up of each model against one GPU."""
+    one, several = (rates_on(str(count), rows, "mpx") for count in (1, gpus))
+    yield from (several[model] / one[model] for model in several.keys() & one.keys())
 
 
 def rates_on(gpus: str, rows: list[dict[str, str]], contender: str) -> dict[str, float]:

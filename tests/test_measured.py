@@ -410,21 +410,48 @@ def rates(table, contender, **wanted):
     return {key: fmean(values) for key, values in of.items()}
 
 
-def twice(of):
-    return [rate / of[model, "1"] for (model, gpus), rate in of.items() if gpus == "2" and (model, "1") in of]
+def speedups(of, count):
+    return [rate / of[model, "1"] for (model, gpus), rate in of.items() if gpus == count and (model, "1") in of]
 
 
-def test_two_gpus():
+def test_several_gpus():
     """Of earlier calls too, of which each has a commit of its own: the newest is not the best by chance alone."""
     mine, hand = (rates("scaling/results.csv", who) for who in ("mpx", "hand"))
-    now = twice(mine)
+    two, four = (speedups(mine, count) for count in "24")
     commits = {row["commit"] for row in rows("scaling/earlier.csv")}
-    before = [ratio for commit in commits for ratio in twice(rates("scaling/earlier.csv", "mpx", commit=commit))]
-    beside = [mine[pair] / hand[pair] for pair in mine.keys() & hand.keys() if pair[1] == "2"]
-    words = f"train {min(now):.2f} to {max(now):.2f} times as fast as one "
-    words += f"(one round; {min(before):.2f} to {max(before):.2f} in earlier ones), and "
+    before = [ratio for commit in commits for ratio in speedups(rates("scaling/earlier.csv", "mpx", commit=commit), "2")]
+    beside = [mine[pair] / hand[pair] for pair in mine.keys() & hand.keys() if pair[1] != "1"]
+    words = f"train {min(two):.2f} to {max(two):.2f} times as fast as one "
+    words += f"(one round; {min(before):.2f} to {max(before):.2f} in earlier ones), "
+    words += f"four {min(four):.2f} to {max(four):.2f} times ({len(four)} models). "
     assert {row["round"] for row in rows("scaling/results.csv")} == {"0"}
-    ratio = {model: mine[model, "2"] / mine[model, "1"] for model in ("lstm", "bert_small")}
-    at = f"The LSTM ({ratio['lstm']:.3f}) and BERT-small ({ratio['bert_small']:.3f}) lie at the bound of 1.85, in one round"
-    assert at in text(EXPERIMENTS / "scaling" / "README.md")
-    assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on two ({len(beside)} models, " in PART
+    for model in ("resnet18", "lstm", "bert_small", "resnet50"):
+        hosts = {row["host"] for row in rows("scaling/results.csv", model=model)}
+        assert len(hosts) == 1
+    assert words + f"They are {min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on as many " in PART
+    page = " ".join(text(ROOT / "docs" / "speed.md").split())
+    assert f"Two H100s train {min(two):.2f} to {max(two):.2f} times as fast as one, four {min(four):.2f} to {max(four):.2f} times" in page
+
+
+def test_what_the_card_of_several_gpus_says():
+    card, of = " ".join(text(EXPERIMENTS / "scaling" / "README.md").split()), {}
+    for row in rows("scaling/results.csv", contender="mpx") + rows("scaling/earlier.csv", contender="mpx"):
+        of.setdefault((row["model"], row["commit"]), {})[row["gpus"]] = row
+    commits = list(dict.fromkeys(commit for model, commit in of if model == "lstm"))
+
+    def faster(model, commit):
+        found = of[model, commit]
+        return float(found["2"]["samples_per_s"]) / float(found["1"]["samples_per_s"])
+
+    new, *earlier = commits
+    said = f"the LSTM {faster('lstm', new):.3f} times as fast as one, just below the bound of 1.85, and BERT-small "
+    assert said + f"{faster('bert_small', new):.3f} times" in card
+    lstm, bert = (" and ".join(f"{faster(model, commit):.2f}" for commit in earlier) for model in ("lstm", "bert_small"))
+    assert f"Two earlier rounds measured {lstm}, and {bert}" in card
+    steps = {model: [float(of[model, new][gpus]["step_ms_p50"]) for gpus in "124"] for model in ("lstm", "bert_small")}
+    assert "the LSTM takes {:.2f} ms on one, {:.2f} on two and {:.2f} on four".format(*steps["lstm"]) in card
+    assert "BERT-small {:.2f}, {:.2f} and {:.2f}".format(*steps["bert_small"]) in card
+    (alone,) = {row["all_reduce_ms"] for row in rows("scaling/results.csv", model="lstm", gpus="2") if row["all_reduce_ms"]}
+    assert f"takes {float(alone):.2f} of the {steps['lstm'][1] - steps['lstm'][0]:.2f} ms" in card
+    mean = 2 * 256 / float(of["lstm", new]["2"]["samples_per_s"]) * 1e3
+    assert mean > float(of["lstm", new]["2"]["step_ms_p95"])

@@ -15,7 +15,7 @@ BEFORE = {  # measured before the scripts recorded it, which nobody can add; a t
     "apex_masks/results.csv", "ceilings/conv.csv",
     "emulation/results.csv", "emulation/tf32_products.csv",
     "fp8/results.csv", "mask_speed/results.csv",
-    "masked_step/results.csv", "numerics_cost/results.csv", "recipe/results.csv", "scaling/earlier.csv",
+    "masked_step/results.csv", "numerics_cost/results.csv", "recipe/results.csv",
     "served/accuracy.csv", "served/speed.csv", "sparsity_pilot/results.csv",
 }  # fmt: skip
 NO_HOST = {  # studies with older rows, which name the processor only

@@ -22,7 +22,7 @@ def test_card():
     assert "Medians of 1 or 2 rounds, " in twice
     assert "| LSTM | 1 | 102 |" in twice
     # A step of 256 samples takes 2,560 ms; eight GPUs send 1.75 times what two do, and 64 send 1.97 × 100 MiB at 50 GB/s, 4.1 ms.
-    assert "| LSTM | 100 | 2560.00 | 1.00 | 95.0% | 100% | 100% |" in text
+    assert "| LSTM | 100 | 2560.00 | 1.00 | 95.0% | – | 100% | 100% |" in text
     rejected = script("scaling/run.py").card([*rows[:2], *(one | {"rejected": "a mask"} for one in rows[2:4])])
     assert "| LSTM | 2 | 190 | 1.90 (≥ 1.85: yes) | – | – | – |" in rejected
     assert "The loop by hand of LSTM does not count: a mask." in rejected
