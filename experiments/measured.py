@@ -147,8 +147,8 @@ def sentences() -> Iterator[str]:
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
     before = span(sorted(ratio for rows in calls for ratio in on_gpus(2, rows)))
-    mine, theirs = ({(model, gpus): rate for gpus in "24" for model, rate in rates_on(gpus, scaling, who).items()} for who in ("mpx", "hand"))
-    beside = span(sorted(mine[pair] / theirs[pair] for pair in mine.keys() & theirs.keys()))
+    pairs = [(rates_on(gpus, scaling, "mpx"), rates_on(gpus, scaling, "hand")) for gpus in "24"]
+    beside = span(sorted(mine[model] / hand[model] for mine, hand in pairs for model in mine.keys() & hand.keys()))
     words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(on_gpus(2, scaling)))} times as fast as one"
     words += f" (one round; {before} in earlier ones)"
     four = list(on_gpus(4, scaling))

@@ -54,18 +54,10 @@ def test_a_value_without_a_finite_element_is_not_within_the_limit():
         rows = list(csv.DictReader(file))
     text = report.report(rows)
     assert sum(row["ratio"] == "nan" for row in rows) == 8
-    assert "415 of 581 values are within 0.1. 8 have no ratio" in text
+    assert "413 of 581 values are within 0.1. 8 have no ratio" in text
     assert "nan" not in text
 
 
 def test_every_linear_layer_of_the_study_multiplies_in_fp8():
     """Of other sizes, rows that say FP8 would be BF16's."""
     assert all(Layers(every=True).take(torch.empty(m, k), torch.empty(n, k)) for m, n, k in run.LINEARS)
-
-
-def test_the_card_says_that_its_rows_of_fp8_are_of_an_earlier_recipe():
-    """Until they are measured anew: such rows name their commit."""
-    with (EXPERIMENTS / "emulation" / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert report.EARLIER in report.report(rows)
-    assert report.EARLIER not in report.report([row | {"commit": "abc"} for row in rows])

@@ -12,11 +12,8 @@ from documents import ROOT
 EXPERIMENTS = ROOT / "experiments"
 NAMES = ("commit", "time", "host", "device", "driver", "torch")
 BEFORE = {  # measured before the scripts recorded it, which nobody can add; a table that is measured again leaves this list
-    "apex_masks/results.csv", "ceilings/conv.csv",
-    "emulation/results.csv", "emulation/tf32_products.csv",
-    "fp8/results.csv", "mask_speed/results.csv",
-    "masked_step/results.csv", "numerics_cost/results.csv", "recipe/results.csv",
-    "served/accuracy.csv", "served/speed.csv", "sparsity_pilot/results.csv",
+    "ceilings/conv.csv", "fp8/results.csv", "numerics_cost/results.csv", "recipe/results.csv", "served/accuracy.csv", "served/speed.csv",
+    "sparsity_pilot/results.csv",
 }  # fmt: skip
 NO_HOST = {  # studies with older rows, which name the processor only
     "batch_size/results.csv", "loss_scaling/results.csv", "pretrained/earlier.csv", "tuning/results.csv",

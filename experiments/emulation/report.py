@@ -11,7 +11,7 @@ places. Over finite values the distance ‖emulated − native‖ should be at m
 *exact* is float64 without rounded operands. The ratio of the two is shown below.
 
 **Setup.** {setup}. Random operands with exponents spread by at most {spreads};
-forward pass and all gradients. Both sides run on the GPU, the emulation in IEEE FP32.{earlier}
+forward pass and all gradients. Both sides run on the GPU, the emulation in IEEE FP32.
 
 **Command.** `python experiments/emulation/run.py`
 
@@ -73,10 +73,6 @@ emulation do: it is then about half of FP8's own error (3.6 %) apart from them (
 **Attribution.** Formats: IEEE 754, arXiv:2209.05433. Sums: Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores,
 PeerJ Computer Science 2021, doi:10.7717/peerj-cs.330. Kernels: cuBLAS, cuDNN.
 """
-EARLIER = """
-The rows of FP8 are of an earlier recipe, which scaled by tensor, rounded gradients to E5M2 and padded sizes to multiples of 16. Today's
-(since 25 November 2026) scales by row and multiplies weights' gradients in BF16. A test bounds how far its emulation is from the native
-products (tests/gpu/test_gpu_fp8.py), but nothing here measures it."""
 
 
 def table(rows: list[dict]) -> str:
@@ -133,9 +129,8 @@ def report(rows: list[dict]) -> str:
     over = [row for row in compared if float(row["ratio"]) > LIMIT]
     rest = [row for row in over if not explained(row)]
     where = Counter(f"{row['operation']} {row['sizes']} {row['format']}" for row in rest)
-    earlier = "" if all(row.get("commit") for row in rows) else EARLIER
     return CARD.format(
-        setup=about, earlier=earlier, spreads=_spreads(rows), table=table(rows), limit=LIMIT, values=len(rows),
+        setup=about, spreads=_spreads(rows), table=table(rows), limit=LIMIT, values=len(rows),
         within=len(compared) - len(over),
         incomparable=len(rows) - len(compared), over=len(over), explained=len(over) - len(rest), rest=len(rest),
         where=", ".join(f"{case} ({count})" for case, count in where.most_common()),

@@ -3,14 +3,14 @@
 $ python experiments/emulation/tf32_products.py FILE.csv    # on a CUDA device, in seconds
 """
 
-import csv
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import file_to_write
+from collecting import file_to_write, write
 
 from mpx.precision.rounding import to_tf32
 from mpx.precision.switches import tf32_products
@@ -20,22 +20,20 @@ SHAPES = (  # m, n, k of [m, k] × [k, n]
     (16, 256, 512), (1280, 128, 32), (768, 256, 32), (256, 256, 256), (512, 64, 64), (640, 384, 32), (64, 10, 64), (128, 10, 512),
     (64, 64, 64),
 )  # fmt: skip
+COLUMNS = ("m", "n", "k", "layout", "computed_in", "from_unrounded", "from_rounded")
 
 
-def main() -> None:
-    with open(file_to_write(), "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("m", "n", "k", "layout", "computed_in", "from_unrounded", "from_rounded"))
-        for m, n, k in SHAPES:
-            for layout in ("NN", "NT", "TN", "TT"):  # T: this operand lies transposed in memory
-                torch.manual_seed(0)
-                a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-                with tf32_products():
-                    found = laid_out(a, layout[0]) @ laid_out(b, layout[1])
-                unrounded, rounded = a.double() @ b.double(), to_tf32(a).double() @ to_tf32(b).double()
-                distances = [((found - exact).norm() / unrounded.norm()).item() for exact in (unrounded, rounded)]
-                computed_in = "fp32" if distances[0] < distances[1] else "tf32"
-                writer.writerow((m, n, k, layout, computed_in, *(f"{distance:.1e}" for distance in distances)))
+def products() -> Iterator[dict]:
+    for m, n, k in SHAPES:
+        for layout in ("NN", "NT", "TN", "TT"):  # T: this operand lies transposed in memory
+            torch.manual_seed(0)
+            a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+            with tf32_products():
+                found = laid_out(a, layout[0]) @ laid_out(b, layout[1])
+            unrounded, rounded = a.double() @ b.double(), to_tf32(a).double() @ to_tf32(b).double()
+            distances = [((found - exact).norm() / unrounded.norm()).item() for exact in (unrounded, rounded)]
+            computed_in = "fp32" if distances[0] < distances[1] else "tf32"
+            yield dict(zip(COLUMNS, (m, n, k, layout, computed_in, *(f"{distance:.1e}" for distance in distances)), strict=True))
 
 
 def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
@@ -43,4 +41,4 @@ def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    write(file_to_write(), COLUMNS, products())

@@ -147,7 +147,7 @@ def card(table: list[dict[str, object]]) -> str:
         "**Question.** How long does computing the masks of all prunable weights of BERT-base take, relative to copying them?\n\n"
         f"**Setup.** {first['device']}, torch {first['torch']}. {first['weights']} weights with {int(first['values']):,} values in total, "
         f"{first['format']}, normally distributed. {first['rounds']} rounds time all variants in turn and take a median of each; the ratio "
-        "is the median over rounds. "
+        "is the median over rounds. Other programs ran on the host's other GPUs and cores, which delays launches outside of a CUDA graph. "
         f"The copy is one `torch._foreach_copy_`.{WAYS if any('Triton' in str(row['what']) for row in table) else ''}\n\n"
         "**Command.** `python experiments/mask_speed/run.py`, with `--apex DIR` for the row of apex\n\n"
         f"{shown}\n\n"

@@ -55,12 +55,12 @@ BERT-small classifies by the mean of all tokens (`model.pool=mean`), so that mpx
 
 ## Projection
 
-An all-reduce of all gradients by itself, and the efficiency if nothing of it overlapped with the backward pass and a step lost nothing
-else. That is no bound: two GPUs lost more than this all-reduce takes, so more GPUs may, too. A ring sends 2 (n − 1) ÷ n times the gradients
-over each link. Eight GPUs of one host are taken to have the bandwidth measured here for two; 64 GPUs are eight hosts with {network:g} GB/s
-for each GPU, which is assumed.
+The efficiency of two and four GPUs is measured. That of eight and 64 is what it would be if nothing of an all-reduce of all gradients
+overlapped with the backward pass and a step lost nothing else. That is no bound: two GPUs lost more than this all-reduce takes, so more
+may, too. A ring sends 2 (n − 1) ÷ n times the gradients over each link. Eight GPUs of one host are taken to have the bandwidth measured
+here for two; 64 GPUs are eight hosts with {network:g} GB/s for each GPU, which is assumed.
 
-| | gradients, MiB | step, ms | all-reduce of 2, ms | efficiency of 2, measured | of 4, measured | of 8, by the all-reduce | of 64, by the all-reduce |
+| | gradients, MiB | step, ms | all-reduce of 2, ms | efficiency of 2 | of 4 | of 8, by the all-reduce | of 64, by the all-reduce |
 |---|---|---|---|---|---|---|---|
 {projection}
 

@@ -35,8 +35,7 @@ CARD = """\
 **Question.** `gpu_share=K` runs K jobs of a study beside one another on a GPU, and measures each setting's speed alone at the end. Does the
 study take at most half of the time, with the same verdict?
 
-**Setup.** Each study is one sweep over tasks, formats and seeds, dense (`python -m mpx.train -m task=… precision=… seed=…`). A run that is not
-counted comes first, because it fills the caches.
+**Setup.** Each study is one sweep over tasks, formats and seeds, dense. A run that is not counted comes first, because it fills the caches.
 
 {studies}
 """
