@@ -16,7 +16,6 @@ from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.settings.check import against_graphs
-from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
 # Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md has the errors.
@@ -33,15 +32,13 @@ def decide(
     model: nn.Module,
     spec: Spec,
     steps: int,
-    recipe: Recipe | None,
     *,
     done: int = 0,
     notebook: Notebook | None = None,
 ) -> Choice:
     """Choose the accelerations of a run. Raises UserError for a request that cannot be met.
 
-    steps: optimizer steps of the whole run. recipe: of the pruning; None for a dense run. done: steps before the run was resumed.
-    notebook: what is known of its steps on this machine.
+    steps: optimizer steps of the whole run. done: steps before the run was resumed. notebook: what is known of its steps on this machine.
     """
     on_gpu = precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
@@ -54,7 +51,7 @@ def decide(
         figures=figures if notebook is None else notebook.read(figures),
         against_graphs=_against_graphs(cfg.trainer, precision),
         against_compiling=_against_compiling(cfg.trainer.strategy, precision),
-        loses_recorded=_loses_recorded(model, recipe),
+        loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(precision, model, _logits(cfg.data, spec)),
         against_search=_against_search(model, audit=cfg.audit),
         against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
@@ -101,12 +98,6 @@ def _against_graphs(trainer: DictConfig, precision: ModePrecision) -> str | None
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
     return None
-
-
-def _loses_recorded(model: nn.Module, recipe: Recipe | None) -> str | None:
-    if recipe is not None and not recipe.fixed:
-        return f"sparsity.recipe={recipe.name} chooses new masks at every step"
-    return masks_in_full(model)
 
 
 def masks_in_full(model: nn.Module) -> str | None:

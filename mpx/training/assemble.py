@@ -103,7 +103,7 @@ def assemble(
 
     notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
     done = history.steps[-1] if history.steps else 0
-    choice = decide(cfg, precision, model, data.spec, steps, recipe, done=done, notebook=notebook).with_loader(loader, why)
+    choice = decide(cfg, precision, model, data.spec, steps, done=done, notebook=notebook).with_loader(loader, why)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice,

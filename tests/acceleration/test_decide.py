@@ -15,7 +15,6 @@ from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.settings.extras import CONF, PACKAGE
 from mpx.spec import Spec
-from mpx.training.pruning import build_recipe
 from mpx.version import with_digest
 
 IMAGE = Spec("image", (1, 8, 8), 10)
@@ -27,8 +26,7 @@ def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True, **more):
         cfg = compose("train", list(overrides))
     mode, here = MODES[cfg.precision.mode], torch.device("cuda" if cuda else "cpu")
     emulate = cfg.precision.emulate == "always" if cuda else emulated(mode, here, cfg.precision.emulate)
-    precision, recipe = ModePrecision(mode, here, emulate=emulate), build_recipe(cfg.sparsity, steps, steps)
-    return rules.decide(cfg, precision, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, recipe, **more)
+    return rules.decide(cfg, ModePrecision(mode, here, emulate=emulate), model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, **more)
 
 
 def test_a_long_run_of_a_convolutional_network():
@@ -52,16 +50,11 @@ def test_only_the_batches_count_that_are_left(tmp_path, monkeypatch):
         (["trainer.compile=reduce-overhead"], "trainer.compile=reduce-overhead makes its own"),
         (["trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"),
         (["precision=amp", "precision.emulate=always"], "precision=amp is emulated here, operation by operation"),
-        (["sparsity=2of4", "sparsity.recipe=sr_ste"], "sparsity.recipe=sr_ste chooses new masks at every step"),
     ],
 )
 def test_no_graphs(overrides, reason):
     choice = decide(*overrides)
     assert (choice.cuda_graphs, choice.why["cuda_graphs"]) == (False, reason)
-
-
-def test_masks_that_move_are_recorded_where_that_is_asked_for():
-    assert decide("sparsity=2of4", "sparsity.recipe=sr_ste", "trainer.cuda_graphs=true").cuda_graphs is True
 
 
 @pytest.mark.parametrize(

@@ -190,12 +190,6 @@ def _lasting(saved):
     return found
 
 
-def test_masks_that_move_are_left_to_plain_steps(curves):
-    ((_, record),) = curves([*MODELS["resnet20"], "sparsity=2of4", "sparsity.recipe=sr_ste"], [])
-    chosen = record["speed"]["chosen"]
-    assert (chosen["cuda_graphs"], chosen["why"]["cuda_graphs"]) == (False, "sparsity.recipe=sr_ste chooses new masks at every step")
-
-
 def test_what_is_logged_later_is_of_its_step(curves):
     """Read when the device has got there, while it goes on."""
     (each, _), (some, _) = curves([*MODELS["mlp"], "precision=fp32"], GRAPH, [*GRAPH, "trainer.log_every_n_steps=4"])
