@@ -34,7 +34,7 @@ LOSING = (  # tasks of the grid where 2:4 costs something, the unit of its loss,
     (("lstm", "wikitext2"), "The LSTM on WikiText-2", "of perplexity", 1),
 )
 MARGIN, CONFIDENCE = 0.005, 0.95
-DENSE_FP16 = {"control": "amp-dense"}
+DENSE_FP16, PRUNED = {"control": "amp-dense"}, ("amp", "2of4")
 FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
 
@@ -48,7 +48,7 @@ def measured() -> str:
     """The part between the marks."""
     runs, no_restart = (read_tables(GRID / name)[0] for name in ("results.csv", "no_restart.csv"))
     unplanned = [replace(run, looks=None) for run in runs]  # a single test of all seeds, for comparisons that no plan named
-    pruned = [run for run in unplanned if (run.precision, run.sparsity) == ("amp", "2of4")]
+    pruned = [run for run in unplanned if (run.precision, run.sparsity) == PRUNED]
     grid, in_fp16, to_no_restart = groups(runs, margin=MARGIN), groups(unplanned, **DENSE_FP16), groups(pruned + no_restart, **DENSE_FP16)
     cells: dict[str, Callable[[tuple[str, str]], str]] = {
         "GPU; seeds": lambda task: "; ".join(setup(grid[task])),
@@ -105,7 +105,7 @@ def ratio(speedup: Speedup) -> str:
 
 
 def points(group: Group) -> str:
-    change = next(row for row in group.rows if row.runs[0].sparsity == "2of4").decision
+    change = next(row for row in group.rows if (row.runs[0].precision, row.runs[0].sparsity) == PRUNED).decision
     return f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})".replace("-", "−")
 
 

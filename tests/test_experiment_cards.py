@@ -4,7 +4,7 @@ import csv
 import re
 from collections import Counter
 from itertools import chain
-from statistics import mean, median
+from statistics import median
 
 import documents
 import pytest
@@ -96,10 +96,6 @@ def test_what_the_pages_say_of_the_cost_of_masks():
     costs = {name: sorted(100 * float(row["over_dense"]) for row in rows if row["masks"] == name) for name in ("fixed", "sr_ste")}
     fixed, sr_ste = ("{:.1f} to {:.1f} %".format(*costs["fixed"]), "{:.0f} to {:.0f} %".format(*costs["sr_ste"]))
     assert f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (medians)" in page
-    with open(EXPERIMENTS / "pretrained" / "results.csv", newline="") as file:
-        steps = [(row["changes"], float(row["step_ms_p50"])) for row in csv.DictReader(file) if row["precision"] == "amp_bf16"]
-    often, once = (mean(ms for changes, ms in steps if f"recipe={recipe}" in changes) for recipe in ("sr_ste", "from_start"))
-    assert f"{often:.1f} ms in place of {once:.1f} for [a small BERT]" in page
 
 
 def test_what_the_pages_say_of_the_cost_of_emulation():

@@ -29,19 +29,24 @@ def script():
     return experiment.script("pretrained/run.py")
 
 
-def test_the_card_has_the_verdict_of_its_table():
-    (group,) = compare_file(HERE / "results.csv", DEFAULTS).groups
-    assert group.rows[0].setting == "fp32-dense"
-    assert f"**{escaped(group.train_verdict)}**" in text(HERE / "README.md")
-    assert all(f"{row.metric.mean:.4f}" in text(HERE / "README.md") for row in group.rows)
+def test_the_card_has_the_verdicts_of_its_tables():
+    rising, plain = compare_file(HERE / "results.csv", DEFAULTS).groups
+    assert "schedule.restart" in rising.changes
+    assert len(plain.rows) == 8
+    for group in (rising, plain):
+        assert group.rows[0].setting == "fp32-dense"
+        assert escaped(group.train_verdict) in text(HERE / "README.md")
+        assert all(f"{row.metric.mean:.4f}" in text(HERE / "README.md") for row in group.rows)
 
 
 def test_what_the_card_says_of_each_recipe():
-    """In points, paired by seed with the dense runs of the same format; (mean, low, high) of FP32 and BF16."""
+    """In points, paired by seed with runs of the same format; (mean, low, high) of FP32 and BF16."""
     runs, card = {}, " ".join(text(HERE / "README.md").split()).replace("−", "-")
     for run in read_results(HERE / "results.csv"):
-        recipe = run.changes.get("sparsity.recipe", "asp" if run.sparsity == "2of4" else "dense")
+        dense = "rising" if "schedule.restart" in run.changes else "dense"
+        recipe = run.changes.get("sparsity.recipe", "asp" if run.sparsity == "2of4" else dense)
         runs.setdefault((run.precision, recipe), {})[run.seed] = 100 * run.metrics["test/accuracy"]
+    assert {len(seeds) for seeds in runs.values()} == {5}
 
     def lost_beside(precision, other, recipe):
         change = [runs[precision, other][seed] - accuracy for seed, accuracy in runs[precision, recipe].items()]
@@ -49,10 +54,12 @@ def test_what_the_card_says_of_each_recipe():
         return np.mean(change), np.mean(change) - half, np.mean(change) + half
 
     lost = {}
-    for precision, recipe in runs:
-        found = lost_beside(precision, "dense", recipe)
-        lost.setdefault(recipe, {})[precision] = tuple(f"{value:.1f}" for value in found)
-        assert recipe == "dense" or found[1] < 1 < found[2]
+    for recipe in ("from_start", "asp", "sr_ste", "rising"):
+        for precision in ("fp32", "amp_bf16"):
+            found = lost_beside(precision, "dense", recipe)
+            lost.setdefault(recipe, {})[precision] = tuple(f"{value:.1f}" for value in found)
+            assert found[1] < 1 < found[2] or recipe == "rising"
+            assert found[1] < 0 < found[2] or recipe != "rising"
     for recipe in ("from_start", "asp"):
         mean, low, high = (sorted(values) for values in zip(*lost[recipe].values(), strict=True))
         assert f"loses {mean[0]} to {mean[1]}" in card
@@ -60,8 +67,25 @@ def test_what_the_card_says_of_each_recipe():
         assert f"{mean[0]} to {mean[1]}" in text(documents.ROOT / "docs" / "sparsity.md")
     less = [lost_beside(precision, "asp", "from_start") for precision in ("fp32", "amp_bf16")]
     assert "by {:.1f} points in FP32 ({:.1f} to {:.1f}) and {:.1f} in BF16 ({:.1f} to {:.1f})".format(*less[0], *less[1]) in card
-    (whole, low, high), (few, *rest) = lost["sr_ste"]["fp32"], lost["sr_ste"]["amp_bf16"]
-    assert f"loses {whole} in FP32 ({low} to {high}), and {few} in BF16 with three seeds ({' to '.join(rest)})" in card
+    both = "{} in FP32 ({} to {}), and {} in BF16 ({} to {})".format(*lost["sr_ste"]["fp32"], *lost["sr_ste"]["amp_bf16"])
+    assert f"`sr_ste` loses {both}" in card
+    assert {mean for mean, *_ in lost["rising"].values()} == {"0.2"}
+    assert "are 0.2 points below the other dense runs, which may be chance" in card
+    beside = [lost_beside(precision, "rising", "asp") for precision in ("fp32", "amp_bf16")]
+    said = "`asp` loses {:.1f} points in FP32 ({:.1f} to {:.1f}) and {:.1f} in BF16 ({:.1f} to {:.1f})".format(*beside[0], *beside[1])
+    assert f"beside them {said}" in card
+
+
+def test_what_the_card_says_of_graphs():
+    found = {(run.changes["trainer.cuda_graphs"], run.seed): run for run in read_results(HERE / "graphs.csv")}
+    (graphed, plain), card = (found[way, 0] for way in ("true", "false")), " ".join(text(HERE / "README.md").split())
+    alone = [run for run in read_results(HERE / "results.csv") if run.precision == "amp_bf16" and run.exclusive]
+    for recipe, said in (("sr_ste", "it took {:.1f} ms a step in BF16"), ("from_start", "where fixed masks take {:.1f}")):
+        assert said.format(np.mean([run.step_ms_p50 for run in alone if run.changes.get("sparsity.recipe") == recipe])) in card
+    assert f"on the second host {graphed.step_ms_p50:.1f} ms in place of {plain.step_ms_p50:.1f}" in card
+    assert graphed.metrics["val/loss"] == plain.metrics["val/loss"]
+    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    assert f"takes {graphed.step_ms_p50:.1f} ms so, and {plain.step_ms_p50:.1f} without a graph" in page
 
 
 def test_no_row_names_a_folder_of_the_machine():

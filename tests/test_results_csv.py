@@ -12,8 +12,7 @@ from documents import ROOT
 EXPERIMENTS = ROOT / "experiments"
 NAMES = ("commit", "time", "host", "device", "driver", "torch")
 BEFORE = {  # measured before the scripts recorded it, which nobody can add; a table that is measured again leaves this list
-    "ceilings/conv.csv", "fp8/results.csv", "numerics_cost/results.csv", "recipe/results.csv", "served/accuracy.csv", "served/speed.csv",
-    "sparsity_pilot/results.csv",
+    "ceilings/conv.csv", "recipe/results.csv", "served/accuracy.csv", "served/speed.csv", "sparsity_pilot/results.csv",
 }  # fmt: skip
 NO_HOST = {  # studies with older rows, which name the processor only
     "batch_size/results.csv", "loss_scaling/results.csv", "pretrained/earlier.csv", "tuning/results.csv",

@@ -33,7 +33,8 @@ backward pass a second time and leaves the result in FP32. Does this cost less t
 
 **Setup.** {setup}. {steps} steps a run. Runs that sample every step and runs that sample none take turns, {repeats} times each; medians of
 throughput. The cost of a sampled step beyond a plain one is spread over the {default} steps of the default. Plain steps are those of
-`speed=plain`. Where steps replay a CUDA graph, they are shorter, a sampled one takes more of them, and the default is every 1,000.
+`speed=plain`; other programs used the host's other GPUs and cores, which delays their launches. Where steps replay a CUDA graph, they are
+shorter, a sampled one takes more of them, and the default is every 1,000.
 
 **Command.** `python experiments/numerics_cost/run.py`
 

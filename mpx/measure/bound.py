@@ -213,7 +213,7 @@ def _arithmetic(seen: Evidence) -> str:
         return f"{cores}, so this is where a faster format pays; try precision={_either(seen, 'amp', 'amp_bf16')}."
     if seen.mode == "fp8" or "fp8" not in seen.native:
         return f"{cores}, and this device has no faster format; try larger layers or {seen.larger_batch}."
-    return f"{cores}, so this is where a faster format pays; try precision=fp8 for linear layers of 4,096 features or more."
+    return f"{cores}, so this is where a faster format pays; try precision=fp8 for linear layers of 2,048 features or more."
 
 
 def _on_a_cpu(seen: Evidence, begin: str) -> str:
