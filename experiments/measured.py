@@ -14,7 +14,7 @@ from typing import Any
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import read_tables
-from mpx.compare.comparison import Group, Row, Run, Speedup, Verdict
+from mpx.compare.comparison import Decision, Group, Row, Run, Speedup, Verdict
 from mpx.compare.time_to_train import soonest
 from mpx.compare.verdict import Outcome, fastest_to_train
 from mpx.render.card import options
@@ -118,42 +118,48 @@ def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
         lost = [scale * decision.difference for decision in pruned]
         dense = [row for row in others if row.runs[0].sparsity == "dense"]
         good = ", ".join(named(row) for row in dense if row.decision.verdict is Verdict.NO_LOSS)
-        verdicts = Counter(decision.verdict for decision in pruned)
         found.append(
-            f"{name} is at no loss in {good} (dense), "
-            f"at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as in FP32 on one host; "
-            f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, shown to exceed the margin in {verdicts[Verdict.LOSS]} of 4 formats "
-            f"and to stay within it in {verdicts[Verdict.NO_LOSS]}"
+            f"{name}: dense {good} at no loss, at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as FP32; "
+            f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, {decided(pruned)}"
         )
-    return f"- The grid's other tasks: {'. '.join(found)}."
+    return f"- **Tasks where 2:4 costs something** ([grid](experiments/grid)). {'. '.join(found)}."
+
+
+def decided(decisions: list[Decision]) -> str:
+    verdicts = Counter(decision.verdict for decision in decisions)
+    losses, without = verdicts[Verdict.LOSS], verdicts[Verdict.NO_LOSS]
+    if losses == len(decisions):
+        return "a loss in every format"
+    return (
+        f"a loss in {losses} formats and none in {without}" if losses or without else "which is shown neither to be a loss nor to be none"
+    )
 
 
 def sentences() -> Iterator[str]:
     speed, scaling = (read(HERE / name / "results.csv") for name in ("speed", "scaling"))
     speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
-    rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
     models = Counter(FORMATS[precision] for _, precision in {(row["model"], row["precision"]) for row in speed})
     formats = " and ".join(f"{models[name]} models in {name}" for name in sorted(models))
-    on = f"{speed[0]['device']} (two models at a time on one host), {formats}, {rounds} rounds"
     lightning, tuned, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand"))
     first = span(sorted(1 / ratio for ratio in against(speed, "mpx, pool=first")))
     yield (
-        f"- One {on}, steps alone and as compiled for a long run, BERT by the mean of its tokens (mpx's default computes the last layer "
-        f"for the first token alone, and is {first} times as fast as that): "
-        f"mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast "
-        "as Lightning tuned (most for the LSTM, which has no CUDA graph there and is FP16 in both), and "
-        f"{hand} times as fast as a loop tuned by hand whose step is one CUDA graph ([speed](experiments/speed))."
+        f"- **Beside other loops** ([speed](experiments/speed): one {speed[0]['device']}, {formats}, steps as compiled for a long run). "
+        f"mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most for the LSTM, which "
+        f"has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is one CUDA graph. "
+        "BERT does the rivals' work; mpx's default computes the last layer for the first token alone, and is "
+        f"{first} times as fast as that."
     )
     earlier = read(HERE / "scaling" / "earlier.csv")
     calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
     before = span(sorted(ratio for rows in calls for ratio in on_gpus(2, rows)))
     pairs = [(rates_on(gpus, scaling, "mpx"), rates_on(gpus, scaling, "hand")) for gpus in "24"]
     beside = span(sorted(mine[model] / hand[model] for mine, hand in pairs for model in mine.keys() & hand.keys()))
-    words = f"{scaling[0]['device']} in BF16, each with the batch of one, train {span(sorted(on_gpus(2, scaling)))} times as fast as one"
-    words += f" (one round; {before} in earlier ones)"
-    four = list(on_gpus(4, scaling))
-    words += f", four {span(sorted(four))} times ({len(four)} models)"
-    yield f"- Two {words}. They are {beside} times as fast as such a loop on as many ([scaling](experiments/scaling))."
+    two, four = (sorted(on_gpus(gpus, scaling)) for gpus in (2, 4))
+    yield (
+        f"- **Several GPUs** ([scaling](experiments/scaling): {scaling[0]['device']}, BF16, each with the batch of one, one round). Two "
+        f"train {span(two)} times as fast as one ({before} in earlier rounds), four {span(four)} times ({len(four)} models), and "
+        f"both {beside} times as fast as such a loop on as many."
+    )
 
 
 def span(ratios: list[float]) -> str:
