@@ -176,6 +176,14 @@ class Averaged(UNet):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
 
 
+class PlainlyAveraged(Averaged):
+    """Without batch norms, for whose statistics SWA adds an epoch, with its validation."""
+
+    def __init__(self):
+        super().__init__(2)
+        self.down, self.middle, self.up = (part[:1] for part in (self.down, self.middle, self.up))
+
+
 class Smoothed(UNet):
     """Averages its weights from the first step on. Lightning puts the average in their place when all callbacks have seen the end."""
 

@@ -11,7 +11,7 @@ from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
-from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
+from mpx.runs.record import CHANGED_AFTER, TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
@@ -111,6 +111,10 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if early and stage_of(metric.name) == "val":
         runs, at = f"{len(early)} of {how_many(len(completed), 'completed run')}", "step {} of {}".format(*early[0])
         found.append(f"{metric.words} of {runs} is of weights from before the last step, as {at}")
+    changed = sum(CHANGED_AFTER in run.environment and metric.name in run.metrics for run in completed)
+    if changed and stage_of(metric.name) == "val":
+        runs = f"{changed} of {how_many(len(completed), 'completed run')}"
+        found.append(f"{metric.words} of {runs} is of weights that the training's end replaced before the test")
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))
         of_runs = f"{len(before)} of {how_many(len(row.runs), 'run')}"

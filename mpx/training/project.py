@@ -25,6 +25,7 @@ from mpx.runs.trained_as import setting_of
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
+from mpx.training.last_validation import SameWeights
 from mpx.training.measuring import build_measuring
 from mpx.training.own import build_datamodule, build_module, offers
 from mpx.training.own_speed import OwnSpeed
@@ -65,7 +66,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     beginning, advice = Beginning(begin), remedy(precision.mode, None)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning,
-        own=[SameOrder(), PlateauStep(), speed, logged], manual=not module.automatic_optimization, advice=advice,
+        own=[SameOrder(), PlateauStep(), SameWeights(), speed, logged], manual=not module.automatic_optimization, advice=advice,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,

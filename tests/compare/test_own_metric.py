@@ -60,6 +60,14 @@ def test_a_validation_of_an_earlier_step_is_said(name):
     assert not [note for note in decided(tested)[0].notes if "last step" in note]
 
 
+def test_a_validation_of_other_weights_than_the_tested_is_said():
+    found = [replace(run, environment={"changed_after_validation": True}) for run in runs(0.1, "val/fid")]
+    said = "all settings: val fid of 5 of 5 completed runs is of weights that the training's end replaced before the test"
+    assert said in decided(found)[0].notes
+    (again,) = (run for run in from_csv(to_csv(found[:1]), "results.csv"))
+    assert again.environment == found[0].environment
+
+
 @pytest.mark.parametrize(("change", "verdict"), [(+0.1, Verdict.LOSS), (-0.1, Verdict.NO_LOSS)])
 def test_a_relative_margin_of_negative_values(change, verdict):
     """5 % of −1.0 is 0.05, which a loss exceeds in the direction that the metric should not go."""

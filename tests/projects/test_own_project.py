@@ -464,6 +464,17 @@ def test_weights_that_a_callback_averages(train, begin):
     assert "such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense." in ran.err
 
 
+@pytest.mark.parametrize(("module", "changed"), [("PlainlyAveraged", True), ("Smoothed", False)])
+def test_weights_that_are_replaced_after_the_last_validation(train, module, changed):
+    """The test data are the validation data."""
+    ran = train(f"module._target_=own_projects.{module}", *REGRESSION[1:2], "metric=val/dice", "trainer.max_epochs=3")
+    assert ran.code == 0, ran.err
+    metrics = ran.record["metrics"]
+    assert (metrics["val/dice"] != metrics["test/dice"]) == changed
+    assert ran.record["environment"].get("changed_after_validation", False) == changed
+    assert ("before the training's end replaced the weights" in ran.out) == changed
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("words", "module"), [(LM, TransformerLM), (UNET, UNet), (GAN_WORDS, GAN)])
 def test_weights_and_metrics_are_those_of_its_own_trainer(train, words, module):
