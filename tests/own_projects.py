@@ -212,6 +212,19 @@ class Early(UNet):
         return [EarlyStopping("val/dice", mode="max", min_delta=100.0, patience=1)]
 
 
+class EveryStep(UNet):
+    """Its plateau scheduler looks at every step, or at every few, of those for which the metric is known."""
+
+    def __init__(self, monitor: str, every: int = 1):
+        super().__init__()
+        self.scheduler = {"monitor": monitor, "interval": "step", "frequency": every, "strict": False}
+
+    def configure_optimizers(self):
+        found = super().configure_optimizers()
+        found["lr_scheduler"] |= self.scheduler
+        return found
+
+
 class ByLBFGS(UNet):
     """Its optimizer needs a closure. It logs a metric for single steps alone."""
 

@@ -278,6 +278,24 @@ def test_a_plateau_sees_the_epoch_within_which_the_run_continues(train, interrup
     assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, 1)
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from", "ignore:ReduceLROnPlateau conditioned on metric val/dice")
+@pytest.mark.parametrize(
+    ("words", "at", "steps"),
+    [
+        (["+module.monitor=train/loss"], 4, 12),  # the checkpoint within the epoch is from before the fourth step
+        (["+module.monitor=val/dice", "+module.every=2"], 6, 1 + 3),  # known from the end of the first epoch on
+    ],
+)
+def test_a_plateau_that_sees_every_step(train, interrupted, words, at, steps):
+    words = [*UNET, "module._target_=own_projects.EveryStep", *words, "trainer.checkpoint_every_n_steps=2"]
+    interrupted(at + 1, *words)
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["environment"]["resumed_from_steps"] == [at]
+    end = torch.load(again.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, steps)
+
+
 def test_max_steps_within_a_batch_of_two_steps(train):
     """The checkpoint of step 8 is within the epoch, so that a longer run takes the rest of its batches; and the run can be ended anew."""
     words = [*GAN_WORDS, "trainer.max_steps=7"]
