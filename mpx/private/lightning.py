@@ -119,6 +119,11 @@ def restart_epoch(trainer: pl.Trainer) -> None:
         iter(trainer.fit_loop._data_fetcher)
 
 
+def logged_for_the_epoch(trainer: pl.Trainer) -> list[str]:
+    """The names of what a module has logged in this epoch's training steps, for the whole epoch."""
+    return sorted({metric.meta.forked_name(on_step=False) for metric in trainer.fit_loop._results.values() if metric.meta.on_epoch})
+
+
 def combine_what_is_logged(trainer: pl.Trainer) -> None:
     """Have Lightning combine over all processes what a module logs for an epoch without sync_dist=True, as it does with it.
 

@@ -13,6 +13,7 @@ from mpx.whole_file import write_whole
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
 CHANGED_AFTER = "changed_after_validation"  # part of the environment of a run whose weights something has replaced after it: true
+MEANS_FROM = "train_means_from_step"  # part of the environment of a run that was continued within its last epoch: the first step of train/…
 TRAINED_BEFORE = "trained_before_with"  # part of the environment of a run that continues a checkpoint of another setting
 VALIDATED_AT = "validated_at_step"  # part of the environment of a run that went on after its newest validation: [its step, the last step]
 NOT_BEGUN = "the run ended before training began"

@@ -6,6 +6,7 @@ project.py     the same for a module of the user's own, which own.py makes; own_
 tasks.py       what a task is judged by
 compiling.py   times the first steps, then compiles the others if that pays
 last_validation.py: validates the weights with which a run ends, and sees whether they are replaced
+continued_epoch.py: says which means of a project are of a part of an epoch
 plateau.py     a scheduler's steps that a continued run would leave out
 logging.py     scalars to TensorBoard, and to curves.csv (mpx/runs/curves.py); progress.py: lines and bar on the terminal
 fsdp.py        trainer.strategy=fsdp: the model in parts

@@ -60,10 +60,16 @@ def test_a_validation_of_an_earlier_step_is_said(name):
     assert not [note for note in decided(tested)[0].notes if "last step" in note]
 
 
-def test_a_validation_of_other_weights_than_the_tested_is_said():
-    found = [replace(run, environment={"changed_after_validation": True}) for run in runs(0.1, "val/fid")]
-    said = "all settings: val fid of 5 of 5 completed runs is of weights that the training's end replaced before the test"
-    assert said in decided(found)[0].notes
+@pytest.mark.parametrize(
+    ("name", "field", "said"),
+    [
+        ("val/fid", {"changed_after_validation": True}, "is of weights that the training's end replaced before the test"),
+        ("train/fid", {"train_means_from_step": 7}, "is the mean over a part of the last epoch, as from step 7 on"),
+    ],
+)
+def test_a_value_of_another_moment_is_said(name, field, said):
+    found = [replace(run, environment=field) for run in runs(0.1, name)]
+    assert f"all settings: {name.replace('/', ' ')} of 5 of 5 completed runs {said}" in decided(found)[0].notes
     (again,) = (run for run in from_csv(to_csv(found[:1]), "results.csv"))
     assert again.environment == found[0].environment
 

@@ -296,6 +296,19 @@ def test_a_plateau_that_sees_every_step(train, interrupted, words, at, steps):
     assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, steps)
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from")
+def test_a_mean_over_the_rest_of_an_epoch_says_so(train, interrupted):
+    """A checkpoint holds nothing of what was logged earlier in the epoch."""
+    words, firsts = [*LM, "trainer.checkpoint_every_n_steps=4"], []
+    for step, epoch, first in ((5, 1, 5), (9, 2, 9)):
+        interrupted(step, *words, f"study=after_{step}")
+        again = train(*words, f"study=after_{step}", "if_exists=resume")
+        assert f"train_loss_epoch: the mean of epoch {epoch} begins with step {first}, where the run continued\n" in again.out
+        (file,) = again.outputs.glob(f"after_{step}/*/seed0/result.json")
+        firsts.append(json.loads(file.read_text())["environment"].get("train_means_from_step"))
+    assert firsts == [None, 9]
+
+
 def test_max_steps_within_a_batch_of_two_steps(train):
     """The checkpoint of step 8 is within the epoch, so that a longer run takes the rest of its batches; and the run can be ended anew."""
     words = [*GAN_WORDS, "trainer.max_steps=7"]
