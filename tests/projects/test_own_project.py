@@ -474,12 +474,22 @@ def test_a_metric_is_shown_once(train):
 
 
 @pytest.mark.parametrize(
-    "words", [["profile=true"], ["sparsity=2of4", "trainer.max_steps=8"], ["sparsity=2of4", "trainer.limit_train_batches=4"]]
+    ("words", "steps"),
+    [
+        (["profile=true"], 24),
+        (["sparsity=2of4", "trainer.max_steps=8"], 8),
+        (["sparsity=2of4", "trainer.limit_train_batches=4"], 16),
+        (["trainer.limit_train_batches=10"], 24),  # more than there are
+    ],
 )
-def test_a_loader_without_a_length(train, words):
+def test_a_loader_without_a_length(train, words, steps):
+    """It validates at the end of each epoch, and its scheduler then steps."""
     ran = train(*STREAM, "trainer.max_epochs=4", *words)
     assert ran.code == 0, ran.err
-    assert ran.record["precision"]["optimizer_steps"] == {"profile=true": 24, "trainer.max_steps=8": 8}.get(words[-1], 16)
+    assert ran.record["precision"]["optimizer_steps"] == steps
+    assert "val/dice" in ran.record["metrics"]
+    (plateau,) = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["lr_schedulers"]
+    assert plateau["last_epoch"] == (1 if steps == 8 else 3)  # the last checkpoint is from before the last epoch's step
     assert ran.record["sparsity"].get("verified", True) in (True, None)
 
 
