@@ -9,7 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.data import sized_len
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar, StochasticWeightAveraging, WeightAveraging
 from pytorch_lightning.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import DDPStrategy
@@ -126,6 +126,15 @@ def find_the_end_of_streams(trainer: pl.Trainer) -> None:
         loop._data_fetcher, trainer.val_check_batch = ahead.begin(), float("inf")
 
     loop.setup_data = setup_data
+
+
+def put_averages_in_place(trainer: pl.Trainer) -> None:
+    """What Lightning's callbacks that average weights do at the end of a training, where a continued run has no step left. With batch norms
+    StochasticWeightAveraging has done it earlier."""
+    for callback in trainer.callbacks:
+        plain = isinstance(callback, StochasticWeightAveraging) and not callback._model_contains_batch_norm
+        if plain or isinstance(callback, WeightAveraging):
+            callback.on_train_end(trainer, trainer.lightning_module)
 
 
 def let_plateaus_step(trainer: pl.Trainer) -> None:

@@ -64,6 +64,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
             _train(run, cfg, folder)
+            run.after_training()
             if (trouble := precision.idle()) is not None:
                 raise Diverged(trouble)
             _prune_after_training(run, folder)

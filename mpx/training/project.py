@@ -65,7 +65,8 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
         pruning = build_sparsity(cfg.sparsity, after)
     beginning, advice = Beginning(begin), remedy(precision.mode, None)
-    own = [SameOrder(), PlateauStep(), SameWeights(), ContinuedEpoch(), speed, logged]
+    same = SameWeights()
+    own = [SameOrder(), PlateauStep(), same, ContinuedEpoch(), speed, logged]
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning,
         own=own, manual=not module.automatic_optimization, advice=advice,
@@ -73,7 +74,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: logged.values, chosen=lambda: (speed.choice or NO_CHOICE).record(),
-        has=lambda stage: offers(stage, module, datamodule),
+        has=lambda stage: offers(stage, module, datamodule), after_training=lambda: same.after_training(trainer),
     )  # fmt: skip
 
 

@@ -506,14 +506,27 @@ def test_weights_that_a_callback_averages(train, begin):
 
 
 @pytest.mark.parametrize(("module", "changed"), [("PlainlyAveraged", True), ("Smoothed", False)])
-def test_weights_that_are_replaced_after_the_last_validation(train, module, changed):
-    """The test data are the validation data."""
-    ran = train(f"module._target_=own_projects.{module}", *REGRESSION[1:2], "metric=val/dice", "trainer.max_epochs=3")
-    assert ran.code == 0, ran.err
-    metrics = ran.record["metrics"]
-    assert (metrics["val/dice"] != metrics["test/dice"]) == changed
-    assert ran.record["environment"].get("changed_after_validation", False) == changed
-    assert ("before the training's end replaced the weights" in ran.out) == changed
+def test_weights_that_are_replaced_after_the_last_validation(train, monkeypatch, module, changed):
+    """The test data are the validation data. A run that was cut off in its test has only the test left."""
+    words = [f"module._target_=own_projects.{module}", *REGRESSION[1:2], "metric=val/dice", "trainer.max_epochs=3"]
+
+    def cut(self, batch, index):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UNet, "test_step", cut)
+        assert train(*words).code == 130
+    found = []
+    for more in (["study=whole"], ["if_exists=resume"]):
+        ran = train(*words, *more)
+        assert ran.code == 0, ran.err
+        assert ("before the training's end replaced the weights" in ran.out) == changed
+    for folder in ran.folders:
+        record = json.loads((folder / "result.json").read_text())
+        assert record["environment"].get("changed_after_validation", False) == changed
+        found.append([record["metrics"][name] for name in ("val/dice", "test/dice")])
+    assert (found[0][0] != found[0][1]) == changed
+    assert found[0] == found[1]
 
 
 @pytest.mark.filterwarnings("ignore")
