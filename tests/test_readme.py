@@ -149,7 +149,8 @@ def test_every_field_of_a_record_is_described(train):
     fields["sparsity"] |= {"sensitivity", "permutation"}  # of a pruned run
     fields["speed"].discard("mfu_reference")  # there where the limit is known
     fields["speed"] |= {"measured", "beside", "threads", "host"}  # after a sweep with gpu_share
-    fields["environment"].add("validated_at_step")  # where training went on after the last validation
+    fields["environment"] |= {"validated_at_step", "changed_after_validation"}  # where weights changed after the last validation
+    fields["environment"].add("train_means_from_step")  # of a project that was continued within its last epoch
     described = {part: rows(section(RUN_FOLDER, f"### {part}")) for part in parts}
     assert described == fields
     assert set(ran.record) <= rows(section(RUN_FOLDER, "## result.json"))

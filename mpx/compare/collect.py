@@ -24,14 +24,14 @@ from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT, goes_on
 from mpx.runs.inputs import CODE
-from mpx.runs.record import SCHEMA_VERSION, TRAINED_BEFORE, VALIDATED_AT, one_number
+from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, SCHEMA_VERSION, TRAINED_BEFORE, VALIDATED_AT, one_number
 from mpx.settings.fields import NAMED
 from mpx.settings.project import is_project
 
 LEFT_OUT = {"failed": "failed", "interrupted": "interrupted; the same command with if_exists=resume continues it"}
 ENVIRONMENT = (
     "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at",
-    RESUMED, TRAINED_BEFORE, VALIDATED_AT,
+    RESUMED, TRAINED_BEFORE, VALIDATED_AT, CHANGED_AFTER, MEANS_FROM,
 )  # fmt: skip
 
 

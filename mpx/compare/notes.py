@@ -11,7 +11,7 @@ from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
-from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
+from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
@@ -107,10 +107,7 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if len(values(completed, metric)) < len(completed):
         missing = len(completed) - len(values(completed, metric))
         found.append(f"{metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
-    early = [run.environment[VALIDATED_AT] for run in completed if VALIDATED_AT in run.environment and metric.name in run.metrics]
-    if early and stage_of(metric.name) == "val":
-        runs, at = f"{len(early)} of {how_many(len(completed), 'completed run')}", "step {} of {}".format(*early[0])
-        found.append(f"{metric.words} of {runs} is of weights from before the last step, as {at}")
+    found += _about_values(completed, metric)
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))
         of_runs = f"{len(before)} of {how_many(len(row.runs), 'run')}"
@@ -127,6 +124,21 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
         found.append(f"speed of {len(counted)} of {len(completed)} completed runs, without {others}")
     if row.throughput and (again := sum(run.resumed for run in completed)):
         found.append(f"time to train compared without {again} of {len(completed)} runs, which resumed, maybe elsewhere")
+    return found
+
+
+def _about_values(completed: Sequence[Run], metric: Metric) -> list[str]:
+    """Where a value is not of the end of the training, as others are."""
+    stages = {
+        VALIDATED_AT: ("val", lambda at: "is of weights from before the last step, as step {} of {}".format(*at)),
+        CHANGED_AFTER: ("val", lambda _: "is of weights that the training's end replaced before the test"),
+        MEANS_FROM: ("train", lambda first: f"is the mean over a part of the last epoch, as from step {first} on"),
+    }
+    found = []
+    for key, (stage, say) in stages.items():
+        known = [run.environment[key] for run in completed if key in run.environment and metric.name in run.metrics]
+        if known and stage_of(metric.name) == stage:
+            found.append(f"{metric.words} of {len(known)} of {how_many(len(completed), 'completed run')} {say(known[0])}")
     return found
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from mpx.compare.comparison import POPULATION, RESUMED, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
-from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT
+from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT
 
 UNKNOWN = "–"
 SHARED = "shared"
@@ -15,7 +15,9 @@ TOO_FEW = {
     Method.TURNED: "they tie, but test samples turn between them",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
-PER_RUN = ("command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT)  # parts of the environment that differ for every run
+PER_RUN = (  # parts of the environment that differ for every run
+    "command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, CHANGED_AFTER, MEANS_FROM
+)  # fmt: skip
 
 
 def title(group: Group) -> str:

@@ -126,6 +126,8 @@ def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | Non
         weight = model.get_submodule(name).weight
         largest = onnx.largest_weight() if range_ is None else INT8_LARGEST
         values, scale = fp8_matrix(weight.flatten(1)) if fmt == "fp8" else int8_rows(weight.flatten(1), largest)
+        sources = (f"{name}.weight_", f"{name}.parametrizations.weight.")  # from which weight_norm and the like compute the weight
+        tensors = {key: value for key, value in tensors.items() if not key.startswith(sources)}
         tensors |= {f"{name}.weight": values.view_as(weight), f"{name}.weight_scale": scale}
         if range_ is not None:
             tensors[f"{name}.input_scale"] = torch.tensor(range_ / (FP8.largest if fmt == "fp8" else INT8_LARGEST))

@@ -1,8 +1,6 @@
 """mpx.Recorder: a run of any training loop, recorded as mpx.train records its own."""
 
-import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -12,21 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from mpx.compiler_cache import keep_apart
-from mpx.errors import Diverged, UserError
-from mpx.loop import facts
-from mpx.loop.ranks import WAIT_S, Ranks
-from mpx.loop.scalars import Scalars, Value, number
+from mpx.errors import UserError
+from mpx.loop.ranks import Ranks
+from mpx.loop.record import LoopRecord, Sparsity
+from mpx.loop.scalars import number
 from mpx.loop.steps import Shapes, Steps
-from mpx.measure.environment import environment, host_of_rank_0, joined
-from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.memory import peak_memory
 from mpx.precision.modes import MODES
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
-from mpx.runs.record import line_of, note_validation, words_of_validation
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
-LOSS = "train/loss"
 NO_FOLDER = "mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …"
 
 
@@ -86,10 +79,8 @@ class Recorder:
         self._ranks: Ranks | None = None  # from the `with` statement on
         self._device, self._scaler, self._output_dir = device, scaler, output_dir
         self._steps = Steps(warmup_steps, observe=observe)
-        self._metrics: dict[str, float] = {}
-        self._sparsity: Callable[[], dict[str, Any]] | None = None
-        self._validated: int | None = None  # the step of the newest validation
-        self._earlier = 0  # steps before the checkpoint from which the loop goes on
+        self._sparsity: Sparsity = None
+        self._written: LoopRecord | None = None  # from the first step or value on, of rank 0
         self._begun = self.ended = False
         self._signals = ExitStack()
 
@@ -169,7 +160,8 @@ class Recorder:
         check_metrics(dict.fromkeys(values, 0.0))
         values = {name: number(name, value) for name, value in values.items()}
         self._begin()
-        self._add(values, self.steps + self._steps.inside)
+        if self._written is not None:
+            self._written.log(values, self.steps + self._steps.inside)
 
     def metrics(self, values: Mapping[str, float | Tensor]) -> None:
         """Metrics for result.json, such as `test/accuracy` (a fraction) and `val/loss`. A later value replaces an earlier one.
@@ -180,14 +172,8 @@ class Recorder:
         check_metrics(values)
         self._begin()
         self._leave("validation")
-        self._metrics |= values
-        if any(name.startswith("val") for name in values):
-            self._validated = self.steps
-        self._add({name: value for name, value in values.items() if not name.startswith("test/")}, self.steps)
-
-    def _add(self, values: Mapping[str, Value], step: int) -> None:
-        if self._writes:
-            self._scalars.add(values, step)
+        if self._written is not None:
+            self._written.metrics(values)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -196,7 +182,7 @@ class Recorder:
             self._leave("other")
         yield
 
-    def pruned(self, sparsity: Callable[[], dict[str, Any]] | None = None) -> None:
+    def pruned(self, sparsity: Sparsity = None) -> None:
         """The model has just been pruned: the steps warm up again.
 
         sparsity: called at the end, returns the sparsity part of result.json; None: it is measured from the model.
@@ -208,7 +194,8 @@ class Recorder:
     def scaled(self, scaler: Any) -> None:
         """Before the first step: the loop has this torch.amp.GradScaler, as `scaler=` says it where it exists earlier."""
         self._scaler = scaler
-        self._first_scale = scaler.get_scale()
+        if self._written is not None:
+            self._written.scaled(scaler)
 
     def start_over(self) -> None:
         """The loop begins again, with other batches: the steps so far only count for the time to train."""
@@ -221,9 +208,9 @@ class Recorder:
         The time to train is then unknown, as that of the steps before is.
         """
         self._begin()
-        self._steps.number = self._earlier = steps
-        if self._writes:
-            self.record["environment"]["resumed_from_steps"] = [steps]
+        self._steps.number = steps
+        if self._written is not None:
+            self._written.continued(steps)
 
     def _begin(self) -> None:
         """With the first step or value, the run begins: its folder is written."""
@@ -236,28 +223,19 @@ class Recorder:
         self._ranks.check()
         self._join()
         if self._writes:
-            self._begin_record()
+            device = self._device if self._device is not None else _device_of(self.model)
+            self._written = LoopRecord(
+                self._run, self._ranks, self._steps, device=device, model=self.model, scaler=self._scaler, output_dir=str(self._output_dir)
+            )
         else:
             self._steps.start(torch.device("cpu"), observe=False)  # which counts the timed steps without a mark on the GPU
         self._begun = True
 
-    def _begin_record(self) -> None:
-        folder, device = self.folder, torch.device(self._device if self._device is not None else _device_of(self.model))
-        self.record["config"]["trainer"] = {"devices": self._ranks.world}
-        here = environment()
-        self._run.begin(here | {"host": host_of_rank_0(here["host"])})
-        self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
-        self._exclusivity = ExclusivityChecks(device)
-        self._exclusivity.look()
-        self._first_scale = self._scaler.get_scale() if self._scaler is not None else None
-        self._steps.start(device)
-
     def _leave(self, then: str) -> None:
-        """The window ends with the last step; the device is waited for."""
-        self._steps.windows.leave(then)
-        if self._writes:
-            self._scalars.write()
-            self._exclusivity.look()
+        if self._written is not None:
+            self._written.leave(then)
+        else:
+            self._steps.windows.leave(then)
 
     def _warn(self) -> None:
         """Say it where the observed step contradicts the setting."""
@@ -274,14 +252,14 @@ class Recorder:
                 self._begin()
             if not self._begun:
                 return
-            if not self._writes:
+            if self._written is None:
                 self._tell_samples(error)
             elif error is None:
-                self._conclude()
+                self._written.conclude(self._sparsity)
             else:
                 # torchrun's signal comes once another process has ended, which has led to this error, too
                 with signals.held(), signals.deaf_to_children():
-                    self._break_off(self._dropped[0] if self._dropped else error)
+                    self._written.break_off(self._dropped[0] if self._dropped else error, self._sparsity)
         finally:
             self.ended = True
             if self._writes:
@@ -295,71 +273,6 @@ class Recorder:
         self._ranks.leave(windows.measured_steps, windows.samples)
         if error is None and self._sparsity is not None:
             self._sparsity()  # rank 0's gathers weights that FSDP has sharded, for which all ranks are needed
-
-    def _break_off(self, error: BaseException) -> None:
-        """Record as much as is known."""
-        self._steps.broke()
-        self._steps.windows.interrupt()
-        status = "interrupted" if signals.ends(error) else "diverged" if isinstance(error, Diverged) else "failed"
-        for part in (self._fill, self._close, lambda: self._run.write(status, line_of(error))):
-            try:
-                part()
-            except Exception as failed:  # it must not hide the first error
-                print(f"mpx.Recorder: {self.folder} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
-
-    def _conclude(self) -> None:
-        try:
-            self._leave("end")
-            self._steps.windows.finish_with_last_step()
-            unknown = self._fill(WAIT_S)
-            self._close()
-        except BaseException as failed:
-            self._break_off(failed)
-            raise
-        if self.record["sparsity"]["verified"] is False:
-            pattern = self.setting["sparsity"]
-            line = f"setting: sparsity={pattern}, but the finished model does not have that pattern. Prune it, or name what it is."
-            self._run.write("failed", line)
-            raise UserError(line)
-        if unknown is not None:
-            print(f"mpx.Recorder: {unknown}")
-        if (judged := self.record["metric"]) is not None and judged["name"] not in self._metrics:
-            print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {', '.join(self._metrics) or 'nothing'}")
-        line = self._not_finite()
-        self._run.write("completed" if line is None else "diverged", line)
-        print(f"{self.record['status']}, recorded in {self.folder}{words_of_validation(self.record['environment'])}")
-
-    def _not_finite(self) -> str | None:
-        found = {LOSS: self._scalars.newest.get(LOSS, 0.0)} | self._metrics
-        return next(
-            (f"the {name.replace('/', ' ')} is infinite or NaN." for name, value in found.items() if not math.isfinite(value)), None
-        )
-
-    def _fill(self, wait_s: float = 0) -> str | None:
-        """The parts of result.json that are known after training, however it ended. wait_s: for other processes, at most.
-
-        Returns why the samples of other processes are unknown, if they are.
-        """
-        record, steps = self.record, self._steps
-        record["metrics"] = self._metrics
-        note_validation(record, self._validated, self.steps)
-        each, unknown = self._ranks.samples(steps.windows.measured_steps, steps.windows.samples, wait_s)
-        if steps.samples and unknown is None:
-            record["config"]["data"]["batch_size"] = max(steps.samples, key=steps.samples.get)
-        if (hosts := self._ranks.hosts()) is not None:
-            record["environment"]["host"] = joined(hosts)
-        record["memory"] = peak_memory(steps.device)
-        record["precision"] = facts.precision(self.setting["precision"], steps, self._scaler, self._first_scale)
-        record["speed"] = facts.speed(steps, self._exclusivity, str(self._output_dir), self._ranks.world, each=each, unknown=unknown)
-        if self._earlier:
-            record["speed"] |= {"time_to_train_s": None, "time_to_train_s_reason": f"the first {self._earlier} steps were trained before"}
-        record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)
-        return unknown
-
-    def _close(self) -> None:
-        """Write the last scalars."""
-        self._scalars.write()
-        self._scalars.close(self.record, self.steps)
 
 
 def _device_of(model: nn.Module | None) -> torch.device | str:

@@ -7,6 +7,8 @@
 PyTorch's counter has formulas for matrix products, convolutions and attention. This module adds products with a vector, grouped products,
 nn.Bilinear and fused RNN operators, which PyTorch counts as zero. RNNs have one formula for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that
 an LSTM has the same FLOPs on every device.
+A product with a weight of torch.sparse.to_sparse_semi_structured counts as the dense one, of which a 2:4 kernel multiplies half: settings
+are compared by the same arithmetic. A call of the kernel itself, torch._cslt_sparse_mm, counts as zero.
 This module also replaces the formula for the backward pass of a convolution. PyTorch (2.14) counts the gradient of a grouped filter as that
 of a dense one, which is C times too many for a depthwise convolution over C channels.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.

@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from subprocess import Popen
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from lightning_fabric.utilities.data import sized_len
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar, StochasticWeightAveraging, WeightAveraging
+from pytorch_lightning.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
@@ -88,6 +90,53 @@ def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
     trainer.fit_loop._iteration_based_training = lambda: False
 
 
+class LookAhead(_PrefetchDataFetcher):
+    """Fetches a batch before it is needed, to know whether there is one, though there is a limit on their number."""
+
+    def __iter__(self) -> "LookAhead":
+        super().__iter__()
+        return self.begin()
+
+    def begin(self) -> "LookAhead":
+        self.length = len(self.combined_loader) + 1  # it counts the batch that it has fetched ahead
+        with suppress(StopIteration):
+            self.batches.append(_DataFetcher.__next__(self))
+        return self
+
+
+def find_the_end_of_streams(trainer: pl.Trainer) -> None:
+    """Let the last batch of a loader without a length be the last of an epoch that limit_train_batches would let go on.
+
+    Lightning 2.6 takes that limit for the length. Where the data end before it, no batch is the last one: it does not validate, and no
+    scheduler steps that does so once an epoch.
+    """
+    loop = trainer.fit_loop
+    setup = loop.setup_data
+
+    def setup_data() -> None:
+        before = loop._data_fetcher
+        setup()
+        fetcher, loader = loop._data_fetcher, loop._combined_loader
+        limited = fetcher is not before and type(fetcher) is _PrefetchDataFetcher and fetcher.length is not None
+        if not limited or all(sized_len(part) is not None for part in loader.flattened):
+            return
+        ahead = LookAhead()
+        ahead.setup(loader)
+        ahead.iterator = fetcher.iterator
+        loop._data_fetcher, trainer.val_check_batch = ahead.begin(), float("inf")
+
+    loop.setup_data = setup_data
+
+
+def put_averages_in_place(trainer: pl.Trainer) -> None:
+    """What Lightning's callbacks that average weights do at the end of a training, where a continued run has no step left. With batch norms
+    StochasticWeightAveraging has done it earlier."""
+    for callback in trainer.callbacks:
+        plain = isinstance(callback, StochasticWeightAveraging) and not callback._model_contains_batch_norm
+        if plain or isinstance(callback, WeightAveraging):
+            callback.on_train_end(trainer, trainer.lightning_module)
+
+
 def let_plateaus_step(trainer: pl.Trainer) -> None:
     """At the end of an epoch, let ReduceLROnPlateau see its metric, also where the run has continued within that epoch. Lightning 2.6
     leaves the step out there, since a checkpoint holds no metrics; but the run has validated since."""
@@ -117,6 +166,11 @@ def restart_epoch(trainer: pl.Trainer) -> None:
         return
     if trainer.num_training_batches != float("inf"):
         iter(trainer.fit_loop._data_fetcher)
+
+
+def logged_for_the_epoch(trainer: pl.Trainer) -> list[str]:
+    """The names of what a module has logged in this epoch's training steps, for the whole epoch."""
+    return sorted({metric.meta.forked_name(on_step=False) for metric in trainer.fit_loop._results.values() if metric.meta.on_epoch})
 
 
 def combine_what_is_logged(trainer: pl.Trainer) -> None:

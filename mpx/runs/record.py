@@ -12,6 +12,8 @@ from mpx.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
+CHANGED_AFTER = "changed_after_validation"  # part of the environment of a run whose weights something has replaced after it: true
+MEANS_FROM = "train_means_from_step"  # part of the environment of a run that was continued within its last epoch: the first step of train/…
 TRAINED_BEFORE = "trained_before_with"  # part of the environment of a run that continues a checkpoint of another setting
 VALIDATED_AT = "validated_at_step"  # part of the environment of a run that went on after its newest validation: [its step, the last step]
 NOT_BEGUN = "the run ended before training began"
@@ -70,14 +72,21 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def note_validation(record: dict[str, Any], step: int | None, last: int) -> None:
-    """Say in a record's environment if the newest validation was before the last step. step: its step; None: unknown, or there was none.
+def note_validation(record: dict[str, Any], step: int | None, last: int, *, changed: bool = False) -> None:
+    """Say in a record's environment if the newest validation was before the last step, or of other weights than those at the end.
 
+    step: its step; None: unknown, or there was none. changed: whether something other than a step has changed the weights since.
     A pruning forgets what was validated before it.
     """
-    record["environment"].pop(VALIDATED_AT, None)  # of an earlier part of the run
-    if step is not None and step < last and any(stage_of(name) == "val" for name in record["metrics"]):
-        record["environment"][VALIDATED_AT] = [step, last]
+    environment = record["environment"]
+    for name in (VALIDATED_AT, CHANGED_AFTER):  # of an earlier part of the run
+        environment.pop(name, None)
+    if step is None or not any(stage_of(name) == "val" for name in record["metrics"]):
+        return
+    if step < last:
+        environment[VALIDATED_AT] = [step, last]
+    elif changed:
+        environment[CHANGED_AFTER] = True
 
 
 def words_of_validation(environment: dict[str, Any]) -> str:

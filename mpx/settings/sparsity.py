@@ -19,7 +19,7 @@ RECIPES_OF = {  # key -> the recipes that read it
     "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
 }
 # How keys begin that say how a run trains. label_smoothing and data.augment are none of them: mpx.deploy fine-tunes with those of the run.
-OF_TRAINING = ("trainer.max_", "trainer.ema_decay", "trainer.gradient_clip_", "optimizer", "schedule", "model.lr.")
+OF_TRAINING = ("trainer.max_", "trainer.ema_decay", "trainer.gradient_clip_", "schedule")  # the fine-tuning of mpx.deploy reads the others
 
 
 def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:

@@ -5,7 +5,9 @@ devices.py, schedule.py, optimizer.py, loss.py, ema.py, tta.py, pruning.py, meas
 project.py     the same for a module of the user's own, which own.py makes; own_speed.py: what speed=auto can do for it
 tasks.py       what a task is judged by
 compiling.py   times the first steps, then compiles the others if that pays
-last_validation.py: validates the weights with which a run ends; plateau.py: a scheduler's step that a continued run would leave out
+last_validation.py: validates the weights with which a run ends, and sees whether they are replaced
+continued_epoch.py: says which means of a project are of a part of an epoch
+plateau.py     a scheduler's steps that a continued run would leave out
 logging.py     scalars to TensorBoard, and to curves.csv (mpx/runs/curves.py); progress.py: lines and bar on the terminal
 fsdp.py        trainer.strategy=fsdp: the model in parts
 diagnosis.py   the batch and the layer in which a loss became infinite or NaN

@@ -66,6 +66,7 @@ class Run:
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
     has: Callable[[str], bool] = lambda stage: True  # whether there are data for this stage: validation or test
+    after_training: Callable[[], None] = lambda: None  # before the test
     release: Callable[[], None] = lambda: None  # frees what a run that failed would hold
 
 

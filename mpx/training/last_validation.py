@@ -1,12 +1,18 @@
-"""Validate the weights with which a run ends."""
+"""Validate the weights with which a run ends, and see whether they change afterwards."""
 
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
+from torch import Tensor, nn
 
+from mpx.private.lightning import put_averages_in_place
 from mpx.runs.checkpoint import reached_max_steps
 from mpx.runs.random_state import restore_states, states
+from mpx.shards import local
+
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 class LastValidation(Callback):
@@ -43,3 +49,44 @@ class LastValidation(Callback):
         if self._before is not None:
             restore_states(self._before)
             self._before = None
+
+
+class SameWeights(Callback):
+    """For a project, whose weights a callback may replace at the end of the training, after the newest validation.
+
+    Lightning's StochasticWeightAveraging does so with a model without batch norms. `val/…` and `test/…` are then of different weights.
+    A run that was cut off in its test has no end of a training: Lightning would test the weights before their replacement.
+    """
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._validated: list[int] = []
+        self._trained = False  # in this process
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validated": self._validated}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._validated = state_dict["validated"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._trained = True
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning calls this before a callback of the project puts back the weights that it validates an average of."""
+        self.changed, self._validated = False, _sums(pl_module)
+
+    def after_training(self, trainer: pl.Trainer) -> None:
+        if not self._trained:
+            put_averages_in_place(trainer)
+        self.changed = bool(self._validated) and self._validated != _sums(trainer.lightning_module)
+
+
+def _sums(module: nn.Module) -> list[int]:
+    """Sums of the weights' bits: integers, which are the same on every device."""
+    return [int(_bits(local(weight.detach())).sum()) for weight in module.parameters()]
+
+
+def _bits(weight: Tensor) -> Tensor:
+    real = torch.view_as_real(weight) if weight.is_complex() else weight
+    return real.view(INTEGERS[real.element_size()])

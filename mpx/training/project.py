@@ -24,7 +24,9 @@ from mpx.runs.record import metric_name, stage_of
 from mpx.runs.trained_as import setting_of
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run
+from mpx.training.continued_epoch import ContinuedEpoch
 from mpx.training.devices import choose_devices
+from mpx.training.last_validation import SameWeights
 from mpx.training.measuring import build_measuring
 from mpx.training.own import build_datamodule, build_module, offers
 from mpx.training.own_speed import OwnSpeed
@@ -63,14 +65,16 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
         pruning = build_sparsity(cfg.sparsity, after)
     beginning, advice = Beginning(begin), remedy(precision.mode, None)
+    same = SameWeights()
+    own = [SameOrder(), PlateauStep(), same, ContinuedEpoch(), speed, logged]
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning,
-        own=[SameOrder(), PlateauStep(), speed, logged], manual=not module.automatic_optimization, advice=advice,
+        own=own, manual=not module.automatic_optimization, advice=advice,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: logged.values, chosen=lambda: (speed.choice or NO_CHOICE).record(),
-        has=lambda stage: offers(stage, module, datamodule),
+        has=lambda stage: offers(stage, module, datamodule), after_training=lambda: same.after_training(trainer),
     )  # fmt: skip
 
 

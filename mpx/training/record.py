@@ -22,10 +22,11 @@ from mpx.render.sensitivity import report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.runs.predictions import Predictions, write_predictions
-from mpx.runs.record import BESIDE, note_validation
+from mpx.runs.record import BESIDE, MEANS_FROM, note_validation
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
-from mpx.training.last_validation import LastValidation
+from mpx.training.continued_epoch import ContinuedEpoch
+from mpx.training.last_validation import LastValidation, SameWeights
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import judged_by
 
@@ -49,7 +50,11 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if together:
         record["environment"]["host"] = host_of_all(record["environment"].get("host"))
     record["metrics"] = run.results()
-    note_validation(record, find(run.trainer, LastValidation).step, run.trainer.global_step)
+    changed = (same := find(run.trainer, SameWeights)) is not None and same.changed
+    note_validation(record, find(run.trainer, LastValidation).step, run.trainer.global_step, changed=changed)
+    record["environment"].pop(MEANS_FROM, None)  # of an earlier part of the run
+    if (continued := find(run.trainer, ContinuedEpoch)) is not None and continued.first is not None:
+        record["environment"][MEANS_FROM] = continued.first
     if isinstance(run.module, TrainingModule):
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}

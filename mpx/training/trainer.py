@@ -15,6 +15,7 @@ from mpx.private.lightning import (
     OneStreamDDP,
     combine_what_is_logged,
     continue_with_the_next_epoch,
+    find_the_end_of_streams,
     give_processes,
     leave_signals_alone,
     skip_empty_hooks,
@@ -97,8 +98,10 @@ def build_trainer(
     )
     leave_signals_alone(trainer)
     continue_with_the_next_epoch(trainer)
-    if own is not None and devices.count > 1:
-        combine_what_is_logged(trainer)
+    if own is not None:
+        find_the_end_of_streams(trainer)
+        if devices.count > 1:
+            combine_what_is_logged(trainer)
     return trainer
 
 

@@ -60,6 +60,20 @@ def test_a_validation_of_an_earlier_step_is_said(name):
     assert not [note for note in decided(tested)[0].notes if "last step" in note]
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "said"),
+    [
+        ("val/fid", {"changed_after_validation": True}, "is of weights that the training's end replaced before the test"),
+        ("train/fid", {"train_means_from_step": 7}, "is the mean over a part of the last epoch, as from step 7 on"),
+    ],
+)
+def test_a_value_of_another_moment_is_said(name, field, said):
+    found = [replace(run, environment=field) for run in runs(0.1, name)]
+    assert f"all settings: {name.replace('/', ' ')} of 5 of 5 completed runs {said}" in decided(found)[0].notes
+    (again,) = (run for run in from_csv(to_csv(found[:1]), "results.csv"))
+    assert again.environment == found[0].environment
+
+
 @pytest.mark.parametrize(("change", "verdict"), [(+0.1, Verdict.LOSS), (-0.1, Verdict.NO_LOSS)])
 def test_a_relative_margin_of_negative_values(change, verdict):
     """5 % of −1.0 is 0.05, which a loss exceeds in the direction that the metric should not go."""

@@ -15,7 +15,7 @@ from few_steps import FEW_STEPS
 from full_disk import full_disk
 from onnx import numpy_helper
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from started import start
 from torch import nn
 
@@ -209,6 +209,13 @@ def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
         weight = model[int(name)].weight.float()
         assert ((found[f"{name}.weight"].float() * scale - weight).abs().max() <= 1.01 * step * weight.abs().max()).item()
         assert found[f"{name}.input_scale"].item() == pytest.approx(largest / {"int8": 127, "fp8": 448}[fmt])
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_weights_of_8_bits_stand_in_place_of_those_that_they_are_computed_from(norm):
+    made = weights_file(nn.Sequential(norm(nn.Linear(16, 8))), "int8", {"0": None}, {"config": {"model": {}}})
+    assert load(made.content).keys() == {"0.weight", "0.weight_scale", "0.bias"}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

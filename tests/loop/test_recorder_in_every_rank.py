@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import mpx
-from mpx.loop import ranks, recorder
+from mpx.loop import ranks, record
 from mpx.measure import environment, windows
 from mpx.sparsity.coverage import coverage
 from mpx.sparsity.coverage import record as sparsity
@@ -108,7 +108,7 @@ def test_a_second_run_of_the_same_setting(tmp_path):
 def _differs(rank, folder):
     """Runs after one another in which rank 1 is not as rank 0: no Recorder, another setting, other steps, a block that ends late."""
     _join(rank, folder)
-    recorder.WAIT_S = 0.2
+    record.WAIT_S = 0.2
     with Path(folder, f"said{rank}").open("w") as said, contextlib.redirect_stdout(said):
         if rank == 0:
             with _recorder(folder, case="alone") as run:

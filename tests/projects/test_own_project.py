@@ -278,6 +278,37 @@ def test_a_plateau_sees_the_epoch_within_which_the_run_continues(train, interrup
     assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, 1)
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from", "ignore:ReduceLROnPlateau conditioned on metric val/dice")
+@pytest.mark.parametrize(
+    ("words", "at", "steps"),
+    [
+        (["+module.monitor=train/loss"], 4, 12),  # the checkpoint within the epoch is from before the fourth step
+        (["+module.monitor=val/dice", "+module.every=2"], 6, 1 + 3),  # known from the end of the first epoch on
+    ],
+)
+def test_a_plateau_that_sees_every_step(train, interrupted, words, at, steps):
+    words = [*UNET, "module._target_=own_projects.EveryStep", *words, "trainer.checkpoint_every_n_steps=2"]
+    interrupted(at + 1, *words)
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["environment"]["resumed_from_steps"] == [at]
+    end = torch.load(again.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (end["global_step"], end["lr_schedulers"][0]["last_epoch"]) == (12, steps)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from")
+def test_a_mean_over_the_rest_of_an_epoch_says_so(train, interrupted):
+    """A checkpoint holds nothing of what was logged earlier in the epoch."""
+    words, firsts = [*LM, "trainer.checkpoint_every_n_steps=4"], []
+    for step, epoch, first in ((5, 1, 5), (9, 2, 9)):
+        interrupted(step, *words, f"study=after_{step}")
+        again = train(*words, f"study=after_{step}", "if_exists=resume")
+        assert f"train_loss_epoch: the mean of epoch {epoch} begins with step {first}, where the run continued\n" in again.out
+        (file,) = again.outputs.glob(f"after_{step}/*/seed0/result.json")
+        firsts.append(json.loads(file.read_text())["environment"].get("train_means_from_step"))
+    assert firsts == [None, 9]
+
+
 def test_max_steps_within_a_batch_of_two_steps(train):
     """The checkpoint of step 8 is within the epoch, so that a longer run takes the rest of its batches; and the run can be ended anew."""
     words = [*GAN_WORDS, "trainer.max_steps=7"]
@@ -443,12 +474,22 @@ def test_a_metric_is_shown_once(train):
 
 
 @pytest.mark.parametrize(
-    "words", [["profile=true"], ["sparsity=2of4", "trainer.max_steps=8"], ["sparsity=2of4", "trainer.limit_train_batches=4"]]
+    ("words", "steps"),
+    [
+        (["profile=true"], 24),
+        (["sparsity=2of4", "trainer.max_steps=8"], 8),
+        (["sparsity=2of4", "trainer.limit_train_batches=4"], 16),
+        (["trainer.limit_train_batches=10"], 24),  # more than there are
+    ],
 )
-def test_a_loader_without_a_length(train, words):
+def test_a_loader_without_a_length(train, words, steps):
+    """It validates at the end of each epoch, and its scheduler then steps."""
     ran = train(*STREAM, "trainer.max_epochs=4", *words)
     assert ran.code == 0, ran.err
-    assert ran.record["precision"]["optimizer_steps"] == {"profile=true": 24, "trainer.max_steps=8": 8}.get(words[-1], 16)
+    assert ran.record["precision"]["optimizer_steps"] == steps
+    assert "val/dice" in ran.record["metrics"]
+    (plateau,) = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["lr_schedulers"]
+    assert plateau["last_epoch"] == (1 if steps == 8 else 3)  # the last checkpoint is from before the last epoch's step
     assert ran.record["sparsity"].get("verified", True) in (True, None)
 
 
@@ -462,6 +503,30 @@ def test_weights_that_a_callback_averages(train, begin):
     assert "sparsity: the schedule SWALR goes on: it began later than the training" in ran.out
     assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err
     assert "such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense." in ran.err
+
+
+@pytest.mark.parametrize(("module", "changed"), [("PlainlyAveraged", True), ("Smoothed", False)])
+def test_weights_that_are_replaced_after_the_last_validation(train, monkeypatch, module, changed):
+    """The test data are the validation data. A run that was cut off in its test has only the test left."""
+    words = [f"module._target_=own_projects.{module}", *REGRESSION[1:2], "metric=val/dice", "trainer.max_epochs=3"]
+
+    def cut(self, batch, index):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UNet, "test_step", cut)
+        assert train(*words).code == 130
+    found = []
+    for more in (["study=whole"], ["if_exists=resume"]):
+        ran = train(*words, *more)
+        assert ran.code == 0, ran.err
+        assert ("before the training's end replaced the weights" in ran.out) == changed
+    for folder in ran.folders:
+        record = json.loads((folder / "result.json").read_text())
+        assert record["environment"].get("changed_after_validation", False) == changed
+        found.append([record["metrics"][name] for name in ("val/dice", "test/dice")])
+    assert (found[0][0] != found[0][1]) == changed
+    assert found[0] == found[1]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -30,7 +30,7 @@ CASES = [
             ["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.recipe=one_shot", word],
             f"error: {word.split('=')[0]} has no meaning for sparsity.recipe=one_shot with sparsity.dense_ckpt, which prunes the",
         )
-        for word in ("trainer.max_steps=3", "trainer.max_epochs=3", "optimizer=adamw", "schedule.warmup=0.1", "model.lr.sgd=0.2")
+        for word in ("trainer.max_steps=3", "trainer.max_epochs=3", "trainer.ema_decay=0.9", "schedule.warmup=0.1")
     ),
     (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
     (["sparsity=2of4", "sparsity.start=0", "sparsity.sensitivity=true"], "measures a trained model, and sparsity.start=0 leaves none."),
