@@ -1,7 +1,7 @@
 """Print the tables: the speed by batch size, and the layers for which a 2:4 kernel is worth it."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,44 +114,55 @@ def _layer(layer: Row) -> list[str]:
 
 
 def _notes(row: Row, record: dict[str, Any], measured: int) -> list[str]:
-    """measured: lines of the table of layers."""
-    metrics, trained = row["metrics"], record.get("metrics", {})
-    name = row["metric"]["name"]
-    after = f", {_value(trained, name)} after training" if name in trained else ""
-    lines = [f"{name.replace('/', ' ')} {_value(metrics, name)} as served{after}"]
-    if (tta := record["config"]["data"].get("tta", "none")) != "none":
-        lines.append(f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one.")
-    if after and not tested_whole(trainer := record["config"]["trainer"]):
-        limit = trainer.get("limit_test_batches")
-        lines.append(f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a served model takes all.")
-    if norms := row.get("depends_on_batch"):
-        size = row["speed"][-1]["batch"]
-        lines.append(f"{norms[0]} has no running statistics: each sample's result depends on the others of its batch, here of {size:,}.")
-    two = [at for at in row["speed"] if any("2:4" in name for layer in at["layers"] for name in layer["ms"])]
-    if row["weights"] != "dense" and row["layers"] and not two:
-        first = row["layers"][0]
-        lines.append(f"No layer can be served with a 2:4 kernel. {first['name']}: {first['reason']}")
-    elif row["weights"] == "auto" and (dense := [at for at in two if not at["sparse_layers"]]):
-        lines.append(f"The model as a whole is fastest dense at batch {_batches(dense)}.")
-    if (served_in := format_of(row)) != row["format"]:
-        lines.append(f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}.")
-    if row["quantised_layers"]:
-        lines.append(f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}")
+    """The lines below the tables. measured: lines of the table of layers."""
+    lines = [*_on_accuracy(row, record), *_on_kernels(row)]
     if measured > MAX_LAYERS:
         lines.append(f"The table shows {MAX_LAYERS} of {measured} lines; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
-        lines.append(_tuning(tuned, name.replace("test/", "val/")))
+        lines.append(_tuning(tuned, row["metric"]["name"].replace("test/", "val/")))
     lines += [f"chosen at batch {at['batch']:,} by samples/s: {_rates(at['candidates'])}" for at in row["speed"] if at["candidates"]]
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
     lines += [_export(file) for file in row["exports"].values()]
-    lines += _refused(row["speed"])
+    return [*lines, *_refused(row["speed"]), *_on_other_work(row)]
+
+
+def _on_accuracy(row: Row, record: dict[str, Any]) -> Iterator[str]:
+    """The accuracy as served, and why it may differ from that after training."""
+    trained, name = record.get("metrics", {}), row["metric"]["name"]
+    after = f", {_value(trained, name)} after training" if name in trained else ""
+    yield f"{name.replace('/', ' ')} {_value(row['metrics'], name)} as served{after}"
+    if (tta := record["config"]["data"].get("tta", "none")) != "none":
+        yield f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one."
+    if after and not tested_whole(trainer := record["config"]["trainer"]):
+        limit = trainer.get("limit_test_batches")
+        yield f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a served model takes all."
+    if norms := row.get("depends_on_batch"):
+        size = row["speed"][-1]["batch"]
+        yield f"{norms[0]} has no running statistics: each sample's result depends on the others of its batch, here of {size:,}."
+
+
+def _on_kernels(row: Row) -> Iterator[str]:
+    """Where layers lack 2:4 kernels or 8 bits, or the model as a whole is faster without them."""
+    two = [at for at in row["speed"] if any("2:4" in name for layer in at["layers"] for name in layer["ms"])]
+    if row["weights"] != "dense" and row["layers"] and not two:
+        first = row["layers"][0]
+        yield f"No layer can be served with a 2:4 kernel. {first['name']}: {first['reason']}"
+    elif row["weights"] == "auto" and (dense := [at for at in two if not at["sparse_layers"]]):
+        yield f"The model as a whole is fastest dense at batch {_batches(dense)}."
+    if (served_in := format_of(row)) != row["format"]:
+        yield f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}."
+    if row["quantised_layers"]:
+        yield f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}"
+
+
+def _on_other_work(row: Row) -> Iterator[str]:
+    """Whether other work on the machine made the speed too low."""
     if row["exclusive"] is False:
-        lines.append(f"Not alone on the device ({row['exclusive_reason']}): the speed is too low.")
+        yield f"Not alone on the device ({row['exclusive_reason']}): the speed is too low."
     elif row["exclusive"] is None and row["device"] != "cpu":
-        lines.append(f"It is unknown whether others used the device ({row['exclusive_reason']}): the speed may be too low.")
+        yield f"It is unknown whether others used the device ({row['exclusive_reason']}): the speed may be too low."
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
-        lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
-    return list(filter(None, lines))
+        yield f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low."
 
 
 def _rates(candidates: dict[str, float]) -> str:
