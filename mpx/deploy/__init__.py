@@ -3,6 +3,7 @@
 jobs.py        runs the jobs of one call in turn: each run, format and kind of weights
 record.py      says from a run's files alone whether it can be served; reads and writes deploy.json
 build.py       builds the trained model and its data, and converts the model to the format in which it is served
+prepare.py     prepares that model for the format: folds, splits and, for 8 bits, calibrates and fine-tunes it
 fold.py        folds batch norm into convolutions; attention.py and recurrent.py: split attention and LSTMs into layers
 products.py    multiplies a weight by rows with each kernel of a GPU: 16 bits, INT8, FP8, 2:4; layers.py: a Linear or Conv2d made of one
 kernels.py     lists the kernels that can serve a layer; kernel_times.py: times them; algorithms.py: finds cuSPARSELt's fastest algorithm

@@ -1,17 +1,28 @@
 """Calibration: measure the range of each layer's inputs on data. A quantised product has one fixed scale for its inputs."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
+from mpx.deploy.build import cast
 from mpx.deploy.hooks import forward_hooks
+from mpx.deploy.measure import Samples
 from mpx.deploy.products import INT8_LARGEST
+from mpx.precision.modes import Mode
 from mpx.sparsity.kernels import unsupported_layer
 
 SAMPLES = 512  # of the validation set
 BINS = 2048
 TRIED_RANGES = 128  # equal steps up to the largest magnitude
+
+
+def inputs(val: Samples, size: int, mode: Mode, device: torch.device) -> Iterator[Tensor]:
+    """Batches of at most `size` inputs, about SAMPLES in all, of the validation set; in the format of `mode`, on `device`."""
+    size = min(size, SAMPLES)
+    return (cast(x, mode).to(device) for x, _ in islice(val.batches(size), math.ceil(SAMPLES / size)))
 
 
 def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) -> dict[str, float]:

@@ -3,11 +3,8 @@
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +13,17 @@ from torch import Tensor, nn
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
-from mpx.deploy.attention import layer_by_layer, split
+from mpx.deploy.attention import layer_by_layer
 from mpx.deploy.backends import Callers, backends, gpu_is_lost
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
 from mpx.deploy.export import File, check_packages, programs, weights_file
-from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
-from mpx.deploy.fold import folded
+from mpx.deploy.finetune import tuning_of
 from mpx.deploy.hooks import forward_hooks
 from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
-from mpx.deploy.recurrent import apart, projections
+from mpx.deploy.prepare import Prepared, prepare
+from mpx.deploy.recurrent import apart
 from mpx.errors import UserError, one_line
 from mpx.machine import GIB, memory_bytes
 from mpx.measure.environment import environment
@@ -60,8 +57,7 @@ def serve(
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
     if sizes[-1] * 4 * math.prod(as_trained.data.spec.shape) > (memory_bytes() or math.inf):  # Linux would kill the process
         raise _too_large(sizes)
-    with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = _sha256(folder / LAST if ckpt is None else ckpt)
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
@@ -74,11 +70,11 @@ def serve(
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())
-            inputs = partial(_calibration, val, sizes[-1])
-            prepared = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
+            calibration = partial(calibrate.inputs, val, sizes[-1])
+            prepared = prepare(as_trained, mode, format, tuning, test, val, partial(calibration, mode, device), sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                callers = Callers(format, device, data.spec.kind, partial(inputs, MODES["fp32"], CPU))
+                callers = Callers(format, device, data.spec.kind, partial(calibration, MODES["fp32"], CPU))
                 files = programs(kinds, prepared.found, mode, callers, test, prepared.references, announce)
                 choice, measured = _measured(prepared, mode, format, weights, wanted, callers, test, announce)
                 algorithms.stop()  # in a container NVML shows the host's process ids, and its child would count as another process
@@ -93,8 +89,8 @@ def serve(
         raise _too_large(sizes) from error
     asked = {"format": format, "weights": weights, "backend": choice.backend}
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
-    norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
-    asked |= {"depends_on_batch": norms} if norms else {}
+    if norms := _without_statistics(as_trained.model):
+        asked["depends_on_batch"] = norms
     return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned} | where, files
 
 
@@ -103,6 +99,16 @@ def possible(fmt: str, backend: str, export: str | list[str], device: torch.devi
     mode, wanted, kinds = mode_of(fmt, device), backends(backend, fmt, device), listed(export)
     check_packages(kinds)
     return mode, wanted, kinds
+
+
+def _sha256(path: Path | str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _without_statistics(model: nn.Module) -> list[str]:
+    """The batch norms that normalise each batch by itself, so that a sample's result depends on the others."""
+    return [name for name, layer in model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
 
 
 def _too_large(sizes: list[int]) -> UserError:
@@ -115,7 +121,7 @@ def _held(model: nn.Module, test: Samples, size: int) -> float:
     def most(x: Tensor) -> int:
         found = [0]
 
-        def see(name: str, *call: Any) -> None:
+        def see(_: str, *call: Any) -> None:
             storages = {t.untyped_storage().data_ptr(): t.nbytes for t in tree_leaves(call) if isinstance(t, Tensor)}
             found.append(sum(storages.values()))
 
@@ -132,39 +138,6 @@ def gpu_lost(error: RuntimeError, weights: str) -> UserError:
     return UserError(f"the GPU: {said}. Start the command again{less}.")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A model that can be served in one format.
-
-    references: its outputs in FP32, by batch size. projections: of its LSTMs that other kernels can serve. ranges: of its layers' inputs,
-    for 8 bits on a GPU. tuned: the entry of its fine-tuning for deploy.json.
-    """
-
-    found: Trained
-    references: dict[int, Tensor]
-    projections: list[str]
-    ranges: dict[str, float]
-    tuned: dict[str, Any] | None
-
-
-def _prepare(
-    as_trained: Trained, mode: Mode, fmt: str, tuning: Tuning | None, test: Samples, val: Samples,
-    calibration: Callable[[], Iterator[Tensor]], sizes: list[int],
-) -> Prepared:  # fmt: skip
-    references, device = _references(as_trained, test, sizes), test.device
-    x = test.batch(2).cpu()
-    found = _in_layers(as_trained, x, device)
-    parts = projections(found.model, x) if device.type == "cuda" else []
-    if fmt not in QUANTISED or (device.type == "cpu" and tuning is None):
-        return Prepared(found, references, parts, {}, None)
-    with float32_matmuls(mode, emulate=False):
-        ranges = calibrate.ranges(apart(in_format(found, mode, device), parts), calibration, fmt)
-        if tuning is None:
-            return Prepared(found, references, parts, ranges, None)
-        found, tuned = finetuned(found, tuning, Operands(fmt, ranges, mode.weights), val)
-    return Prepared(found, _references(found, test, sizes), parts, ranges, tuned)
-
-
 def _chosen(choice: Choice) -> dict[str, Any]:
     others = "onnx" if choice.backend == "onnx" else OWN_KERNEL
     return {
@@ -174,25 +147,6 @@ def _chosen(choice: Choice) -> dict[str, Any]:
         "candidates": choice.candidates,
         "refused": choice.refused,
     }
-
-
-def _references(found: Trained, test: Samples, sizes: list[int]) -> dict[int, Tensor]:
-    """The model's FP32 outputs for a batch of each size, moved to the CPU."""
-    with float32_matmuls(MODES["fp32"], emulate=False):
-        model = in_format(found, MODES["fp32"], test.device)
-        return {size: model(test.batch(size)).cpu() for size in sizes}
-
-
-def _in_layers(found: Trained, x: Tensor, device: torch.device) -> Trained:
-    """Fold batch norms into convolutions. On a GPU, also give attention layers for its projections, which other kernels can serve."""
-    model = folded(found.model, x) if found.data.spec.kind == "image" else found.model
-    return Trained(split(model, x) if device.type == "cuda" else model, found.data)
-
-
-def _calibration(val: Samples, size: int, mode: Mode, device: torch.device) -> Iterator[Tensor]:
-    """Inputs of the validation set, in `mode` and on `device`."""
-    size = min(size, calibrate.SAMPLES)
-    return (cast(x, mode).to(device) for x, _ in islice(val.batches(size), math.ceil(calibrate.SAMPLES / size)))
 
 
 def _measured(
