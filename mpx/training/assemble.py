@@ -36,6 +36,8 @@ from mpx.runs.folder import Folder
 from mpx.runs.history import Continued, History
 from mpx.runs.trained_as import setting_of
 from mpx.sparsity.callback import Pruning
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.recipes import Recipe
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
@@ -44,7 +46,7 @@ from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.schedule import build_schedule, check_limits, count_steps
+from mpx.training.schedule import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.tasks import monitored
 from mpx.training.trainer import build_trainer
 
@@ -88,9 +90,7 @@ def assemble(
     check_crop(model, data.spec, cfg.data.get("crop"))
     if cfg.trainer.strategy == "fsdp":
         refuse_scalars(model)
-    given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
-    by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
-    history = History(folder.resume_from, model, cfg.optimizer.name, setting_of(cfg), data.checksums, other_data=by_user)
+    history = _history(cfg, folder, model, data.checksums)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)
@@ -124,13 +124,7 @@ def assemble(
 
     pruning = None
     if masks is not None:
-        after = [best.forget, module.forget_results, measuring.throughput.restart_warmup]
-        after += [part.restart for part in (ema, measuring.profile) if part is not None]
-        if recipe.restarts_schedule:
-            after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
-        pruning = build_pruning(
-            cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress, lambda: acceleration.counts()[0]
-        )
+        pruning = _pruning(cfg, masks, recipe, schedule, module, measuring, best, acceleration)
         check_resumed(pruning, folder.resume_from, history, steps)
 
     beginning = Beginning(begin)
@@ -145,6 +139,27 @@ def assemble(
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
         results=lambda: module.results, chosen=chosen, release=acceleration.release,
+    )  # fmt: skip
+
+
+def _history(cfg: DictConfig, folder: Folder, model: nn.Module, checksums: list[int]) -> History:
+    given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
+    by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
+    return History(folder.resume_from, model, cfg.optimizer.name, setting_of(cfg), checksums, other_data=by_user)
+
+
+def _pruning(
+    cfg: DictConfig, masks: Masks, recipe: Recipe, schedule: Schedule, module: TrainingModule, measuring: Measuring, best: Best,
+    acceleration: Acceleration,
+) -> Pruning:  # fmt: skip
+    """The pruning, and what it restarts: results and speed of the dense model no longer count."""
+    after = [best.forget, module.forget_results, measuring.throughput.restart_warmup]
+    after += [part.restart for part in (module.ema, measuring.profile) if part is not None]
+    if recipe.restarts_schedule:
+        after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
+    return build_pruning(
+        cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, module.ema, after, cfg.trainer.progress,
+        lambda: acceleration.counts()[0],
     )  # fmt: skip
 
 
