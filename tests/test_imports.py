@@ -20,7 +20,7 @@ from mpx.deploy import jobs
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.launch import Launch
-from mpx.runs import alone, outcome, ranks
+from mpx.runs import alone, other_ranks, outcome, ranks
 
 
 def test_what_is_imported_is_not_collected(monkeypatch):
@@ -70,10 +70,10 @@ def test_a_speed_that_is_measured_alone_imports_so(train, monkeypatch, tmp_path)
 
 def test_a_further_process_of_a_run_imports_so(monkeypatch, tmp_path):
     monkeypatch.setattr(ranks, "told", lambda started: (tmp_path, None))
-    monkeypatch.setattr(outcome.watch, "end_with_rank_0", lambda: None)
-    monkeypatch.setattr(outcome, "_failed_following", lambda error, *_: type(error))
-    monkeypatch.setattr(outcome, "heavy", refuse)
-    assert outcome._follow(OmegaConf.create(), Launch(rank=1, by="torchrun")) is Imports
+    monkeypatch.setattr(other_ranks.watch, "end_with_rank_0", lambda: None)
+    monkeypatch.setattr(other_ranks, "_failed", lambda error, *_: type(error))
+    monkeypatch.setattr(other_ranks, "heavy", refuse)
+    assert other_ranks.follow(OmegaConf.create(), Launch(rank=1, by="torchrun")) is Imports
 
 
 @pytest.mark.parametrize(

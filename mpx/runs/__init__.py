@@ -1,6 +1,7 @@
 """One run has one folder: its name, its lock, its checkpoints and its record.
 
 outcome.py      takes a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
+other_ranks.py  the same for a rank above 0, which writes no record
 description.py  what the command asks for; name.py: the name of its setting, which names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
 own.py          the folder and the record of a run whose loop is not mpx's

@@ -5,8 +5,7 @@ from omegaconf import DictConfig
 from mpx import environment_variables, sweep
 from mpx.imports import heavy
 from mpx.runs import signals, watch
-from mpx.runs.outcome import EXIT
-from mpx.runs.record import place_of
+from mpx.runs.record import EXIT, place_of
 
 
 def measure_and_report(cfg: DictConfig) -> int:

@@ -10,8 +10,10 @@ from omegaconf import DictConfig
 
 import mpx
 from mpx import sweep
+from mpx.environment_variables import shows_traceback
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import held_by_others, out_of_memory
+from mpx.runs.record import line_of
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
 NOT_THE_USERS = (Path(mpx.__file__).parent, Path(os.__file__).parent)  # mpx and Python
@@ -46,6 +48,12 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."
         return f"{error.filename} cannot be {'written' if below else 'used'} ({error.strerror}). {mend}"
     return None
+
+
+def line_and_bug(error: Exception, cfg: DictConfig, folder: Path) -> tuple[str, Exception | None]:
+    """One line, and the error where its traceback tells more."""
+    line = explain(error, cfg, folder)
+    return line or line_of(error), error if line is None or shows_traceback() else None
 
 
 def _crowded() -> str:

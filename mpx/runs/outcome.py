@@ -8,21 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mpx import environment_variables, sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.imports import heavy
-from mpx.launch import Launch, launch
+from mpx.launch import launch
 from mpx.runs import folder as folders
-from mpx.runs import ranks, signals, watch
+from mpx.runs import other_ranks, ranks, signals, watch
 from mpx.runs.contents import refuse_others
 from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed
-from mpx.runs.record import line_of, write_result
-
-EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
+from mpx.runs.record import EXIT, write_result
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ def run_and_record(cfg: DictConfig) -> int:
     """
     started = launch()
     if started.rank > 0:
-        return _follow(cfg, started)
+        return other_ranks.follow(cfg, started)
     with ranks.Others(started) as others:
         described = describe(cfg)
         try:
@@ -53,7 +51,7 @@ def run_and_record(cfg: DictConfig) -> int:
             return _leave_as_it_is(folder)
         if sweep.in_sweep():
             watch.end_with_parent(environment_variables.parent_process())
-        others.follow(folder.path, folder.resume_from)
+        others.train_in(folder.path, folder.resume_from)
     signals.stop_once()
     alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1
     with nullcontext() if alone else watch.over_all(folder.path, partial(_conclude_for_another, folder, described.record)):
@@ -129,7 +127,9 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if signals.asked() and isinstance(error, RuntimeError):
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"
-        line, bug = _line_for(error, cfg, folder.path)
+        from mpx.runs.explain import line_and_bug  # torch
+
+        line, bug = line_and_bug(error, cfg, folder.path)
         return Ending(status, EXIT[status], line, bug)
     return Ending("completed", EXIT["completed"])
 
@@ -150,14 +150,6 @@ def _interrupted(folder: Folder, record: dict[str, Any]) -> str:
         return "interrupted before training began; nothing was changed"
     instead = " in place of ckpt_path" if record["config"]["ckpt_path"] is not None else ""
     return f"interrupted; the same command {'' if sweep.in_sweep() else f'with if_exists=resume{instead} '}continues it"
-
-
-def _line_for(error: Exception, cfg: DictConfig, path: Path) -> tuple[str, Exception | None]:
-    """One line, and the error where its traceback tells more."""
-    from mpx.runs.explain import explain
-
-    line = explain(error, cfg, path)
-    return line or line_of(error), error if line is None or environment_variables.shows_traceback() else None
 
 
 def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: bool = False) -> int:
@@ -227,45 +219,3 @@ def _leave_to_the_other(error: InUse) -> int:
     """Another sweep trains this run: the sweep goes on with its other jobs. Returns the exit code."""
     sweep.report(sweep.IN_USE, None, f"{str(error).split('. ')[0]}. The same command takes its result once it has finished.", skipped=True)
     return MISTAKE
-
-
-def _follow(cfg: DictConfig, started: Launch) -> int:
-    """A further rank of a distributed run trains in step with rank 0 and writes no record. Returns the exit code."""
-    shared = ranks.told(started)
-    if shared is None and started.by is not None:
-        return 0  # rank 0 says why
-    if shared is None:
-        raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
-    path, resume_from = shared
-    signals.stop_once()
-    if started.by is None:
-        watch.end_with_rank_0()
-    record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
-    code = 0
-    try:
-        with signals.held(), heavy():
-            from mpx.training.fit import fit
-
-        fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")
-    except Diverged:
-        code = EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
-    except (KeyboardInterrupt, SystemExit):
-        ranks.report_end(path, started.rank)
-        code = signals.TERMINATED
-    except Exception as error:
-        code = _failed_following(error, cfg, path, started.rank)
-    return code if started.by is not None else 0  # rank 0 would take another code for a killed process
-
-
-def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) -> int:
-    """Rank 0 records why this one failed. Returns the exit code."""
-    if ranks.is_lost(error):
-        print(f"process {rank} of this run stops, since another one did", file=sys.stderr)
-    elif signals.asked():
-        ranks.report_end(path, rank)
-    elif not isinstance(error, UserError) or (path / folders.CONFIG).is_file():  # else rank 0 has found the same mistake
-        line, bug = _line_for(error, cfg, path)
-        if bug is not None:
-            traceback.print_exception(bug)
-        ranks.report_end(path, rank, line)
-    return EXIT["failed"]

@@ -29,7 +29,7 @@ LOST = (  # gloo's and NCCL's words for a process that is gone
 
 
 class Others:
-    """The other processes of rank 0's run. As a context manager it tells them that the run ends, if the block ends without `follow`."""
+    """The other processes of rank 0's run. As a context manager it tells them that the run ends, if the block ends without `train_in`."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -47,7 +47,7 @@ class Others:
         while self.store.add(READ, 0) < self.launch.world - 1 and time.monotonic() < end:
             time.sleep(0.1)
 
-    def follow(self, folder: Path, resume_from: Path | None) -> None:
+    def train_in(self, folder: Path, resume_from: Path | None) -> None:
         """The others train in `folder` as well, and continue from `resume_from`."""
         forget_ends(folder)
         if self.launch.by is None:

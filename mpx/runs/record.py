@@ -11,7 +11,8 @@ from mpx.version import with_commit
 from mpx.whole_file import write_whole
 
 SCHEMA_VERSION = 1
-STATUSES = ("completed", "diverged", "failed", "interrupted")
+EXIT = {"completed": 0, "diverged": 3, "failed": 1, "interrupted": 130}  # exit code of each status
+STATUSES = tuple(EXIT)
 CHANGED_AFTER = "changed_after_validation"  # part of the environment of a run whose weights something has replaced after it: true
 MEANS_FROM = "train_means_from_step"  # part of the environment of a run that was continued within its last epoch: the first step of train/…
 TRAINED_BEFORE = "trained_before_with"  # part of the environment of a run that continues a checkpoint of another setting
