@@ -14,7 +14,8 @@ from typing import Any
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import read_tables
-from mpx.compare.comparison import Decision, Group, Row, Run, Speedup, Verdict
+from mpx.compare.comparison import Decision, Group, Row, Speedup, Verdict
+from mpx.compare.run import Run
 from mpx.compare.time_to_train import soonest
 from mpx.compare.verdict import Outcome, fastest_to_train
 from mpx.render.card import options

@@ -5,7 +5,8 @@ import random
 from pathlib import Path
 from statistics import mean, stdev
 
-from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, changes_of
+from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Row, Speedup, Verdict
+from mpx.compare.run import Run, changes_of
 from mpx.runs.curves import CurveFile
 
 ENVIRONMENT = {

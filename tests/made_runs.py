@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mpx.compare.aggregate import compare
-from mpx.compare.comparison import Run, Served, ServingPlace, Way, changes_of
+from mpx.compare.run import Run, Served, ServingPlace, Way, changes_of
 
 GPU = "NVIDIA H200"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from experiment import EXPERIMENTS, script
 
-from mpx.compare.comparison import METRICS
+from mpx.compare.metric import METRICS
 from mpx.compare.statistics import examine
 
 run = script("looks/run.py")

@@ -18,7 +18,8 @@ from scipy.special import ndtr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import Arguments, markdown, read
 
-from mpx.compare.comparison import METRICS, TEST_SET
+from mpx.compare.comparison import TEST_SET
+from mpx.compare.metric import METRICS
 from mpx.compare.population import Scatter, scatter
 from mpx.compare.sampled import Sampled
 from mpx.compare.statistics import Finding, examine

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import markdown, measured
 
 from mpx.compare.boundaries import levels, obrien_fleming
-from mpx.compare.comparison import METRICS
 from mpx.compare.looks import SPENT, Plan
+from mpx.compare.metric import METRICS
 from mpx.compare.statistics import examine
 
 HERE = Path(__file__).parent

@@ -22,8 +22,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, finished
 
 from mpx.compare.aggregate import compare
-from mpx.compare.comparison import Row, Run
+from mpx.compare.comparison import Row
 from mpx.compare.results import read_results, to_csv
+from mpx.compare.run import Run
 from mpx.settings.front_door import CONF
 
 HERE = Path(__file__).parent

@@ -20,10 +20,11 @@ from mpx import ctrl_c
 from mpx.compare import differences_csv, predictions_csv, served_csv
 from mpx.compare.collect import collect, is_study, read_tables
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import Comparison, Run
+from mpx.compare.comparison import Comparison
 from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
 from mpx.compare.metric import check_metric
 from mpx.compare.results import to_csv
+from mpx.compare.run import Run
 from mpx.compare.served_csv import SERVED
 from mpx.errors import UserError, nearest
 from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
-from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Metric, Row, Run, Speedup
+from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Row, Speedup
 from mpx.compare.control import AUTO, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
 from mpx.compare.looks import Plan, plan_of
-from mpx.compare.metric import choose_metric
+from mpx.compare.metric import Metric, choose_metric
 from mpx.compare.names import labels, natural, short
 from mpx.compare.notes import looks, notes
+from mpx.compare.run import Run
 from mpx.compare.statistics import estimate
 from mpx.compare.time_to_train import time_verdict, timed
 from mpx.compare.verdict import serve_verdict, train_verdict

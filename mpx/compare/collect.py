@@ -10,15 +10,16 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import CODE_HASHES, RESUMED, SAMPLES, Run, Served, judged_by
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
+from mpx.compare.metric import judged_by
 from mpx.compare.predictions import read_predictions
 from mpx.compare.predictions_csv import with_predictions
 from mpx.compare.results import read_results
 from mpx.compare.rules import is_layer, wrong
+from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, Served
 from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track

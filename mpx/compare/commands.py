@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from omegaconf import OmegaConf
 
-from mpx.compare.comparison import Run
+from mpx.compare.run import Run
 from mpx.settings.extras import CONF
 
 PROGRAM = ["python", "-m", "mpx.train"]

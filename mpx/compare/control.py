@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import Changes, Run
 from mpx.compare.names import natural, shared_changes, short
+from mpx.compare.run import Changes, Run
 from mpx.errors import UserError
 
 AUTO, USUAL = "auto", "fp32-dense"

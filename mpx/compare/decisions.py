@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mpx.compare.comparison import Decision, Look, Method, Metric, Population, Row, Run, Verdict
+from mpx.compare.comparison import Decision, Look, Method, Population, Row, Verdict
 from mpx.compare.looks import Plan
+from mpx.compare.metric import Metric
+from mpx.compare.run import Run
 from mpx.compare.sampled import population, sampled, settled, test_samples
 from mpx.compare.statistics import Finding, are_shares, examine, holm, more_seeds
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mpx.compare.comparison import Run
+from mpx.compare.run import Run
 from mpx.settings.fields import changes_result
 
 OF_A_CHOICE = ("precision", "sparsity")  # groups whose choices have different defaults for the same key

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Metric, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
+from mpx.compare.metric import METRICS, Metric
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
+from mpx.compare.run import Served, ServingPlace, Way
 from mpx.runs.folder import DEPLOYED
 from mpx.runs.record import HOST, mpx_of
 from mpx.settings.deploy import DEPLOY, FORMATS, QUANTISED

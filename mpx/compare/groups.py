@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mpx.compare.comparison import Changes, Run, text_of
 from mpx.compare.control import AUTO, by_pair, highest, lacking, note, setting_named
 from mpx.compare.names import label, natural, shared_changes, short
+from mpx.compare.run import Changes, Run, text_of
 
 
 @dataclass

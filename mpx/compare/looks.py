@@ -18,7 +18,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from mpx.compare.comparison import Look, Row, Run
+from mpx.compare.comparison import Look, Row
+from mpx.compare.run import Run
 from mpx.errors import UserError
 from mpx.settings.check import check_looks
 

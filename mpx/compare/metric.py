@@ -1,14 +1,67 @@
-"""Choose the metric by which runs are compared: its name, whether it should rise or fall, and the meaning of a margin."""
+"""The metric by which runs are compared: its name, whether it should rise or fall, and the meaning of a margin."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from mpx.compare.comparison import GOALS, METRICS, Metric, Run, metric_of, to_print
 from mpx.compare.control import AUTO
+from mpx.compare.run import Run
 from mpx.errors import UserError, nearest
 from mpx.runs.record import metric_name
 
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by which settings are compared."""
+
+    name: str  # test/accuracy
+    words: str  # test accuracy
+    sign: int  # 1: higher is better; -1: lower is better
+    relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
+    spec: str = ".4f"  # how its values are printed
+
+    def allowed(self, margin: float, mean: float) -> float:
+        """The largest loss that does not matter, in the metric's unit. mean: the control's."""
+        return margin * abs(mean) if self.relative else margin
+
+
+METRICS = {
+    "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
+}
+GOALS = {"max": 1, "min": -1}
 OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
+SMALL = 10  # a perplexity below, as of characters, has differences that two decimals would round to zero
+
+
+def metric_of(name: str, goal: str) -> Metric:
+    """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
+
+    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric that should fall may have any
+    scale, such as a perplexity, and its margin is a share of the control's value.
+    """
+    falls = goal == "min"
+    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec="#.4g" if falls else ".4f")
+
+
+def to_print(metric: Metric, values: Iterable[Any]) -> Metric:
+    """The metric with the decimals that such values need. values: of runs; any that is no number does not count."""
+    small = metric.spec == ".2f" and any(isinstance(value, (int, float)) and abs(value) < SMALL for value in values)
+    return replace(metric, spec=".4f") if small else metric
+
+
+def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
+    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record declares one; else the perplexity or
+    the accuracy. A language model has both."""
+    if name is not None and goal is not None:
+        return to_print(metric_of(name, goal), [metrics.get(name)])
+    found = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
+    return to_print(found, [metrics.get(found.name)])
+
+
+def judged_by_record(record: Mapping[str, Any]) -> Metric:
+    """`judged_by` for a run's record, or the parts of it that a sweep keeps."""
+    return judged_by(record["metrics"], **(record.get("metric") or {}))
 
 
 def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str) -> Metric:

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from mpx.compare.comparison import Changes, Run, text_of
+from mpx.compare.run import Changes, Run, text_of
 
 MAX_NAMED = 3  # settings that a line lists
 

@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, Group, Metric, Row, Run, Verdict
+from mpx.compare.comparison import POPULATION, Group, Row, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
+from mpx.compare.metric import METRICS, Metric
+from mpx.compare.run import CODE_HASHES, SAMPLES, Run
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
 from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mpx.compare.comparison import Run
 from mpx.compare.predictions import ACCURACY, refuse_others
+from mpx.compare.run import Run
 from mpx.compare.run_tables import RUN, key_of, with_table
 from mpx.csv_file import to_text
 from mpx.runs.predictions import Predictions, predictions_from

@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import COMPOUND, SIMPLE, Run, changes_of, text_of
 from mpx.compare.rules import wrong
+from mpx.compare.run import COMPOUND, SIMPLE, Run, changes_of, text_of
 from mpx.csv_file import BadRow, columns_of, rows_of, to_text
 from mpx.errors import UserError
 

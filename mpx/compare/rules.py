@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mpx.compare.comparison import CODE_HASHES, GOALS, METRICS, RATES, SAMPLES, SIMPLE, Run
 from mpx.compare.looks import Plan
+from mpx.compare.metric import GOALS, METRICS
+from mpx.compare.run import CODE_HASHES, RATES, SAMPLES, SIMPLE, Run
 from mpx.printing import shown
 from mpx.runs.folder import DONE
 from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT

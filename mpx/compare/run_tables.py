@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from mpx.compare.comparison import Run, text_of
 from mpx.compare.json_file import DAMAGED, in_short
+from mpx.compare.run import Run, text_of
 from mpx.csv_file import rows_of
 from mpx.errors import UserError
 

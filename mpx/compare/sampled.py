@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mpx.compare.comparison import POPULATION, Method, Metric, Population, Row
+from mpx.compare.comparison import POPULATION, Method, Population, Row
+from mpx.compare.metric import Metric
 from mpx.compare.population import Scatter, scatter
 from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding

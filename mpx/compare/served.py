@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mpx.compare.comparison import Estimate, Group, Row, Run, Served, ServingPlace, Way
+from mpx.compare.comparison import Estimate, Group, Row
 from mpx.compare.deployed import FIGURES
+from mpx.compare.run import Run, Served, ServingPlace, Way
 from mpx.compare.statistics import estimate
 from mpx.compare.words import UNKNOWN
 from mpx.settings.deploy import FORMATS

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Run, Served, ServingPlace, Way
 from mpx.compare.deployed import FIGURES, wrong
+from mpx.compare.metric import METRICS
 from mpx.compare.results import READERS, written
+from mpx.compare.run import Run, Served, ServingPlace, Way
 from mpx.compare.run_tables import RUN, key_of, with_table
 from mpx.csv_file import to_text
 

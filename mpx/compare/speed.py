@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mpx.compare.comparison import Estimate, Group, Run, Speedup
+from mpx.compare.comparison import Estimate, Group, Speedup
+from mpx.compare.run import Run
 from mpx.compare.statistics import estimate, ratio_interval
 from mpx.runs.record import EMULATED, HOST, mpx_of
 

@@ -28,7 +28,8 @@ from fractions import Fraction
 import numpy as np
 from scipy import special  # scipy.stats is slow to import
 
-from mpx.compare.comparison import Estimate, Method, Metric
+from mpx.compare.comparison import Estimate, Method
+from mpx.compare.metric import Metric
 
 POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000

@@ -6,7 +6,8 @@ throughput may therefore take longer; in long runs it wins.
 
 from collections.abc import Iterable
 
-from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
+from mpx.compare.comparison import Estimate, Group, Row, Verdict
+from mpx.compare.run import Run
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
 from mpx.compare.verdict import Outcome, fastest_to_train, shown_larger, surely

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from mpx.compare.comparison import Group, Method, Metric, Row, Speedup, Verdict
+from mpx.compare.comparison import Group, Method, Row, Speedup, Verdict
 from mpx.compare.decisions import seeds_of_both, seen_at
+from mpx.compare.metric import Metric
 from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate

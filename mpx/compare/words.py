@@ -4,7 +4,8 @@ import math
 import re
 from collections.abc import Iterable
 
-from mpx.compare.comparison import POPULATION, RESUMED, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Speedup, Verdict
+from mpx.compare.run import RESUMED, Run, text_of
 from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT
 
 UNKNOWN = "–"

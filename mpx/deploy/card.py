@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import GOALS, Metric, Served, judged_by
 from mpx.compare.deployed import read_served
+from mpx.compare.metric import GOALS, Metric, judged_by
 from mpx.compare.rules import MAX_RATE, is_figure, is_text
+from mpx.compare.run import Served
 from mpx.compare.served import told_apart
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec

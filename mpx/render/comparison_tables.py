@@ -7,7 +7,9 @@ from urllib.parse import quote
 
 from mpx.compare import words
 from mpx.compare.batch_scaling import growths, sizes
-from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Metric, Row, Run, Speedup, Verdict, Way
+from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Row, Speedup, Verdict
+from mpx.compare.metric import Metric
+from mpx.compare.run import Run, Way
 from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec, share_digits
 from mpx.render.plots.colours import Style, Styles

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import judged_by_record
+from mpx.compare.metric import judged_by_record
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.printing import shown
 from mpx.render.table import Table, console, print_table, words

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.commands import DEFAULTS, compare_command, typed_text
-from mpx.compare.comparison import judged_by_record
+from mpx.compare.metric import judged_by_record
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.printing import how_many
 from mpx.render.table import Table, print_table, words

@@ -12,9 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
-from mpx.compare.comparison import Group, Row, Run
+from mpx.compare.comparison import Group, Row
 from mpx.compare.control import by_label, refuse_other_contents
 from mpx.compare.looks import Plan, plan_of
+from mpx.compare.run import Run
 from mpx.compare.words import decided, title
 from mpx.errors import UserError
 from mpx.render.sweep_progress import span

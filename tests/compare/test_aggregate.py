@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from made_runs import AMP, CONTROL, compared, made, only, seeds, served
 
-from mpx.compare.comparison import METRICS, Method, Metric, Verdict, judged_by, text_of
+from mpx.compare.comparison import Method, Verdict
 from mpx.compare.control import AUTO
+from mpx.compare.metric import METRICS, Metric, judged_by
 from mpx.compare.notes import NARROW
 from mpx.compare.results import from_csv, to_csv
+from mpx.compare.run import text_of
 from mpx.settings.compare import COMPARE
 
 TIED = (

@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mpx.compare.aggregate import compare
 from mpx.compare.batch_scaling import growths, shared, sizes
-from mpx.compare.comparison import text_of
 from mpx.compare.results import to_csv
+from mpx.compare.run import text_of
 from mpx.errors import UserError
 from mpx.render.card import update_card
 from mpx.render.comparison_tables import growth_table

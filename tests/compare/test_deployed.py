@@ -12,8 +12,8 @@ from started import start
 
 from mpx.compare.__main__ import main
 from mpx.compare.collect import collect
-from mpx.compare.comparison import METRICS, judged_by
 from mpx.compare.deployed import read_served
+from mpx.compare.metric import METRICS, judged_by
 
 TRAINED, ACCURACY = {"test/accuracy": 0.9}, METRICS["test/accuracy"]
 

@@ -7,10 +7,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_runs import made
 
 from mpx.compare.commands import DEFAULTS, commands, compare_command, typed_text
-from mpx.compare.comparison import text_of
 from mpx.compare.control import AUTO, PRECISIONS, names, ran
 from mpx.compare.groups import grouped
 from mpx.compare.names import natural
+from mpx.compare.run import text_of
 from mpx.settings.fields import FIELDS
 
 

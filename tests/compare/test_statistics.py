@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mpx.compare.comparison import METRICS, Estimate, metric_of
+from mpx.compare.comparison import Estimate
+from mpx.compare.metric import METRICS, metric_of
 from mpx.compare.statistics import estimate, examine, holm, more_seeds, ratio_interval, wilson
 
 ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]

@@ -7,7 +7,7 @@ import pytest
 from made_comparison import made_comparison, made_group, write_runs
 from made_runs import compared, seeds
 
-from mpx.compare.comparison import METRICS
+from mpx.compare.metric import METRICS
 from mpx.render.markdown import group_table
 from mpx.render.report import write
 from mpx.render.table import escaped

@@ -1,7 +1,8 @@
 """Speed-up over batch size: one panel per setting, one line per model."""
 
 from mpx.compare.batch_scaling import growths, shared
-from mpx.compare.comparison import Comparison, text_of
+from mpx.compare.comparison import Comparison
+from mpx.compare.run import text_of
 from mpx.render.plots.picture import Picture, picture
 from mpx.render.plots.rates import Curve, rates_figure
 

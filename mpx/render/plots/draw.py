@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
-from mpx.compare.comparison import Comparison, Group, text_of
+from mpx.compare.comparison import Comparison, Group
 from mpx.compare.curves import bands
+from mpx.compare.run import text_of
 from mpx.compare.words import title
 from mpx.render.plots.bands import Bands, loss_figure, numerics_figure
 from mpx.render.plots.bars import memory_figure, serve_figure, speedup_figure

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from mpx.compare.comparison import Group, Metric, Row
+from mpx.compare.comparison import Group, Row
+from mpx.compare.metric import Metric
 from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y, plain_ticks
