@@ -25,6 +25,18 @@ ALONE = "speed measured alone after the sweep, once for all seeds together, so i
 
 def notes(group: Group, members: Members, wanted: str, margin: float, margin_for: str) -> list[str]:
     """members: the source of the group. wanted: the metric that the user asked for. margin, margin_for: as in Comparison."""
+    metric, found = group.metric, _about_metric(group, wanted, margin)
+    found += [members.note] if members.note else []
+    found += _about_control(group.rows[0], metric) if group.control else []
+    found += _of_settings(group, lambda row: _about_row(row, group, metric))
+    found += _of_settings(group, lambda row: [NARROW] if _narrow(row, group.rows[0], metric, margin) else [])
+    wide = margin_for == POPULATION or any(row.decision and row.decision.has_population for row in group.rows)
+    found += _of_settings(group, lambda row: notes_on(row, wanted=wide))
+    between_runs = (defaults.changed(group.runs), _code_changed(group.runs), _other_samples(group.runs), _other_torch(group.runs))
+    return [*found, *_about_speed(group), *filter(None, between_runs)]
+
+
+def _about_metric(group: Group, wanted: str, margin: float) -> list[str]:
     metric, found = group.metric, []
     if wanted != AUTO and metric_name(wanted) != metric.name:
         kind = "relative to the control's" if metric.relative else "absolute"
@@ -32,26 +44,19 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):
         percent = "for one point of percent, add margin=1 margin_is=absolute"
         found.append(f"{metric.words} is above 1, so no fraction: the margin of {margin:g} is in its own unit; {percent}")
-    found += [members.note] if members.note else []
-    found += _about_control(group.rows[0], metric) if group.control else []
-    found += _of_settings(group, lambda row: _about_row(row, group, metric))
-    found += _of_settings(group, lambda row: [NARROW] if _narrow(row, group.rows[0], metric, margin) else [])
-    wide = margin_for == POPULATION or any(row.decision and row.decision.has_population for row in group.rows)
-    found += _of_settings(group, lambda row: notes_on(row, wanted=wide))
+    return found
+
+
+def _about_speed(group: Group) -> list[str]:
+    """Why speeds are not compared, or have no interval."""
+    found = []
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
         found.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
     single = [row for row in group.rows if row.throughput and row.throughput.n == 1]
     alone = [row for row in single if any(run.measured_alone for run in row.runs)]
-    found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
-    found += [note] if (note := defaults.changed(group.runs)) else []
-    found += [note] if (note := _code_changed(group.runs)) else []
-    found += [note] if (note := _other_samples(group.runs)) else []
-    versions = sorted({str(run.environment["torch"]) for run in group.runs if "torch" in run.environment})
-    if len(versions) > 1:
-        found.append(f"different versions of PyTorch: {', '.join(versions)}")
-    return found
+    return [*found, f"{_who(alone, group)}: {ALONE}"] if alone else found
 
 
 def _of_settings(group: Group, texts: Callable[[Row], list[str]]) -> list[str]:
@@ -85,6 +90,11 @@ def _other_samples(runs: Sequence[Run]) -> str | None:
             found.setdefault((part, of_data), set()).add(checksum)
     several = any(len(checksums) > 1 for checksums in found.values())
     return "runs with the same settings of the data had other samples, so a difference may come from these" if several else None
+
+
+def _other_torch(runs: Sequence[Run]) -> str | None:
+    versions = sorted({str(run.environment["torch"]) for run in runs if "torch" in run.environment})
+    return f"different versions of PyTorch: {', '.join(versions)}" if len(versions) > 1 else None
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
