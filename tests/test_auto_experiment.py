@@ -1,11 +1,12 @@
 """experiments/auto: wall times of lengths that were not run come from runs of the same choice; a trial runs at a tiny size."""
 
 import csv
+import re
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
-from documents import text
+from documents import ROOT, text
 from experiment import EXPERIMENTS, script
 
 auto = script("auto/run.py")
@@ -45,6 +46,7 @@ def test_how_many_cases_hold_depends_on_the_row_of_off():
     held, not_held = words.count("| **held** |"), words.count("| not held |")
     with open(EXPERIMENTS / "auto" / "results.csv", newline="") as file:
         rows = {tuple(row[name] for name in ("model", "setting", "cache", "steps")): row for row in csv.DictReader(file)}
+    seconds_late = list(map(float, re.findall(r"\| \+([\d.]+) \| (?:\*\*held|not held)", words)))
     for model, cache in (("bert_small", "empty"), ("resnet18", "cached")):
         short, long = (rows[model, "off", "empty", steps] for steps in ("300", "30000"))
         off = float(short["ran_s"]) + 2_700 * int(long["batch"]) / float(long["samples_per_s"])
@@ -52,7 +54,11 @@ def test_how_many_cases_hold_depends_on_the_row_of_off():
         assert took > max(auto.WITHIN * off, off + auto.OR_S)
         assert f"{off:.1f} s" in words
         assert f"auto's {took:.1f}" in words
+        assert took <= max(1.06 * off, off + 3.4)
     assert f"{held - 2} to {held} of {held + not_held} cases hold the bound" in words
+    assert len(seconds_late) > 4
+    assert max(seconds_late) <= 3.4
+    assert "it ended at most 6 % or 3.4 s later than the better choice" in " ".join(text(ROOT / "docs" / "speed.md").split())
 
 
 def test_a_model_that_auto_never_compiles():

@@ -26,6 +26,20 @@ CARDS = [  # (script, its function from rows to text, table); the other cards ar
 ]  # fmt: skip
 
 
+def table(experiment, key, value):
+    """The values of a column of results.csv, by those of others."""
+    found = {}
+    with open(EXPERIMENTS / experiment / "results.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(tuple(row[name] for name in key), []).append(float(row[value]))
+    return found
+
+
+def words_of(name):
+    """Of a page of docs/, in one line."""
+    return " ".join(text(documents.ROOT / "docs" / name).split())
+
+
 @pytest.mark.parametrize(("path", "function", "table"), CARDS, ids=[card[0] for card in CARDS])
 def test_a_committed_card_is_what_its_table_says(path, function, table):
     made = script(path)
@@ -79,7 +93,7 @@ def test_the_default_speed_of_a_project():
     assert max(first, median(rounds)) < script("project_speed/run.py").LEAST
     misses = f"misses the bound by this default: {first:.3f} and {median(rounds):.3f} times its own Trainer"
     assert f"{misses} ({min(rounds):.3f} to {max(rounds):.3f} in single rounds)" in said
-    page = " ".join(text(documents.ROOT / "docs" / "your-project.md").split())
+    page = words_of("your-project.md")
     unet = [float(earlier["unet", name]["auto ÷ trainer"]) for name in ("amp", "amp_bf16")]
     others = [float(earlier[project, name]["auto ÷ trainer"]) for project in ("gan", "lm") for name in ("amp", "amp_bf16")]
     lowest = min(*others, median(rounds))
@@ -90,7 +104,7 @@ def test_the_default_speed_of_a_project():
 
 
 def test_what_the_pages_say_of_the_cost_of_masks():
-    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    page = words_of("sparsity.md")
     with open(EXPERIMENTS / "masked_step" / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     costs = {name: sorted(100 * float(row["over_dense"]) for row in rows if row["masks"] == name) for name in ("fixed", "sr_ste")}
@@ -99,7 +113,7 @@ def test_what_the_pages_say_of_the_cost_of_masks():
 
 
 def test_what_the_pages_say_of_the_cost_of_emulation():
-    page = " ".join(text(documents.ROOT / "docs" / "precision.md").split())
+    page = words_of("precision.md")
     made = script("emulation_cost/run.py")
     with open(EXPERIMENTS / "emulation_cost" / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -113,7 +127,7 @@ def test_what_the_pages_say_of_the_cost_of_emulation():
 
 
 def test_what_the_pages_say_of_the_search_for_an_order():
-    page = " ".join(text(documents.ROOT / "docs" / "sparsity.md").split())
+    page = words_of("sparsity.md")
     with open(EXPERIMENTS / "permutation" / "results.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "all" and not row["seed"]]
     took = [float(row["cpu_seconds"]) for row in rows]
@@ -123,11 +137,47 @@ def test_what_the_pages_say_of_the_search_for_an_order():
 
 
 def test_what_the_pages_say_of_several_jobs_on_a_gpu():
-    page = " ".join(text(documents.ROOT / "docs" / "sweeps-and-comparing.md").split())
+    page = words_of("sweeps-and-comparing.md")
     with open(EXPERIMENTS / "study_time" / "results.csv", newline="") as file:
         took = {(row["study"], row["share"]): float(row["wall_s"]) for row in csv.DictReader(file) if row["mps"] == "0"}
+    short = "lstm_digits,resnet20_digits"
+    assert round(took[short, "8"] / took[short, "1"], 1) == 0.5
+    assert "with eight jobs at once, runs of a few seconds took half of the time" in page
     longer = took["lstm_sst2", "8"] / took["lstm_sst2", "1"] - 1
     assert f"those of an LSTM that keeps the GPU busy took {100 * longer:.0f} % longer than one after another" in page
+
+
+def test_what_the_pages_say_of_the_time_of_a_comparison():
+    spans = [f"{min(took):.0f} to {max(took):.0f}" for took in table("compare_speed", ["runs", "groups"], "time_s").values()]
+    assert [*table("compare_speed", ["runs", "groups"], "time_s")] == [("1000", "4"), ("1000", "12"), ("1000", "24")]
+    assert "1,000 runs of 4, 12 and 24 groups take {}, {} and {} s".format(*spans) in words_of("sweeps-and-comparing.md")
+
+
+def test_what_the_pages_say_of_an_epoch_on_a_cpu():
+    took = table("speed_cpu", ["precision", "contender"], "epoch_s")  # in the order of the rounds
+    pairs = [zip(took[name, "mpx"], took[name, "plain loop"], strict=True) for name in ("fp32", "amp_bf16")]
+    longer = sorted(median(mine / loop for mine, loop in rounds) for rounds in pairs)
+    assert "an epoch of ResNet-20 takes {:.2f} to {:.2f} times as long]".format(*longer) in words_of("speed.md")
+
+
+def test_what_the_pages_say_of_the_cost_of_numerics():
+    rates = table("numerics_cost", ["model", "mode", "every"], "samples_per_s")
+    models = {key[:2] for key in rates}
+    cost = max(median(rates[*key, "1000000000"]) / median(rates[*key, "1"]) - 1 for key in models) / 200  # one step in 200
+    assert 0.01 < cost < 0.02
+    assert "less than 2 % of the time ([measured](../experiments/numerics_cost) at 200)" in words_of("precision.md")
+
+
+def test_what_the_pages_say_of_a_mistakes_answer():
+    took = table("startup", ["command"], "seconds")
+    assert max(median(took[name,]) for name in ("unknown choice", "unknown key", "value out of range", "impossible combination")) < 1
+    assert "reports a mistake in under a second ([measured](../experiments/startup))" in words_of("architecture.md")
+
+
+def test_what_the_pages_say_of_compiling_a_language_model():
+    took = table("language_model", ["precision", "rows", "compiled"], "step_ms")
+    saved = 1 - median(took["amp_bf16", "33280", "yes"]) / median(took["amp_bf16", "33280", "no"])
+    assert f"but {100 * saved:.0f} % of that of a [recurrent language model]" in words_of("speed.md")
 
 
 def trainings():
