@@ -171,7 +171,7 @@ def test_the_longest_training_of_the_grid():
     tasks = {(row["model"], row["data"]) for row in rows("grid/results.csv")}
     tuned = [text(ROOT / "conf" / "tuned" / f"{model}_{data}.yaml") for model, data in tasks]
     epochs = max(int(re.search(r"max_epochs: (\d+)", words)[1]) for words in tuned)
-    assert f"; over {epochs} epochs; " in text(README)
+    assert f"; runs of more than {epochs} epochs; " in text(README)
 
 
 def test_what_the_grids_card_says():
