@@ -19,7 +19,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import ctrl_c
-from mpx.deploy.jobs import Row, serve_all
+from mpx.deploy.jobs import serve_all
+from mpx.deploy.record import Row
 from mpx.environment_variables import let_hydra_raise
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
@@ -29,7 +30,7 @@ from mpx.settings.front_door import CONF, errors_in_one_line, multirun, multirun
 TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
 
-class Call:
+class Calls:
     """Collects the rows and exit codes of the calls that a command starts: one, or several in a sweep. A failed call stops no other."""
 
     def __init__(self):
@@ -61,7 +62,7 @@ class Call:
 def main() -> None:
     print_without_failing()
     let_hydra_raise()
-    call = Call()
+    calls = Calls()
     try:
         with errors_in_one_line(WORDS, "mpx.deploy"), ExitStack() as aside:
             multirun_first()
@@ -71,8 +72,8 @@ def main() -> None:
                 raise UserError(f"{word}: {word.split('=')[0]} is for training, and mpx.deploy trains nothing. Leave it out.")
             check_chosen(sys.argv[1:])
             read_words(WORDS, "mpx.deploy")
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(call.start)()
-        if code := call.end():
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(calls.start)()
+        if code := calls.end():
             sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mpx.compare.commands import typed_text
+from mpx.deploy.record import Row
 from mpx.settings.deploy import DEPLOY, QUANTISED
 from mpx.settings.values import key_of
 
 PROGRAM = "python -m mpx.deploy"
 KNOWN = ("format", "weights", "batch")  # keys whose values a row has
-Row = dict[str, Any]  # of deploy.json; it may hold anything
 
 
 def commands(rows: Iterable[Row], folder: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mpx.deploy.record import CARD, EXPORTS, ROW_KEY, add_row, check_writable, completed_run, own_files
+from mpx.deploy.record import CARD, EXPORTS, ROW_KEY, Row, add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.machine import keep_within_quota
@@ -17,12 +17,10 @@ from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import check_export, listed
 from mpx.settings.reachable import no_gpu, require_gpu
 
-Row = dict[str, Any]  # of deploy.json
-
 
 def serve_all(
     run: str | None, accelerator: str, format: str | list[str], weights: str | list[str], out: str | None, ckpt: str | None,
-    model: Row | None = None, data: Row | None = None, **options,
+    model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, **options,
 ) -> tuple[list[tuple[str, Row]], int]:  # fmt: skip
     """Measure, write and show each job. Returns (run's folder, row) of each, and the number of failed jobs.
 

@@ -17,6 +17,7 @@ from mpx.whole_file import try_writing, write_whole
 CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder
 MAX_BYTES = 2**28  # of a result.json, which has some kilobytes per layer
 MAX_WAIT_S = 10  # for another process that has locked the folder
+Row = dict[str, Any]  # of deploy.json; a file may hold anything
 ROW_KEY = ("format", "weights", "device")  # deploy.json has one row for each combination
 WEIGHTS_KEY = ("checkpoint_sha256", "config", "finetune", "quantised_layers")  # with the same ROW_KEY: rows of the same weights
 

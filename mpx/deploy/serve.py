@@ -36,7 +36,7 @@ from mpx.private.torch_dispatch import tree_leaves
 from mpx.private.torch_modules import BATCH_NORM
 from mpx.runs.folder import LAST
 from mpx.settings.deploy import QUANTISED, listed
-from mpx.training.tasks import judged_by
+from mpx.training.tasks import primary_metric
 
 CPU = torch.device("cpu")
 MAX_TIMES = 10  # allowed error of a batch, as a multiple of the largest batch's, whose accuracy is measured; a batch of one varies more
@@ -190,7 +190,7 @@ def _differs(reference: Tensor, allowed: float, out: Tensor) -> str | None:
 
 
 def _judged(served: Call, mode: Mode, test: Samples, size: int) -> dict[str, Any]:
-    name, goal = judged_by(test.spec)
+    name, goal = primary_metric(test.spec)
     metrics = finite(test.evaluate(lambda x: served(cast(x, mode)), size))
     return {"metrics": metrics, "metric": {"name": f"test/{name}", "goal": goal}, "test_samples": len(test)}
 

@@ -9,7 +9,7 @@ from mpx.compare.deployed import device_of, format_of
 from mpx.compare.rules import MAX_RATE, is_figure
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.deploy.kernel_times import OWN_KERNEL
-from mpx.deploy.record import ROW_KEY, tested_whole
+from mpx.deploy.record import ROW_KEY, Row, tested_whole
 from mpx.machine import GIB
 from mpx.measure.exclusive import BUSY
 from mpx.printing import shown
@@ -17,7 +17,6 @@ from mpx.render.table import Column, Table, console, print_table, words
 from mpx.settings.deploy import QUANTISED
 
 MAX_LAYERS = 40  # lines of the table of layers
-Row = dict[str, Any]
 
 
 def show(row: Row, record: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import plan
-from mpx.sparsity.schedules import Beginning, beginnings, restart_schedulers, schedulers
+from mpx.sparsity.schedules import SchedulerState, beginnings, restart_schedulers, schedulers
 
 PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
 OF_THE_COMMAND = ("pattern", "backend", "dense_ckpt", "permute", "coverage", "sensitivity")  # settings that no argument has
@@ -60,7 +60,7 @@ class Sparsity(Pruning):
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != usual[name]}
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones: the steps, with manual optimization
-        self._begun: list[Beginning] = []
+        self._begun: list[SchedulerState] = []
         self.masks = None
 
     @property

@@ -10,19 +10,19 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 MAX_TRIED_STEPS = 20_000  # of a scheduler; a longer schedule goes on
 
-Beginning = tuple[dict[str, Any], list[float]]  # a scheduler's state, and its optimizer's learning rates
+SchedulerState = tuple[dict[str, Any], list[float]]  # a scheduler's state, and its optimizer's learning rates
 
 
 def schedulers(trainer: pl.Trainer) -> list[Any]:
     return [config.scheduler for config in trainer.lr_scheduler_configs]
 
 
-def beginnings(trainer: pl.Trainer) -> list[Beginning]:
+def beginnings(trainer: pl.Trainer) -> list[SchedulerState]:
     """The state of each scheduler at the start of the training."""
     return [_state(scheduler) for scheduler in schedulers(trainer)]
 
 
-def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[Beginning], left: int) -> None:
+def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[SchedulerState], left: int) -> None:
     """Restart each schedule that ends within the `left` steps of the run, as ASP repeats the dense phase's.
 
     A schedule made for the whole run would be cut off before its end, so it goes on instead. Prints a line for each, with the reason.
@@ -39,7 +39,7 @@ def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[Beginn
             print(f"sparsity: the schedule {name} {'starts again' if reason is None else f'goes on: {reason}'}", flush=True)
 
 
-def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) -> str | None:
+def _against(trainer: pl.Trainer, config: Any, beginning: SchedulerState, left: int) -> str | None:
     if not trainer.lightning_module.automatic_optimization:
         return "the module steps it itself (manual optimization)"
     if not isinstance(config.scheduler, LRScheduler) or isinstance(config.scheduler, ReduceLROnPlateau):
@@ -60,7 +60,7 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
     return None
 
 
-def _tried(scheduler: LRScheduler, beginning: Beginning, count: int) -> list[list[float]]:
+def _tried(scheduler: LRScheduler, beginning: SchedulerState, count: int) -> list[list[float]]:
     """The learning rates of `count` steps from the beginning. Scheduler and optimizer are unchanged on return."""
     now, groups = _state(scheduler), scheduler.optimizer.param_groups
     momenta = [{key: group[key] for key in ("momentum", "betas") if key in group} for group in groups]  # OneCycleLR changes these, too
@@ -79,12 +79,12 @@ def _tried(scheduler: LRScheduler, beginning: Beginning, count: int) -> list[lis
     return rates
 
 
-def _state(scheduler: Any) -> Beginning:
+def _state(scheduler: Any) -> SchedulerState:
     optimizer = getattr(scheduler, "optimizer", None)
     return deepcopy(scheduler.state_dict()), [float(group["lr"]) for group in optimizer.param_groups] if optimizer is not None else []
 
 
-def _set(scheduler: LRScheduler, state: Beginning) -> None:
+def _set(scheduler: LRScheduler, state: SchedulerState) -> None:
     scheduler.load_state_dict(deepcopy(state[0]))
     for group, rate in zip(scheduler.optimizer.param_groups, state[1], strict=True):
         group["lr"] = rate

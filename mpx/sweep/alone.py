@@ -26,7 +26,7 @@ PATIENCE = 10  # seconds to wait for a record that another process has locked
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunsOfSetting:
     """The completed runs of one setting, of which some are not measured alone yet."""
 
     reports: Sequence[dict[str, Any]]  # of its jobs, the first seed first
@@ -62,14 +62,14 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
     return missing
 
 
-def unmeasured(reports: list[dict[str, Any]]) -> list[Setting]:
+def unmeasured(reports: list[dict[str, Any]]) -> list[RunsOfSetting]:
     """The settings with a run whose speed was measured beside others. A run that ended within its warm-up has no speed."""
     found: dict[Path, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for report in reports:
         record = read_result(Path(report["folder"])) if report["status"] == "completed" else None
         if record is not None and "measured" in record["speed"] and _own(record)["train_samples_per_s"] is not None:
             found.setdefault(Path(report["folder"]).parent, []).append((report, record))
-    settings = [Setting(*zip(*sorted(runs, key=lambda run: run[1]["setting"]["seed"]), strict=True)) for runs in found.values()]
+    settings = [RunsOfSetting(*zip(*sorted(runs, key=lambda run: run[1]["setting"]["seed"]), strict=True)) for runs in found.values()]
     return [setting for setting in settings if any(record["speed"]["measured"] == BESIDE for record in setting.records)]
 
 
@@ -78,7 +78,7 @@ def _own(record: dict[str, Any]) -> dict[str, Any]:
     return record["speed"].get("beside", record["speed"])
 
 
-def _measure(config: DictConfig, setting: Setting, folder: Path) -> dict[str, Any]:
+def _measure(config: DictConfig, setting: RunsOfSetting, folder: Path) -> dict[str, Any]:
     """Returns the report of the process that measures."""
     folder.mkdir(exist_ok=True)
     environment = os.environ | environment_variables.for_job(folder / FILE) | environment_variables.speed_is_measured("alone")
@@ -96,7 +96,7 @@ def _useless(found: dict[str, Any]) -> str | None:
     return speed["exclusive_reason"] if speed["exclusive"] is False else None
 
 
-def _elsewhere(found: dict[str, Any], setting: Setting) -> str | None:
+def _elsewhere(found: dict[str, Any], setting: RunsOfSetting) -> str | None:
     """What differs where the report `found` was made from where the setting was trained; None: nothing."""
     here = found["record"]["place"]
     for place in (place_of(record["environment"]) for record in setting.records):
@@ -105,7 +105,7 @@ def _elsewhere(found: dict[str, Any], setting: Setting) -> str | None:
     return None
 
 
-def _write(speed: dict[str, Any], setting: Setting) -> str | None:
+def _write(speed: dict[str, Any], setting: RunsOfSetting) -> str | None:
     """Write the speed into the records of all runs. Returns why it could not."""
     measured = ALONE.format(seed=setting.records[0]["setting"]["seed"])
     unknown = {"time_to_train_s": None, "time_to_train_s_reason": f"trained {BESIDE}", "time_to_train_parts_s": None}

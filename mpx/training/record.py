@@ -28,7 +28,7 @@ from mpx.training.assemble import Run
 from mpx.training.continued_epoch import ContinuedEpoch
 from mpx.training.last_validation import LastValidation, SameWeights
 from mpx.training.module import TrainingModule
-from mpx.training.tasks import judged_by
+from mpx.training.tasks import primary_metric
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
@@ -56,7 +56,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if (continued := find(run.trainer, ContinuedEpoch)) is not None and continued.first is not None:
         record["environment"][MEANS_FROM] = continued.first
     if isinstance(run.module, TrainingModule):
-        name, goal = judged_by(run.module.spec)
+        name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
     record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.observed.step.samples or None)  # of a project

@@ -20,14 +20,14 @@ LOSSES = {"regression": mse_loss, "multilabel": binary_cross_entropy_with_logits
 JUDGED = {"classification": ("accuracy", "max"), "regression": ("mse", "min"), "multilabel": ("map", "max"), "tokens": ("f1", "max")}
 
 
-def judged_by(spec: Spec) -> tuple[str, str]:
+def primary_metric(spec: Spec) -> tuple[str, str]:
     """The metric by which runs on such data are compared, and whether it should be high (max) or low (min)."""
     return ("perplexity", "min") if spec.kind == "lm" else JUDGED[spec.task]
 
 
 def monitored(spec: Spec) -> tuple[str, str]:
     """The metric that best.ckpt goes by. A language model's loss tells more than its perplexity, which can overflow."""
-    name, goal = judged_by(spec)
+    name, goal = primary_metric(spec)
     return ("val/loss" if spec.kind == "lm" else f"val/{name}", goal)
 
 

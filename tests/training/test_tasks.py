@@ -14,7 +14,7 @@ from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.objectives import objectives
 from mpx.training.loss import loss_of
 from mpx.training.meters import Meters
-from mpx.training.tasks import judged_by, monitored
+from mpx.training.tasks import monitored, primary_metric
 
 
 def taken(meters, *batches):
@@ -73,10 +73,10 @@ def test_a_batch_without_labels_has_no_loss(smoothing):
 
 
 def test_the_metric_of_a_verdict_has_a_direction():
-    assert judged_by(Spec("text", (4,), 1, task="regression")) == ("mse", "min")
+    assert primary_metric(Spec("text", (4,), 1, task="regression")) == ("mse", "min")
     assert monitored(Spec("text", (4,), 3, task="multilabel")) == ("val/map", "max")
     assert monitored(Spec("image", (1, 8, 8), 10)) == ("val/accuracy", "max")
-    assert (judged_by(Spec("lm", (4,), 9)), monitored(Spec("lm", (4,), 9))) == (("perplexity", "min"), ("val/loss", "min"))
+    assert (primary_metric(Spec("lm", (4,), 9)), monitored(Spec("lm", (4,), 9))) == (("perplexity", "min"), ("val/loss", "min"))
 
 
 def test_a_search_takes_the_metric_of_the_task():
