@@ -22,37 +22,43 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of
     another model.
     """
+    given = f"{key}={path}"
     found = read_tensors(path, key, " Save the weights alone, as by torch.save(model.state_dict(), FILE).")
     weights = found.get("state_dict", found) if isinstance(found, dict) else {}
-    if (
-        not isinstance(weights, dict)
-        or not weights
-        or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items())
-    ):
-        raise UserError(f"{key}={path} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict.")
+    if not weights or not _is_state_dict(weights):
+        raise UserError(f"{given} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict.")
     ours = model.state_dict()
     weights, shared = _under_own_names(weights, ours), _shared(ours)
     for names in shared:  # safetensors.torch.save_model writes one of them
         there = [name for name in names if name in weights]
         weights |= {name: weights[there[0]] for name in names if there and name not in weights}
-    refuse_other_model(f"{key}={path}", weights, ours)
-    for name in (name for name, value in ours.items() if value.is_floating_point() and not weights[name].is_floating_point()):
-        kind = str(weights[name].dtype).removeprefix("torch.")  # quantised ones mean nothing without their scales, complex ones lose a part
-        raise UserError(f"{key}={path} has {kind} as {name}, which is a float in this model. Save its weights as floating point.")
+    refuse_other_model(given, weights, ours)
     try:
-        for first, *others in shared:
-            if other := next((name for name in others if not torch.equal(weights[first], weights[name])), None):
-                raise UserError(
-                    f"{key}={path} has different values for {first} and {other}, which are one weight in this model. "
-                    "Use the model= that it was trained with."
-                )
+        _refuse_other_values(given, weights, ours, shared)
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)[:160]}). Save dense ones.") from error
+        raise UserError(f"{given} holds tensors that cannot be copied ({first_line(error)[:160]}). Save dense ones.") from error
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
-            raise UserError(f"{key}={path} has infinite or NaN values as {name}. Use another checkpoint.")
+            raise UserError(f"{given} has infinite or NaN values as {name}. Use another checkpoint.")
     return found
+
+
+def _is_state_dict(weights: Any) -> bool:
+    return isinstance(weights, dict) and all(isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items())
+
+
+def _refuse_other_values(given: str, weights: dict[str, Tensor], ours: dict[str, Tensor], shared: list[list[str]]) -> None:
+    """Raise UserError for values that mean nothing in this model, or differ where it has one weight. given: as in refuse_other_model."""
+    for name in (name for name, value in ours.items() if value.is_floating_point() and not weights[name].is_floating_point()):
+        kind = str(weights[name].dtype).removeprefix("torch.")  # quantised ones mean nothing without their scales, complex ones lose a part
+        raise UserError(f"{given} has {kind} as {name}, which is a float in this model. Save its weights as floating point.")
+    for first, *others in shared:
+        if other := next((name for name in others if not torch.equal(weights[first], weights[name])), None):
+            raise UserError(
+                f"{given} has different values for {first} and {other}, which are one weight in this model. "
+                "Use the model= that it was trained with."
+            )
 
 
 def has_averages(found: dict[str, Any]) -> bool:
