@@ -12,7 +12,8 @@ mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or do
     images.py       image sets in memory (digits.py, mnist.py, cifar10.py), augmented by augment.py; idx.py and pickles.py read their files
     image_folder.py images that stay on disk; synthetic.py: samples without files
     text_sets.py    texts with labels; language.py: texts to continue
-    huggingface.py  data sets in the files of the datasets library; custom.py: what a function of the user's makes
+    huggingface.py  data sets in the files of the datasets library; custom.py: what a function of the user's makes (checked
+                    by custom_checks.py)
     encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files, targets.py labels
     files.py        finding and reading files; download.py: fetching them; licences.py: what their publishers allow
 """
