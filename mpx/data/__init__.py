@@ -47,7 +47,8 @@ __all__ = ["Data", "DataModule", "load"]
 def load(data_cfg) -> Data:
     """Read, check and split the set that `data_cfg` chooses.
 
-    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace. Uses no accelerator.
+    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace; the set's function gets a namespace. Uses no
+    accelerator.
     Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or damaged.
     """
     settings = checked("data", data_cfg)

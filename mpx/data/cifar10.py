@@ -4,6 +4,7 @@ Files: the "python version", `<data.root>/cifar-10-batches-py/data_batch_1` to `
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ COUNT, SHAPE = 10_000, (3, 32, 32)  # images per file, shape of an image
 TRAIN = [f"data_batch_{i}" for i in range(1, 1 + IMAGES["cifar10"].train // COUNT)]
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     """Images uint8 [N, 3, 32, 32]; the end of the train set is held out for validation, stratified. Raises UserError for files."""
     where = folder(cfg) / "cifar-10-batches-py"
     missing = [name for name in [*TRAIN, "test_batch"] if find(where, name) is None]

@@ -6,6 +6,7 @@ Each is a map-style Dataset, which makes its samples one by one in worker proces
 import zlib
 from collections.abc import Sized
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def finished(x: Tensor, kind: str) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     """Call the user's function. Raises UserError for what it returns if that cannot be used."""
     path, kwargs = vars(cfg)["_target_"], cfg.kwargs or {}
     target = resolve("data._target_", path, MAKES)
@@ -136,7 +137,7 @@ def load(cfg) -> Data:
     return Data(spec_of(cfg, splits), *splits)
 
 
-def split(part: Any, name: str, cfg) -> Tensors | Samples:
+def split(part: Any, name: str, cfg: SimpleNamespace) -> Tensors | Samples:
     """One split as mpx reads it. Raises UserError."""
     if isinstance(part, (tuple, list)) and len(part) == 2 and isinstance(part[0], (Tensor, np.ndarray)):
         return in_memory(*pair(part, f"the {name} data"), name, cfg)
@@ -157,14 +158,14 @@ def split(part: Any, name: str, cfg) -> Tensors | Samples:
     return Samples(part, (list(x.shape), list(y.shape)), cfg.kind, name, cfg.task, classes, vocab_size)
 
 
-def in_memory(x: Tensor, y: Tensor, name: str, cfg) -> Tensors:
+def in_memory(x: Tensor, y: Tensor, name: str, cfg: SimpleNamespace) -> Tensors:
     if len(x) == 0 or len(x) != len(y):
         raise UserError(f"data._target_: the {name} data have {len(x)} x and {len(y)} y: give one y for each x, and at least one")
     check_x(x[0], name, cfg)
     return Tensors(x.float() if x.is_floating_point() else x, wanted(y, cfg.task, f"the {name} data"), cfg.kind)
 
 
-def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
+def spec_of(cfg: SimpleNamespace, splits: list[Tensors | Samples]) -> Spec:
     """What models see. Raises UserError for splits that differ, and for labels that are not classes."""
     shape, width = splits[0].shapes
     for part, name in zip(splits, SPLITS, strict=True):

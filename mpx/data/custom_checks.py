@@ -1,5 +1,6 @@
 """What the samples of a user's function must be. Each check raises UserError, which names the sample."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def wanted(y: Tensor, task: str, where: str) -> Tensor:
     return y.long() if of_classes(task) else y.float()
 
 
-def check_x(x: Tensor, name: str, cfg) -> None:
+def check_x(x: Tensor, name: str, cfg: SimpleNamespace) -> None:
     """Raise UserError for an x that is not of data.kind."""
     dimensions, shape = DIMENSIONS[cfg.kind]
     fits = x.is_floating_point() or x.dtype == torch.uint8 if cfg.kind == "image" else not x.is_floating_point()

@@ -5,6 +5,7 @@ sequential split would test on the handwriting of other people.
 """
 
 import functools
+from types import SimpleNamespace
 
 import torch
 
@@ -15,7 +16,7 @@ from mpx.data.splits import Data
 TEST, VAL = 360, 140
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     images, labels = _file()
     order = stratified_order(labels, SPLIT_SEED)
     test, val, train = order[:TEST], order[TEST : TEST + VAL], order[TEST + VAL :]

@@ -1,5 +1,7 @@
 """Turn texts into rows of token ids, with a tokenizer that is trained here (and cached) or an existing one."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from mpx.errors import UserError
 Ids = dict[str, Tensor]  # split -> int32 [N, T]
 
 
-def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
+def encode(cfg: SimpleNamespace, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     """(ids of each split, vocabulary size, id of the padding), by the settings tokenizer, vocab_size, seq_len and cache.
 
     A tokenizer is trained on the train split only. Raises UserError for an existing one that cannot be loaded.
@@ -26,7 +28,7 @@ def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     return ids, own.get_vocab_size(), own.token_to_id("[PAD]")
 
 
-def encode_words(cfg, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int, int]:
+def encode_words(cfg: SimpleNamespace, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int, int]:
     """(ids, places, vocabulary size, id of the padding) of texts that are words, each of which has a label.
 
     places: for each token, the number of the word that it begins, or -1 if it begins none; int32 [N, T], as ids.
@@ -66,14 +68,14 @@ def _beginnings(word_ids: list[int | None]) -> list[int]:
     return [-1 if word is None or word == last else word for word, last in zip(word_ids, before, strict=False)]
 
 
-def encode_own(cfg, texts: dict[str, list[str]]) -> cache.Made:
+def encode_own(cfg: SimpleNamespace, texts: dict[str, list[str]]) -> cache.Made:
     """Train a tokenizer on the train split and encode all splits. Returns (ids, the tokenizer as JSON)."""
     own = _trained(cfg, texts["train"])
     ids = {name: rows([found.ids for found in own.encode_batch(part)]) for name, part in texts.items()}
     return ids, own.to_str()
 
 
-def _trained(cfg, texts: list[str]):
+def _trained(cfg: SimpleNamespace, texts: list[str]):
     if cfg.tokenizer == "wordpiece":
         own = tokenizer.train_wordpiece(texts, cfg.vocab_size)
     else:

@@ -3,11 +3,12 @@
 import gzip
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 from mpx.errors import UserError
 
 
-def folder(cfg) -> Path:
+def folder(cfg: SimpleNamespace) -> Path:
     """`data.root` as a path, relative to the working directory, ~ expanded."""
     return Path(str(cfg.root)).expanduser()
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mpx.data.splits import Data
@@ -18,7 +19,7 @@ from mpx.errors import UserError, first_line, nearest
 SPLITS = {"train": "train", "validation": "val", "val": "val", "valid": "val", "dev": "val", "test": "test"}  # name -> mpx's name
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     """Raises UserError for a folder or files that cannot be used."""
     import datasets
     import pyarrow
@@ -142,7 +143,7 @@ def _json_lines(file: Path):
 READERS: dict[str, Callable] = {".parquet": _parquet, ".arrow": _arrow, ".jsonl": _json_lines, ".json": _json_lines}
 
 
-def rows(cfg, split: Any, path: Path) -> Part:
+def rows(cfg: SimpleNamespace, split: Any, path: Path) -> Part:
     """Texts and labels of one split. Raises UserError for missing columns, and for values of other kinds than the task has."""
     for key in ("text_column", "label_column"):
         name = getattr(cfg, key)

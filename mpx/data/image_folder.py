@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ class Files:
         return v2.Compose([*steps, v2.PILToTensor()])
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     """Read the folder's splits. Raises UserError for a missing or empty folder and for classes that differ between the splits."""
     size, root = cfg.image_size, Path(str(cfg.path)).expanduser()
     classes = class_folders(root / "train")

@@ -1,5 +1,7 @@
 """Turn arrays of pixels into a `Data` of three splits."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from mpx.spec import Spec
 Part = tuple[Tensor, Tensor]  # uint8 images [N, C, H, W], int64 labels [N]
 
 
-def image_data(cfg, train: Part, val: Part, test: Part, classes: int, top: int = 255) -> Data:
+def image_data(cfg: SimpleNamespace, train: Part, val: Part, test: Part, classes: int, top: int = 255) -> Data:
     """The splits of an image set in memory, by the settings image_size, mean, std, augment, pad, crop and cutout.
 
     top: the value of the brightest pixel.

@@ -1,6 +1,7 @@
 """Language modelling on WikiText-2 (tokens are words) or any text file (tokens are characters, byte pairs or those of a model)."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ SHA256 = {
 }
 
 
-def load_wikitext2(cfg) -> Data:
+def load_wikitext2(cfg: SimpleNamespace) -> Data:
     """The words of the three files; each line ends with <eos>. Raises UserError for files."""
     where = folder(cfg) / "wikitext-2"
     for part, digest in SHA256.items():
@@ -46,7 +47,7 @@ def word_ids(text: str, place: dict[str, int]) -> Tensor:
     return torch.tensor([place.setdefault(word, len(place)) for word in words], dtype=torch.int32)
 
 
-def load_text_file(cfg) -> Data:
+def load_text_file(cfg: SimpleNamespace) -> Data:
     """Texts of `path`, `val_path` and `test_path`. If val_path or test_path is null, a twentieth of `path`, at its end, takes its place.
 
     Raises UserError for the files and the tokenizer.
@@ -59,7 +60,7 @@ def load_text_file(cfg) -> Data:
     return lm_data(cfg, *STREAMS.get(cfg.tokenizer, by_existing)(cfg, parts))
 
 
-def read_part(cfg, key: str) -> str | None:
+def read_part(cfg: SimpleNamespace, key: str) -> str | None:
     """The text of the file that the setting `key` names; None for null. Raises UserError."""
     if getattr(cfg, key) is None:
         return None
@@ -69,14 +70,14 @@ def read_part(cfg, key: str) -> str | None:
     return text
 
 
-def characters(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
+def characters(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], int]:
     """(ids of each part, int32; number of different characters in the file). Ids are in the order of the code points."""
     codes = [torch.tensor(list(map(ord, part)), dtype=torch.int32) for part in parts]
     alphabet, ids = torch.cat(codes).unique(return_inverse=True)
     return list(ids.to(torch.int32).split([len(part) for part in codes])), len(alphabet)
 
 
-def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
+def byte_pairs(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], int]:
     """(ids of each part, int32; vocabulary size) of a byte-pair tokenizer trained on the first part; cached."""
     from tokenizers import Tokenizer
 
@@ -89,7 +90,7 @@ def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
     return [ids[str(i)] for i in range(3)], Tokenizer.from_str(written).get_vocab_size()
 
 
-def by_existing(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
+def by_existing(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], int]:
     """(ids of each part, int32; vocabulary size) of a tokenizer of transformers. Nothing is cached, because its folder may change.
 
     A part is one text: tokenizers such as Llama's would begin each line with a space. verbose: whether to warn of a text that is longer
@@ -112,7 +113,7 @@ def joined(encoded: list) -> Tensor:
     return torch.tensor([i for found in encoded for i in found.ids], dtype=torch.int32)
 
 
-def lm_data(cfg, streams: list[Tensor], vocab_size: int) -> Data:
+def lm_data(cfg: SimpleNamespace, streams: list[Tensor], vocab_size: int) -> Data:
     """Cut streams into windows of `seq_len` tokens; train windows start at another offset each epoch. Raises UserError if too short."""
     length = cfg.seq_len
     splits = [Windows(stream, length, shift=i == 0) for i, stream in enumerate(streams)]

@@ -4,6 +4,7 @@ Files in torchvision's layout, `<data.root>/MNIST/raw/train-images-idx3-ubyte[.g
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ FILES = {
 TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     """Images uint8 [N, 1, 28, 28]; the end of the train set is held out for validation, stratified. Raises UserError for files."""
     where = folder(cfg) / TORCHVISION[cfg.name] / "raw"
     missing = [name for *names, _ in FILES.values() for name in names if find(where, name) is None]

@@ -1,5 +1,7 @@
 """Synthetic data of any shape, to measure throughput. The labels can be learned, so a falling loss shows that training works."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
@@ -11,12 +13,12 @@ PAD = 0
 RUN = 32  # lm: tokens that count upwards before the next random start
 
 
-def load(cfg) -> Data:
+def load(cfg: SimpleNamespace) -> Data:
     """`samples` train samples, and an eighth of that each for validation and test."""
     return MAKERS[cfg.kind](cfg, tuple(cfg.shape), (cfg.samples, cfg.samples // 8, cfg.samples // 8))
 
 
-def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
+def images(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
     """Noise whose brightness encodes the class, uint8, normalised with mean ½ and standard deviation ¼."""
     classes = cfg.classes
 
@@ -32,7 +34,7 @@ def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
     return Data(Spec("image", shape, classes), *splits)
 
 
-def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
+def texts(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
     """Random tokens, about a quarter of which encode the class. Ids 1 to `classes` stand for the classes; 0 is reserved for padding."""
     classes, vocab_size = cfg.classes, cfg.vocab_size
 
@@ -47,7 +49,7 @@ def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
     return Data(spec, *(split(i, n) for i, n in enumerate(counts)))
 
 
-def streams(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
+def streams(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
     """Runs of tokens that count upwards from a random start, so that a token mostly follows from the one before it."""
     vocab_size, length = cfg.vocab_size, shape[0]
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its 
 FEW = 0.02  # share of a split's texts, below which those that are in the train split as well change no result; published sets have some
 
 
-def load_sst2(cfg) -> Data:
+def load_sst2(cfg: SimpleNamespace) -> Data:
     """Train on GLUE's train phrases, validate on its dev sentences, test on the labelled test sentences. Raises UserError for files."""
     root = folder(cfg)
     where = root / "SST-2" if (root / "SST-2").is_dir() else root / "sst2"
@@ -34,7 +35,7 @@ def load_sst2(cfg) -> Data:
     return text_data(cfg, parts, "classification")
 
 
-def load_csv(cfg) -> Data:
+def load_csv(cfg: SimpleNamespace) -> Data:
     """Rows of `path`, `val_path` and `test_path`. If val_path or test_path is null, a fixed tenth of `path` takes its place.
 
     Raises UserError for files.
@@ -44,7 +45,7 @@ def load_csv(cfg) -> Data:
     return text_data(cfg, held_out(parts, cfg.task), cfg.task)
 
 
-def read_rows(cfg, key: str) -> tuple[str, Part]:
+def read_rows(cfg: SimpleNamespace, key: str) -> tuple[str, Part]:
     """(path, rows) of the file that the setting `key` names. Raises UserError."""
     path = Path(str(getattr(cfg, key))).expanduser()
     literal = path.name.removesuffix(".gz").endswith(".tsv")
@@ -87,7 +88,7 @@ def take(texts: list[str], labels: list[Any], index) -> Part:
     return [texts[i] for i in index], [labels[i] for i in index]
 
 
-def text_data(cfg, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
+def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
     """Texts as token ids, and labels as the task has them. order: of the classes. Raises UserError for labels and the tokenizer."""
     source, (_, labels) = parts["train"]
     classes = classes_of(task, labels, source, order)

@@ -32,7 +32,7 @@ from mpx.training.loss import loss_of
 from mpx.training.meters import judged
 
 
-def build_recipe(sparsity: DictConfig, steps: int, epoch: int, *, at_once: bool = False) -> Recipe | None:
+def build_recipe(sparsity: DictConfig, steps: int, epoch: int, *, at_once: bool) -> Recipe | None:
     """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run.
 
     at_once: prune before the first step. Raises UserError for a pruning after the end of the run.
