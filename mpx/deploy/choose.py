@@ -55,26 +55,37 @@ def choose(
     else:
         ways = _plans_alike(table, weights, projections, largest)
     names = {(plan, backend): backend if len(ways) == 1 else f"{backend}, {plan}" for plan, backend in product(ways, backends)}
+    rates, refused = {}, {}
+    if len(names) > 1:
+        call = lambda plan, backend: call_by(with_kernels(dense, ways[plan], ranges), backend)  # noqa: E731
+        rates, refused = _tried(names, ways, call, x, announce, differs)
+    free()
+    if len(refused) == len(names):
+        raise impossible(next(iter(refused.values())), fmt, weights, backends[0], None if largest is None else len(x))
+    plan, backend = max(names, key=lambda way: rates.get(names[way], 0))
+    return Choice(backend, ways[plan], table, rates, refused)
+
+
+def _tried(
+    names: Mapping[tuple[str, str], str], ways: Mapping[str, Mapping[str, Kernel]], call: Callable[[str, str], Call], x: Tensor,
+    announce: Announce, differs: Callable[[Tensor], str | None],
+) -> tuple[dict[str, float], dict[str, str]]:  # fmt: skip
+    """(samples per second, why not possible) of each candidate, by its name. names: of (plan, backend). call: the model by these."""
     rates, refused, wrong = {}, {}, {}
-    for (plan, backend), name in names.items() if len(names) > 1 else ():
-        served = None
+    for (plan, backend), name in names.items():
+        served = None  # frees the recordings of the candidate before
         free()
         announce(f"{name}, batch {len(x)}")
         try:
-            served = call_by(with_kernels(dense, ways[plan], ranges), backend)
+            served = call(plan, backend)
             reason = differs(served(x))
             rates[name] = throughput(served, x)
             wrong |= {} if reason is None else {name: reason}
         except UNFIT as error:
             refused[name] = unfit(error, ways[plan])
-    served = None
-    free()
-    if len(refused) == len(names):
-        raise impossible(next(iter(refused.values())), fmt, weights, backends[0], None if largest is None else len(x))
-    if len(wrong) < len(rates):
-        rates, refused = {name: rate for name, rate in rates.items() if name not in wrong}, refused | wrong
-    plan, backend = max(names, key=lambda way: rates.get(names[way], 0))
-    return Choice(backend, ways[plan], table, rates, refused)
+    if len(wrong) == len(rates):
+        return rates, refused
+    return {name: rate for name, rate in rates.items() if name not in wrong}, refused | wrong
 
 
 def unfit(error: BaseException, kernels: Mapping[str, Kernel]) -> str:
