@@ -97,8 +97,16 @@ def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
 def _about_control(control: Row, metric: Metric) -> list[str]:
     if control.diverged:
         rest = "decisions rest on the others" if control.metric else "nothing can be decided"
-        return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}"]
-    return [] if control.metric else [f"no run of the control has {metric.name}; nothing can be decided"]
+        return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}", *_around_zero(control, metric)]
+    return _around_zero(control, metric) if control.metric else [f"no run of the control has {metric.name}; nothing can be decided"]
+
+
+def _around_zero(control: Row, metric: Metric) -> list[str]:
+    found = values(control.runs, metric).values()
+    if not metric.relative or not found or not min(found) < 0 < max(found):
+        return []
+    absolute = "give one in its unit, as margin=0.01 margin_is=absolute"
+    return [f"the control's {metric.words} is below and above zero, and a share of it is no margin; {absolute}"]
 
 
 def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
