@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pytorch_lightning.callbacks import Callback
 from mpx.compiler_cache import keep_apart
 from mpx.errors import Diverged, UserError
 from mpx.library.parts import Newest, find, metrics_of, observe_first_step, parts_of, refuse_missing
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import samples_in, usual_size
 from mpx.measure.environment import environment, host_id, host_of_all
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_host_peak, reset_peak
@@ -70,7 +71,7 @@ class Record(Callback):
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None
         self._continued: str | None = None
-        self._batch_size: int | None = None
+        self._sizes: Counter[int] = Counter()  # samples of a batch -> number of such batches
         self._epochs = 0  # that have begun
         self._validated: int | None = None  # the step of the newest validation
 
@@ -82,7 +83,7 @@ class Record(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == 0:  # nothing is left of an earlier Trainer's run
-            self.metrics, self.folder, self._batch_size, self._epochs, self._validated = Newest(), None, None, 0, None
+            self.metrics, self.folder, self._sizes, self._epochs, self._validated = Newest(), None, Counter(), 0, None
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         self._samples_of = samples_in if throughput is None else throughput.samples_of
@@ -113,8 +114,7 @@ class Record(Callback):
             self._run.begin(environment() | {"host": host})
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._batch_size is None:
-            self._batch_size = self._samples_of(batch)
+        self._sizes[self._samples_of(batch)] += 1
         self._observed.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -175,7 +175,7 @@ class Record(Callback):
         record = self._run.record
         record |= parts_of(trainer, self._observed, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         note_validation(record, self._validated, trainer.global_step)
-        record["config"]["data"]["batch_size"] = self._batch_size
+        record["config"]["data"]["batch_size"] = usual_size(self._sizes)
         devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
         record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
         unpruned = _unpruned(trainer) if exception is None else None

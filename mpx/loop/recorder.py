@@ -17,6 +17,7 @@ from mpx.loop import facts
 from mpx.loop.ranks import WAIT_S, Ranks
 from mpx.loop.scalars import Scalars, Value, number
 from mpx.loop.steps import Shapes, Steps
+from mpx.measure.batches import usual_size
 from mpx.measure.environment import environment, host_of_rank_0, joined
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory
@@ -344,8 +345,8 @@ class Recorder:
         record["metrics"] = self._metrics
         note_validation(record, self._validated, self.steps)
         each, unknown = self._ranks.samples(steps.windows.measured_steps, steps.windows.samples, wait_s)
-        if steps.samples and unknown is None:
-            record["config"]["data"]["batch_size"] = max(steps.samples, key=steps.samples.get)
+        if unknown is None:
+            record["config"]["data"]["batch_size"] = usual_size(steps.samples)
         if (hosts := self._ranks.hosts()) is not None:
             record["environment"]["host"] = joined(hosts)
         record["memory"] = peak_memory(steps.device)

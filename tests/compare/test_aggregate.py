@@ -165,6 +165,7 @@ REFUSED = [
     ({"exclusive": None}, "unknown whether something else used the device, as on every CPU"),
     ({"train_samples_per_s": None}, "no throughput was measured"),
     ({"batch_size": 128}, "batch size 128, fp32-dense with batch size 256"),
+    ({"batch_size": None}, "batches of no usual size, fp32-dense with batch size 256"),
     ({"device": "NVIDIA L4"}, "ran on NVIDIA L4, fp32-dense on NVIDIA H200"),
     ({"environment": {"torch": "2.14.1"}}, "measured with torch 2.14.1, fp32-dense with torch 2.15.0"),
 ]

@@ -126,6 +126,14 @@ def test_a_validation_before_the_pruning_is_that_of_another_model(tmp_path):
     assert record_of(record.folder)["metrics"].keys() == {"test/loss"}
 
 
+@pytest.mark.parametrize(("sizes", "usual"), [((5, 8, 8), 8), ((7, 5, 6), None)])
+def test_the_batch_size_is_that_of_most_batches(tmp_path, sizes, usual):
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    batches = [{"x": torch.ones(size, 16), "y": torch.zeros(size, dtype=torch.long)} for size in sizes]
+    silent_trainer(callbacks=[record]).fit(Module(), DataLoader(batches, batch_size=None))
+    assert record_of(record.folder)["config"]["data"]["batch_size"] == usual
+
+
 @pytest.mark.parametrize(("lengths", "alike"), [((4, 4, 4), True), ((4, 4, 6), False)])
 def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, alike):
     """The first batch's operations do not stand for those of longer ones. A smaller last batch is no other length."""

@@ -358,6 +358,16 @@ def test_compare_judges_loops(recorder, tmp_path):
     assert left_out == []
 
 
+@pytest.mark.parametrize(("sizes", "usual"), [((8, 8, 5), 8), ((5, 8), 8), ((7, 5, 6, 5), 5), ((7, 5, 6), None)])
+def test_batches_of_no_usual_size(recorder, sizes, usual):
+    """Of batches that hold what fits, the most common size is chance, and seeds would not be compared with one another."""
+    with recorder() as run:
+        for size in sizes:
+            with run.step(size):
+                pass
+    assert result(run)["config"]["data"]["batch_size"] == usual
+
+
 def test_it_names_the_metric_of_its_runs(recorder, capsys):
     with recorder(arguments={"metric": "val/dice", "metric_goal": "min"}) as run:
         run.metrics({"val/dice": 0.5})
