@@ -28,6 +28,7 @@ from mpx.runs.record import line_of, note_validation, words_of_validation
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
 LOSS = "train/loss"
+BETWEEN = "steps of another mpx.Recorder ran between its own"
 NO_FOLDER = "mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …"
 
 
@@ -62,6 +63,8 @@ class Recorder:
     Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that the setting names.
     """
 
+    _turn: object = None  # of the Recorder of this process that had the newest step
+
     def __init__(
         self,
         *,
@@ -91,8 +94,8 @@ class Recorder:
         self._sparsity: Callable[[], dict[str, Any]] | None = None
         self._validated: int | None = None  # the step of the newest validation
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
-        self._begun = self.ended = False
-        self._signals = ExitStack()
+        self._begun = self.ended = self._refuted = False
+        self._signals, self._mine = ExitStack(), object()
 
     def __enter__(self) -> "Recorder":
         if self._ranks is not None:
@@ -157,7 +160,16 @@ class Recorder:
         if self._steps.unfinished:
             self._steps.drop()
             self._leave("other")
+        self._take_turn()
         self._steps.begin()
+
+    def _take_turn(self) -> None:
+        """Another Recorder's steps between two of this one's are in its times, and those of both would be alike."""
+        if self._writes and self.steps > self._earlier and Recorder._turn is not self._mine and not self._refuted:
+            self._refuted = True
+            self._exclusivity.refute(BETWEEN)
+            print(f"mpx.Recorder: {BETWEEN}, so that its speed does not count. Train one after the other.")
+        Recorder._turn = self._mine
 
     def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
         """samples: those that the step has had in this process. shapes: theirs, where they are known, and how often for each sample the

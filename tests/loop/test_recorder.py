@@ -153,6 +153,23 @@ def test_a_completed_run(recorder, capsys):
     FileLock(run.folder / LOCK).acquire(timeout=0)
 
 
+def test_steps_of_another_recorder_between_its_own_are_in_its_times(recorder, clock, capsys):
+    """Two settings in one loop would have the same speed. One that trains after the other's last step has its own."""
+    with recorder(seed=1) as one, recorder(seed=2) as other:
+        for _ in range(4):
+            for run, seconds in ((one, STEP_S), (other, 3 * STEP_S)):
+                with run.step(8):
+                    clock.sleep(seconds)
+        with recorder(seed=3) as last:
+            for _ in range(4):
+                with last.step(8):
+                    clock.sleep(STEP_S)
+    for run, shared in ((one, True), (other, True), (last, False)):
+        found = result(run)["speed"]
+        assert (found["exclusive"] is False and "another mpx.Recorder" in found["exclusive_reason"]) is shared
+    assert capsys.readouterr().out.count("so that its speed does not count. Train one after the other.") == 2
+
+
 def test_flops_are_those_of_the_first_step(recorder, clock):
     model = nn.Linear(16, 8, bias=False)
     with recorder(arguments={"model": model, "warmup_steps": 1}) as run:
