@@ -1,10 +1,10 @@
 """Notes on a group: the caveats that a reader must know to interpret its figures."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, Group, Metric, Row, Run, Verdict
+from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, TEST_SET, Group, Metric, Row, Run, Verdict, judged_by
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
@@ -138,8 +138,14 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     return found
 
 
-def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> list[str]:
-    """What the looks of a planned study mean for its decisions, and where the study departs from the plan."""
+def looks(
+    group: Group, members: Members, plan: Plan | None, controls: Collection[Sequence[str]], margin: float, confidence: float,
+    margin_for: str,
+) -> list[str]:  # fmt: skip
+    """What the looks of a planned study mean for its decisions, and where the study departs from the plan.
+
+    controls: model, data and setting of each control that the plan names.
+    """
     if plan is None or group.control is None:
         return []
     sizes, levels = (", ".join(found) for found in (map(str, plan.sizes), (f"{100 * level:.2g}" for level in plan.levels(1 - confidence))))
@@ -147,9 +153,18 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
         f"looks were planned at {sizes} seeds; their tests have levels of {levels} %, so that together they err with "
         f"at most {100 * (1 - confidence):.3g} %, before the correction for several settings; intervals are wider accordingly"
     ]
-    given = {"margin": (margin, plan.margin), "confidence": (confidence, plan.confidence)}
+    taken = members.control[0]
+    own, named = judged_by(taken.metrics, taken.metric, taken.metric_goal), (taken.model, taken.data, taken.setting) in controls
+    given = {
+        "control": (taken.setting, taken.setting if named else plan.control),
+        "metric": (group.metric.name, own.name),
+        "margin": (f"{margin:g}", f"{plan.margin:g}"),
+        "margin_is": tuple("relative" if metric.relative else "absolute" for metric in (group.metric, own)),
+        "margin_for": (margin_for, TEST_SET),
+        "confidence": (f"{confidence:g}", f"{plan.confidence:g}"),
+    }
     found += [
-        f"{key}={mine:g} is not the plan's, {theirs:g}, by which the study stopped: a decision errs more often by one chosen afterwards"
+        f"{key}={mine} is not the plan's, {theirs}, by which the study stopped: a decision errs more often by one chosen afterwards"
         for key, (mine, theirs) in given.items()
         if mine != theirs
     ]
