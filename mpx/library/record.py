@@ -25,6 +25,7 @@ from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name, note_validation, stage_of, words_of_validation
 from mpx.settings.recorder import check_record, plain
+from mpx.shards import not_finite
 from mpx.sparsity.callback import Pruning
 
 
@@ -44,7 +45,8 @@ class Record(Callback):
 
     On several devices, what the module logs for an epoch is combined over all processes, as with sync_dist=True.
     A metric that the module does not log is refused at the first validation, which Lightning runs before it trains.
-    A run whose newest values are not all finite counts as diverged. The first step is slow, because its operations are recorded.
+    A run whose newest values or trained weights are not all finite counts as diverged.
+    The first step is slow, because its operations are recorded.
     Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that cannot be used.
     """
 
@@ -193,6 +195,8 @@ class Record(Callback):
             lost = plugin.trouble() or plugin.idle()
         if lost is None and (bad := [name for name, value in self.metrics.items() if not math.isfinite(value)]):
             lost = f"{bad[0]} is infinite or NaN"
+        if lost is None and (name := not_finite(trainer.lightning_module)) is not None:  # an accuracy is finite even then
+            lost = f"the weights of {name} are infinite or NaN"
         return ("completed", None) if lost is None else ("diverged", lost)
 
     def state_dict(self) -> dict[str, Any]:

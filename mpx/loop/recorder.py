@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, note_validation, words_of_validation
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
+from mpx.shards import not_finite
 
 LOSS = "train/loss"
 BETWEEN = "steps of another mpx.Recorder ran between its own"
 NO_FOLDER = "mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …"
+
+_turn: object = None  # `_mine` of the Recorder in this process that had the newest step
 
 
 class Recorder:
@@ -55,15 +58,14 @@ class Recorder:
     warmup_steps: first steps that the throughput leaves out.
     observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for torch.compile(fullgraph=True).
 
-    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged` for a loss or metric that is
-    infinite or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing.
+    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged` for a loss, metric or trained
+    weight that is infinite or NaN, also if the loop then raises an error, and `failed` otherwise. A block that fails before its
+    first step and first value leaves nothing.
 
     Where several processes train one model, each makes a Recorder with the same setting. That of rank 0 writes the record and prints; the
     others count their samples.
     Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that the setting names.
     """
-
-    _turn: object = None  # of the Recorder of this process that had the newest step
 
     def __init__(
         self,
@@ -165,11 +167,12 @@ class Recorder:
 
     def _take_turn(self) -> None:
         """Another Recorder's steps between two of this one's are in its times, and those of both would be alike."""
-        if self._writes and self.steps > self._earlier and Recorder._turn is not self._mine and not self._refuted:
+        global _turn
+        if self._writes and self.steps > self._earlier and _turn is not self._mine and not self._refuted:
             self._refuted = True
             self._exclusivity.refute(BETWEEN)
             print(f"mpx.Recorder: {BETWEEN}, so that its speed does not count. Train one after the other.")
-        Recorder._turn = self._mine
+        _turn = self._mine
 
     def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
         """samples: those that the step has had in this process. shapes: theirs, where they are known, and how often for each sample the
@@ -313,12 +316,24 @@ class Recorder:
         """Record as much as is known."""
         self._steps.broke()
         self._steps.windows.interrupt()
-        status = "interrupted" if signals.ends(error) else "diverged" if isinstance(error, Diverged) else "failed"
-        for part in (self._fill, self._close, lambda: self._run.write(status, line_of(error))):
+
+        def end() -> None:
+            self._run.write(self._status(error), line_of(error))
+
+        for part in (self._fill, self._close, end):
             try:
                 part()
             except Exception as failed:  # it must not hide the first error
                 print(f"mpx.Recorder: {self.folder} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
+
+    def _status(self, error: BaseException) -> str:
+        """A loop may raise its own error about a loss that is NaN: left out as failed, the setting would be judged by its other seeds."""
+        if signals.ends(error):
+            return "interrupted"
+        with suppress(Exception):  # after an error of the device, its weights cannot be read
+            if isinstance(error, Diverged) or self._not_finite() is not None:
+                return "diverged"
+        return "failed"
 
     def _conclude(self) -> None:
         try:
@@ -343,10 +358,12 @@ class Recorder:
         print(f"{self.record['status']}, recorded in {self.folder}{words_of_validation(self.record['environment'])}")
 
     def _not_finite(self) -> str | None:
+        """One line about a loss, a metric or a weight that is not finite: an accuracy stays finite when all weights are NaN."""
         found = {LOSS: self._scalars.newest.get(LOSS, 0.0)} | self._metrics
-        return next(
-            (f"the {name.replace('/', ' ')} is infinite or NaN." for name, value in found.items() if not math.isfinite(value)), None
-        )
+        if (name := next((name for name, value in found.items() if not math.isfinite(value)), None)) is not None:
+            return f"the {name.replace('/', ' ')} is infinite or NaN."
+        name = not_finite(self.model) if self.model is not None else None
+        return None if name is None else f"the weights of {name} are infinite or NaN."
 
     def _fill(self, wait_s: float = 0) -> str | None:
         """The parts of result.json that are known after training, however it ended. wait_s: for other processes, at most.

@@ -199,12 +199,23 @@ def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("lost", "why"), [(True, "val/loss is infinite or NaN"), (False, "32 optimizer steps in a row were skipped because")]
+    ("lost", "why"),
+    [
+        ("loss", "val/loss is infinite or NaN"),
+        ("weights", "the weights of encoder.weight are infinite or NaN"),
+        ("", "32 optimizer steps in a row were skipped because"),
+    ],
 )
 def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
     class Lost(Module):
+        def loss(self, batch):
+            return super().loss(batch) * (float("nan") if self.training and lost == "weights" else 1.0)
+
         def validation_step(self, batch, index):
-            self.log("val_loss", self.loss(batch) * float("nan"))
+            if lost == "weights":
+                self.log("val_accuracy", 0.25)  # of the first class, which NaN is taken for
+            else:
+                self.log("val_loss", self.loss(batch) * float("nan"))
 
     part, plugin = mpx.Record(output_dir=tmp_path), mpx.Precision("fp32") if lost else mpx.Precision("amp", initial=1e30, ceiling=1e31)
     fit(part, module=Lost() if lost else Module(), plugins=plugin)

@@ -288,6 +288,23 @@ def test_what_is_not_finite_diverged(recorder, where):
     assert result(run)["error"] == f"the {'train' if where == 'loss' else 'test'} loss is infinite or NaN."
 
 
+@pytest.mark.parametrize("ending", ["loss", "weights", "frozen"])
+def test_a_loop_that_raises_over_nan_has_diverged(recorder, ending):
+    """As failed, it would be left out, and its setting judged by the seeds that went well."""
+    model = nn.Linear(4, 2)
+    nn.init.constant_(model.weight, 1.0 if ending == "loss" else float("nan"))
+    model.weight.requires_grad_(ending != "frozen")
+    run = recorder(arguments={"model": model})
+    with pytest.raises(RuntimeError, match="stop"):  # noqa: PT012, SIM117
+        with run:
+            run.log({"train/loss": float("nan") if ending == "loss" else 1.0})
+            raise RuntimeError("stop")
+    assert result(run)["status"] == ("failed" if ending == "frozen" else "diverged")
+    with recorder(arguments={"model": model}) as run:
+        run.metrics({"test/accuracy": 0.5})
+    assert result(run)["status"] == ("diverged" if ending == "weights" else "completed")
+
+
 def test_a_pruned_model_is_verified(recorder):
     model = nn.Linear(16, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
