@@ -98,7 +98,11 @@ def _about_control(control: Row, metric: Metric) -> list[str]:
     if control.diverged:
         rest = "decisions rest on the others" if control.metric else "nothing can be decided"
         return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}", *_around_zero(control, metric)]
-    return _around_zero(control, metric) if control.metric else [f"no run of the control has {metric.name}; nothing can be decided"]
+    if control.metric:
+        return _around_zero(control, metric)
+    there = sorted({name for run in control.runs for name in run.metrics})
+    choose = f"; choose another by metric=, of {', '.join(there)}" if there else ""
+    return [f"no run of the control has {metric.name}; nothing can be decided{choose}"]
 
 
 def _around_zero(control: Row, metric: Metric) -> list[str]:

@@ -276,6 +276,8 @@ def test_runs_without_the_metric_are_said():
     group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
     assert rows["amp-dense"].decision is None
     assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."
+    note = "no run of the control has test/accuracy; nothing can be decided; choose another by metric=, of test/acc"
+    assert note in only(compared([made(name, metric="test/acc") for name in ("fp32-dense", "amp-dense")]))[0].notes
 
 
 def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
