@@ -113,7 +113,7 @@ class Record(Callback):
         if trainer.is_global_zero:
             self.folder = self._run.claim(None if self._continued is None else Path(self._continued))
             self._continued = None  # another Trainer's run is another one
-            self._run.begin(environment() | {"host": host})
+            self._run.begin(environment(trainer.device_ids) | {"host": host})
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         self._sizes[self._samples_of(batch)] += 1

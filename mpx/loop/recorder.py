@@ -260,7 +260,7 @@ class Recorder:
     def _begin_record(self) -> None:
         folder, device = self.folder, torch.device(self._device if self._device is not None else _device_of(self.model))
         self.record["config"]["trainer"] = {"devices": self._ranks.world}
-        here = environment()
+        here = environment([_index_of(device)] if device.type == "cuda" else "auto")
         self._run.begin(here | {"host": host_of_rank_0(here["host"])})
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
         self._exclusivity = ExclusivityChecks(device)
@@ -397,3 +397,7 @@ def _device_of(model: nn.Module | None) -> torch.device | str:
     if weight is not None:
         return weight.device
     return "cuda" if torch.cuda.is_initialized() else "cpu"
+
+
+def _index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -44,7 +44,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     reset_host_peak()
     keep_within_quota(processes_here(cfg.trainer))
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    record["environment"] = environment() | record["environment"]
+    record["environment"] = environment(cfg.trainer.devices) | record["environment"]
     if not is_project(cfg):
         cfg = divide_global_batch(cfg)
         record["config"]["data"]["batch_size"] = cfg.data.batch_size
