@@ -5,6 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parameter import is_lazy
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -19,6 +20,20 @@ def plain_class(module: nn.Module) -> type[nn.Module]:
 def local(tensor: Tensor) -> Tensor:
     """The part of `tensor` that this process holds, in the same memory; empty where there are fewer rows than processes."""
     return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def not_finite(model: nn.Module) -> str | None:
+    """The name of the first trained weight that is infinite or NaN in the part that this process holds; None if there is none.
+
+    A frozen one may be a mask of −∞. Weights in 8 bits, which have no such question, lazy ones and those without values are left out.
+    """
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad or is_lazy(weight) or weight.is_meta or weight.element_size() < 2:
+            continue
+        if not torch.isfinite(local(weight)).all():
+            return name
+    return None
 
 
 def whole(tensor: Tensor) -> Tensor:

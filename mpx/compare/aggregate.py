@@ -1,6 +1,6 @@
 """Build the comparison from runs: one group per model, data set and control; one row per setting, aggregated over seeds."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
 from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Row, Speedup
-from mpx.compare.control import AUTO, by_pair
+from mpx.compare.control import AUTO, by_label, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
 from mpx.compare.looks import Plan, plan_of
@@ -34,8 +34,10 @@ def compare(
     choose = partial(choose_metric, wanted=metric, goal=metric_goal, margin_is=margin_is)
     runs = [replace(run, served=rows) for run, rows in zip(runs, served.told_apart([run.served for run in runs]), strict=True)]
     found, plan = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}, plan_of(runs)
+    controls = [] if plan is None else [members.control[0] for members in grouped(runs, by_label(runs, plan.control)) if members.control]
+    named = {(run.model, run.data, run.setting) for run in controls}
     groups = [
-        _group(members, metric, choose, margin, confidence, margin_for, plan, *found[members.model, members.data])
+        _group(members, metric, choose, margin, confidence, margin_for, plan, named, *found[members.model, members.data])
         for members in grouped(runs, control)
     ]
     again = compare_command(
@@ -48,9 +50,10 @@ def compare(
 
 def _group(
     members: Members, wanted: str, choose: Callable[[Iterable[Run]], Metric], margin: float, confidence: float,
-    margin_for: str, plan: Plan | None, labelled: Mapping[str, str], unused: Iterable[str],
+    margin_for: str, plan: Plan | None, controls: Collection[Sequence[str]], labelled: Mapping[str, str], unused: Iterable[str],
 ) -> Group:  # fmt: skip
-    """choose: the metric of runs. labelled: the labels of settings, by Run.setting. unused: lines about labels that name several."""
+    """choose: the metric of runs. controls: those of the plan. labelled: the labels of settings, by Run.setting. unused: lines about labels
+    that name several."""
     runs = [*members.control, *(run for others in members.others.values() for run in others)]
     metric = choose(runs)
     own = {}  # names in tables -> what they would be without labels
@@ -74,7 +77,7 @@ def _group(
     rows = [_served(row, spot, metric) for row in rows]
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric, members.changes, spot)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
-    said = (*notes(group, members, wanted, margin, margin_for), *looks(group, plan, margin, confidence))
+    said = (*notes(group, members, wanted, margin, margin_for), *looks(group, members, plan, controls, margin, confidence, margin_for))
     group = replace(group, notes=(*meant, *unused, *said))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts, time_verdict=time_verdict(group, confidence))

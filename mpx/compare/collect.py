@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +222,9 @@ def _device(record: dict[str, Any]) -> str | None:
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
+    kinds = Counter(names[:count]) if nodes == 1 else {}  # those of the run come first; a machine may have several kinds
+    if len(kinds) > 1:
+        return " and ".join(f"{number} × {name}" for name, number in kinds.items())
     device = names[0] if count == 1 else f"{count} × {names[0]}"
     return device if nodes == 1 else f"{nodes} nodes of {device}"
 

@@ -34,6 +34,7 @@ class Method(StrEnum):
     EXACT = "exact"  # no variance: the difference is known
     EQUAL = "equal seeds"  # no variance, but too few seeds, or a difference too close to the margin, to rely on that
     NONE = "none"  # a side has fewer than two values
+    SIGNS = "both signs"  # the margin is a share of values below and above zero, which is none
     UNSAMPLED = "no predictions"  # the margin is for the population, but the runs have no predictions
     TURNED = "samples that turn"  # the seeds tie, but single test samples change between right and wrong
     CROSSED = "seeds and samples"  # for the population that the test set is a sample of

@@ -16,6 +16,8 @@ from mpx.errors import UserError
 
 AUTO, USUAL = "auto", "fp32-dense"
 PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # highest first
+# Part of another name, as a loop of the user's or Lightning has it -> the one whose rank it has: float64, 32-true, bfloat16, half
+ALIKE = (("64|double", "fp32"), ("tf32", "tf32"), ("32|single", "fp32"), ("bf16|bfloat", "amp_bf16"), ("16|half", "amp"), ("8", "fp8"))
 
 
 def by_pair(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
@@ -77,9 +79,13 @@ def setting_named(name: str, runs: list[Run]) -> str | None:
 
 def highest(runs: list[Run]) -> str:
     """The default control: the dense precision-sparsity of highest precision, or else the sparse one."""
-    order = {precision: rank for rank, precision in enumerate(PRECISIONS)}
-    best = min(runs, key=lambda run: (run.sparsity != "dense", order.get(run.precision, len(order)), run.precision, run.sparsity))
-    return best.plain
+    return min(runs, key=lambda run: (run.sparsity != "dense", _rank(run.precision), run.precision, run.sparsity)).plain
+
+
+def _rank(precision: str) -> int:
+    if precision in PRECISIONS:
+        return PRECISIONS.index(precision)
+    return next((PRECISIONS.index(like) for part, like in ALIKE if re.search(part, precision.lower())), len(PRECISIONS))
 
 
 def lacking(runs: list[Run], control: str) -> str:

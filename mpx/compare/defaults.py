@@ -1,4 +1,4 @@
-"""Find settings in which runs differ without naming them, because a default changed between versions of mpx."""
+"""Find settings in which runs differ without naming them, because a default changed between versions of mpx, or a loop of the user's."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,9 @@ def changed(runs: Sequence[Run]) -> str | None:
         return None
     each = [f"{key} ({' and '.join(values)})" for key, values in list(found.items())[:MAX_LISTED]]
     more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-    return f"runs differ in {', '.join(each)}{more}, which their names do not say: a default has changed. Run the older ones again"
+    own = any("loop" in run.config for run in runs)  # whose settings the user names
+    why = "so a difference may come from that" if own else "a default has changed. Run the older ones again"
+    return f"runs differ in {', '.join(each)}{more}, which their names do not say{', ' if own else ': '}{why}"
 
 
 def _changed(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
@@ -47,5 +49,5 @@ def _changed(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _covers(names: Iterable[str], key: str) -> bool:
-    """Whether one of the names is the key or a group that contains it: optimizer contains optimizer.lr."""
-    return any(key == name or key.startswith(f"{name}.") for name in names)
+    """Whether one of the names is the key, without its group or with it, or a group that contains it: optimizer contains optimizer.lr."""
+    return any(key == name or key.startswith(f"{name}.") or key.endswith(f".{name}") for name in names)

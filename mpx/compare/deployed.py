@@ -123,5 +123,5 @@ def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float], judg
     if name not in trained or name not in served:
         return False
     if judged.relative:
-        return served[name] <= trained[name] * (1 + SERVED_WITHIN)
+        return served[name] <= trained[name] + SERVED_WITHIN * abs(trained[name])
     return served[name] >= trained[name] - SERVED_WITHIN

@@ -1,15 +1,15 @@
 """Notes on a group: the caveats that a reader must know to interpret its figures."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import POPULATION, Group, Row, Verdict
+from mpx.compare.comparison import POPULATION, TEST_SET, Group, Row, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
-from mpx.compare.metric import METRICS, Metric
+from mpx.compare.metric import METRICS, Metric, judged_by
 from mpx.compare.run import CODE_HASHES, SAMPLES, Run
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
@@ -109,8 +109,20 @@ def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
 def _about_control(control: Row, metric: Metric) -> list[str]:
     if control.diverged:
         rest = "decisions rest on the others" if control.metric else "nothing can be decided"
-        return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}"]
-    return [] if control.metric else [f"no run of the control has {metric.name}; nothing can be decided"]
+        return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}", *_around_zero(control, metric)]
+    if control.metric:
+        return _around_zero(control, metric)
+    there = sorted({name for run in control.runs for name in run.metrics})
+    choose = f"; choose another by metric=, of {', '.join(there)}" if there else ""
+    return [f"no run of the control has {metric.name}; nothing can be decided{choose}"]
+
+
+def _around_zero(control: Row, metric: Metric) -> list[str]:
+    found = values(control.runs, metric).values()
+    if not metric.relative or not found or not min(found) < 0 < max(found):
+        return []
+    absolute = "give one in its unit, as margin=0.01 margin_is=absolute"
+    return [f"the control's {metric.words} is below and above zero, and a share of it is no margin; {absolute}"]
 
 
 def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
@@ -154,8 +166,14 @@ def _about_values(completed: Sequence[Run], metric: Metric) -> list[str]:
     return found
 
 
-def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> list[str]:
-    """What the looks of a planned study mean for its decisions, and where the study departs from the plan."""
+def looks(
+    group: Group, members: Members, plan: Plan | None, controls: Collection[Sequence[str]], margin: float, confidence: float,
+    margin_for: str,
+) -> list[str]:  # fmt: skip
+    """What the looks of a planned study mean for its decisions, and where the study departs from the plan.
+
+    controls: model, data and setting of each control that the plan names.
+    """
     if plan is None or group.control is None:
         return []
     sizes, levels = (", ".join(found) for found in (map(str, plan.sizes), (f"{100 * level:.2g}" for level in plan.levels(1 - confidence))))
@@ -163,9 +181,18 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
         f"looks were planned at {sizes} seeds; their tests have levels of {levels} %, so that together they err with "
         f"at most {100 * (1 - confidence):.3g} %, before the correction for several settings; intervals are wider accordingly"
     ]
-    given = {"margin": (margin, plan.margin), "confidence": (confidence, plan.confidence)}
+    taken = members.control[0]
+    own, named = judged_by(taken.metrics, taken.metric, taken.metric_goal), (taken.model, taken.data, taken.setting) in controls
+    given = {
+        "control": (taken.setting, taken.setting if named else plan.control),
+        "metric": (group.metric.name, own.name),
+        "margin": (f"{margin:g}", f"{plan.margin:g}"),
+        "margin_is": tuple("relative" if metric.relative else "absolute" for metric in (group.metric, own)),
+        "margin_for": (margin_for, TEST_SET),
+        "confidence": (f"{confidence:g}", f"{plan.confidence:g}"),
+    }
     found += [
-        f"{key}={mine:g} is not the plan's, {theirs:g}, by which the study stopped: a decision errs more often by one chosen afterwards"
+        f"{key}={mine} is not the plan's, {theirs}, by which the study stopped: a decision errs more often by one chosen afterwards"
         for key, (mine, theirs) in given.items()
         if mine != theirs
     ]

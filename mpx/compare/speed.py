@@ -83,7 +83,8 @@ def _difference(mine: Place, place: Place) -> tuple[str, str]:
     if mine.device != place.device:
         return f"ran on {mine.device or 'an unknown device'}", f"on {place.device or 'an unknown device'}"
     if mine.batch_size != place.batch_size:
-        return f"batch size {mine.batch_size}", f"with batch size {place.batch_size}"
+        here, there = (f"batch size {size}" if size else "batches of no usual size" for size in (mine.batch_size, place.batch_size))
+        return here, f"with {there}"
     if mine.kind != place.kind:
         other = ", ".join(word for word in mine.kind if word not in place.kind)
         return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.kind) or 'unknown versions'}"

@@ -10,6 +10,9 @@ is Welch's. Both assume normally distributed values. The paired test then holds 
 four values on each side. With fewer values Welch's reaches 7 % for 5 %; the test then uses the degrees of freedom of the smaller side,
 which is always conservative (Hsu 1938).
 
+A relative margin of a control whose values are below and above zero would be a share of their sizes, however near zero their mean is. It
+bounds nothing, so nothing is decided.
+
 Values without variance:
 - With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test samples, a spread of half a sample), so
   nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, one of
@@ -92,6 +95,8 @@ def examine(
     # estimates the spread from the values.
     pairwise = paired and np.ptp(s - c) > noise and np.ptp(s - moved) > noise
     low, high = _test(s, c, pairwise).interval(confidence)
+    if metric.relative and c.min() < 0 < c.max():
+        return replace(found, method=Method.SIGNS, low=low, high=high)
     against = _test(s, moved, pairwise)
     spreads = (float(np.std(s - moved, ddof=1)),) if pairwise else (float(np.std(s, ddof=1)), float(np.std(moved, ddof=1)))
     return replace(

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pytorch_lightning.callbacks import Callback
 from mpx.compiler_cache import keep_apart
 from mpx.errors import Diverged, UserError
 from mpx.library.parts import Newest, find, metrics_of, observe_first_step, parts_of, refuse_missing
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import samples_in, usual_size
 from mpx.measure.environment import environment, host_id, host_of_all
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_host_peak, reset_peak
@@ -24,6 +25,7 @@ from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name, note_validation, stage_of, words_of_validation
 from mpx.settings.recorder import check_record, plain
+from mpx.shards import not_finite
 from mpx.sparsity.callback import Pruning
 
 
@@ -43,7 +45,8 @@ class Record(Callback):
 
     On several devices, what the module logs for an epoch is combined over all processes, as with sync_dist=True.
     A metric that the module does not log is refused at the first validation, which Lightning runs before it trains.
-    A run whose newest values are not all finite counts as diverged. The first step is slow, because its operations are recorded.
+    A run whose newest values or trained weights are not all finite counts as diverged.
+    The first step is slow, because its operations are recorded.
     Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that cannot be used.
     """
 
@@ -70,7 +73,7 @@ class Record(Callback):
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None
         self._continued: str | None = None
-        self._batch_size: int | None = None
+        self._sizes: Counter[int] = Counter()  # samples of a batch -> number of such batches
         self._epochs = 0  # that have begun
         self._validated: int | None = None  # the step of the newest validation
 
@@ -82,7 +85,7 @@ class Record(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == 0:  # nothing is left of an earlier Trainer's run
-            self.metrics, self.folder, self._batch_size, self._epochs, self._validated = Newest(), None, None, 0, None
+            self.metrics, self.folder, self._sizes, self._epochs, self._validated = Newest(), None, Counter(), 0, None
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         self._samples_of = samples_in if throughput is None else throughput.samples_of
@@ -110,11 +113,10 @@ class Record(Callback):
         if trainer.is_global_zero:
             self.folder = self._run.claim(None if self._continued is None else Path(self._continued))
             self._continued = None  # another Trainer's run is another one
-            self._run.begin(environment() | {"host": host})
+            self._run.begin(environment(trainer.device_ids) | {"host": host})
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._batch_size is None:
-            self._batch_size = self._samples_of(batch)
+        self._sizes[self._samples_of(batch)] += 1
         self._observed.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -175,7 +177,7 @@ class Record(Callback):
         record = self._run.record
         record |= parts_of(trainer, self._observed, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         note_validation(record, self._validated, trainer.global_step)
-        record["config"]["data"]["batch_size"] = self._batch_size
+        record["config"]["data"]["batch_size"] = usual_size(self._sizes)
         devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
         record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
         unpruned = _unpruned(trainer) if exception is None else None
@@ -193,6 +195,8 @@ class Record(Callback):
             lost = plugin.trouble() or plugin.idle()
         if lost is None and (bad := [name for name, value in self.metrics.items() if not math.isfinite(value)]):
             lost = f"{bad[0]} is infinite or NaN"
+        if lost is None and (name := not_finite(trainer.lightning_module)) is not None:  # an accuracy is finite even then
+            lost = f"the weights of {name} are infinite or NaN"
         return ("completed", None) if lost is None else ("diverged", lost)
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ from mpx.loop import facts
 from mpx.loop.ranks import WAIT_S, Ranks
 from mpx.loop.scalars import Scalars, Value
 from mpx.loop.steps import Steps
+from mpx.measure.batches import usual_size
 from mpx.measure.environment import environment, host_of_rank_0, joined
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, note_validation, words_of_validation
+from mpx.shards import not_finite
 
 LOSS = "train/loss"
 Sparsity = Callable[[], dict[str, Any]] | None  # returns the sparsity part of result.json; None: it is measured from the model
@@ -33,8 +36,9 @@ class LoopRecord:
     def __init__(
         self, run: OwnRun, ranks: Ranks, steps: Steps, *, device: torch.device | str, model: nn.Module | None, scaler: Any, output_dir: str
     ):
+        device = torch.device(device)
         run.record["config"]["trainer"] = {"devices": ranks.world}
-        here = environment()
+        here = environment([_index_of(device)] if device.type == "cuda" else "auto")
         run.begin(here | {"host": host_of_rank_0(here["host"])})
         self._run, self._ranks, self._steps, self._model, self._output_dir = run, ranks, steps, model, output_dir
         self._setting, self._folder = run.record["setting"], run.folder.path
@@ -42,15 +46,27 @@ class LoopRecord:
         self._validated: int | None = None  # the step of the newest validation
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
         self._scalars = Scalars(self._folder, self._setting, run.trial, run.config, run.record["environment"])
-        self._exclusivity = ExclusivityChecks(torch.device(device))
+        self._exclusivity, self._refuted = ExclusivityChecks(device), False
         self._exclusivity.look()
         self._scaler, self._first_scale = None, None
         if scaler is not None:
             self.scaled(scaler)
-        steps.start(torch.device(device))
+        steps.start(device)
 
     def scaled(self, scaler: Any) -> None:
         self._scaler, self._first_scale = scaler, scaler.get_scale()
+
+    @property
+    def has_steps(self) -> bool:
+        """Of this process, not of a checkpoint."""
+        return self._steps.number > self._earlier
+
+    def refute(self, reason: str) -> bool:
+        """The speed does not count. Returns whether that is new."""
+        new, self._refuted = not self._refuted, True
+        if new:
+            self._exclusivity.refute(reason)
+        return new
 
     def continued(self, steps: int) -> None:
         """The loop goes on from a checkpoint, which was saved after `steps` steps."""
@@ -76,12 +92,20 @@ class LoopRecord:
         """Record as much as is known."""
         self._steps.broke()
         self._steps.windows.interrupt()
-        status = "interrupted" if signals.ends(error) else "diverged" if isinstance(error, Diverged) else "failed"
-        for part in (lambda: self._fill(sparsity), self._close, lambda: self._run.write(status, line_of(error))):
+        for part in (lambda: self._fill(sparsity), self._close, lambda: self._run.write(self._status(error), line_of(error))):
             try:
                 part()
             except Exception as failed:  # it must not hide the first error
                 print(f"mpx.Recorder: {self._folder} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
+
+    def _status(self, error: BaseException) -> str:
+        """A loop may raise its own error about a loss that is NaN: left out as failed, the setting would be judged by its other seeds."""
+        if signals.ends(error):
+            return "interrupted"
+        with suppress(Exception):  # after an error of the device, its weights cannot be read
+            if isinstance(error, Diverged) or self._not_finite() is not None:
+                return "diverged"
+        return "failed"
 
     def conclude(self, sparsity: Sparsity) -> None:
         """Raises UserError for a finished model without the pattern that the setting names."""
@@ -108,10 +132,12 @@ class LoopRecord:
         print(f"{record['status']}, recorded in {self._folder}{words_of_validation(record['environment'])}")
 
     def _not_finite(self) -> str | None:
+        """One line about a loss, a metric or a weight that is not finite: an accuracy stays finite when all weights are NaN."""
         found = {LOSS: self._scalars.newest.get(LOSS, 0.0)} | self._metrics
-        return next(
-            (f"the {name.replace('/', ' ')} is infinite or NaN." for name, value in found.items() if not math.isfinite(value)), None
-        )
+        if (name := next((name for name, value in found.items() if not math.isfinite(value)), None)) is not None:
+            return f"the {name.replace('/', ' ')} is infinite or NaN."
+        name = not_finite(self._model) if self._model is not None else None
+        return None if name is None else f"the weights of {name} are infinite or NaN."
 
     def _fill(self, sparsity: Sparsity, wait_s: float = 0) -> str | None:
         """The parts of result.json that are known after training, however it ended. wait_s: for other processes, at most.
@@ -122,8 +148,8 @@ class LoopRecord:
         record["metrics"] = self._metrics
         note_validation(record, self._validated, steps.number)
         each, unknown = self._ranks.samples(steps.windows.measured_steps, steps.windows.samples, wait_s)
-        if steps.samples and unknown is None:
-            record["config"]["data"]["batch_size"] = max(steps.samples, key=steps.samples.get)
+        if unknown is None:
+            record["config"]["data"]["batch_size"] = usual_size(steps.samples)
         if (hosts := self._ranks.hosts()) is not None:
             record["environment"]["host"] = joined(hosts)
         record["memory"] = peak_memory(steps.device)
@@ -138,3 +164,7 @@ class LoopRecord:
         """Write the last scalars."""
         self._scalars.write()
         self._scalars.close(self._run.record, self._steps.number)
+
+
+def _index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

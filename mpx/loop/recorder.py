@@ -20,7 +20,10 @@ from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
+BETWEEN = "steps of another mpx.Recorder ran between its own"
 NO_FOLDER = "mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …"
+
+_turn: object = None  # `_mine` of the Recorder in this process that had the newest step
 
 
 class Recorder:
@@ -46,8 +49,9 @@ class Recorder:
     warmup_steps: first steps that the throughput leaves out.
     observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for torch.compile(fullgraph=True).
 
-    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged` for a loss or metric that is
-    infinite or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing.
+    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged` for a loss, metric or trained
+    weight that is infinite or NaN, also if the loop then raises an error, and `failed` otherwise. A block that fails before its
+    first step and first value leaves nothing.
 
     Where several processes train one model, each makes a Recorder with the same setting. That of rank 0 writes the record and prints; the
     others count their samples.
@@ -82,7 +86,7 @@ class Recorder:
         self._sparsity: Sparsity = None
         self._written: LoopRecord | None = None  # from the first step or value on, of rank 0
         self._begun = self.ended = False
-        self._signals = ExitStack()
+        self._signals, self._mine = ExitStack(), object()
 
     def __enter__(self) -> "Recorder":
         if self._ranks is not None:
@@ -147,7 +151,15 @@ class Recorder:
         if self._steps.unfinished:
             self._steps.drop()
             self._leave("other")
+        self._take_turn()
         self._steps.begin()
+
+    def _take_turn(self) -> None:
+        """Another Recorder's steps between two of this one's are in its times, and those of both would be alike."""
+        global _turn
+        if self._written is not None and self._written.has_steps and _turn is not self._mine and self._written.refute(BETWEEN):
+            print(f"mpx.Recorder: {BETWEEN}, so that its speed does not count. Train one after the other.")
+        _turn = self._mine
 
     def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
         """samples: those that the step has had in this process. shapes: theirs, where they are known, and how often for each sample the

@@ -41,6 +41,18 @@ def samples_in(batch: Any) -> int:
     return len(first) if len(first) in others and found not in others else found
 
 
+def usual_size(sizes: Mapping[int, int]) -> int | None:
+    """The size of most batches; of two that are as common, the larger, since a last batch is smaller. None if no size has half of them, as
+    where each batch has what fits: the most common one is then chance.
+
+    sizes: size -> number of batches.
+    """
+    if not sizes:
+        return None
+    size = max(sizes, key=lambda size: (sizes[size], size))
+    return size if 2 * sizes[size] >= sum(sizes.values()) else None
+
+
 def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
     """The shapes of the tensors in `batch` without their first dimension. If they differ between batches, so do the FLOPs per sample."""
     found: set[tuple[int, ...]] = set()

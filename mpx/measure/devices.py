@@ -44,14 +44,17 @@ def why_no_gpu() -> str:
     return f"the driver shows {how_many(there, 'GPU')}, but CUDA cannot use {'it' if there == 1 else 'them'}: {said}" if there else said
 
 
-def devices() -> dict[str, Any]:
-    """`device` (names of all visible ones), `compute_capability` and `driver`."""
+def devices(used: Any = "auto") -> dict[str, Any]:
+    """`device` (names of all visible ones), `compute_capability` and `driver`. used: those of the run, as in trainer.devices; a machine may
+    have GPUs of several kinds, so those that a list picks come first."""
     if not torch.cuda.is_available():
         names = ("device", "compute_capability", "driver")
         return {"device": None, "compute_capability": None, "driver": None} | {f"{name}_reason": NO_DEVICE for name in names}
-    count = torch.cuda.device_count()
-    found = {"device": [torch.cuda.get_device_name(i) for i in range(count)]}
-    found["compute_capability"] = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in range(count)]
+    there = range(torch.cuda.device_count())
+    first = [] if isinstance(used, int | str) else [i for i in used if i in there]
+    order = [*first, *(i for i in there if i not in first)]
+    found = {"device": [torch.cuda.get_device_name(i) for i in order]}
+    found["compute_capability"] = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in order]
     return found | _driver()
 
 

@@ -30,15 +30,15 @@ LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "tr
 SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}  # of pyproject.toml
 
 
-def environment() -> dict[str, Any]:
-    """Versions, hardware and the command line, under the names of result.json's `environment`."""
+def environment(used: Any = "auto") -> dict[str, Any]:
+    """Versions, hardware and the command line, under the names of result.json's `environment`. used: as of `devices`."""
     software = {"mpx": VERSION, **git(), "python": platform.python_version(), "torch": torch.__version__}
     software |= _known("cuda", torch.version.cuda, "this torch was built without CUDA")
     software |= _known("cudnn", _cudnn(), "no cuDNN in use")
     for name, distribution in LIBRARIES.items():
         software |= _known(name, _version(distribution), "not installed")
     software |= _known("command", command(), "started in a notebook")
-    return software | _host() | devices() | {"started_at": STARTED.isoformat(timespec="seconds")}
+    return software | _host() | devices(used) | {"started_at": STARTED.isoformat(timespec="seconds")}
 
 
 def command() -> str | None:

@@ -28,6 +28,6 @@ def measure_and_report(cfg: DictConfig) -> int:
             raise
         sweep.report("failed", None, line)
         return 1
-    here = environment()
+    here = environment(cfg.trainer.devices)
     sweep.report("completed", None, "", {"speed": speed | {"host": here["host"]}, "place": place_of(here)})
     return 0

@@ -27,7 +27,7 @@ from mpx.runs.record import TRAINED_BEFORE
 from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
-from mpx.shards import local
+from mpx.shards import not_finite
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.project import assemble_project
@@ -44,7 +44,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     reset_host_peak()
     keep_within_quota(processes_here(cfg.trainer))
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    record["environment"] = environment() | record["environment"]
+    record["environment"] = environment(cfg.trainer.devices) | record["environment"]
     if not is_project(cfg):
         cfg = divide_global_batch(cfg)
         record["config"]["data"]["batch_size"] = cfg.data.batch_size
@@ -181,8 +181,7 @@ def _check_weights(module: pl.LightningModule, advice: str) -> None:
     The loss does not see all weights. A filter of 3 × 3 with stride 2 reads an image of one pixel with its middle, and in BF16 on a CPU
     oneDNN leaves the gradient of the rest unwritten (PyTorch 2.14).
     """
-    mine = next((name for name, weight in module.model.named_parameters() if not torch.isfinite(local(weight)).all()), None)
-    if (name := next(filter(None, from_all(mine)), None)) is not None:  # each rank may have a part of the weights
+    if (name := next(filter(None, from_all(not_finite(module.model))), None)) is not None:  # each rank may have a part of the weights
         raise Diverged(f"the weights of {name} are infinite or NaN after the training, though the results are finite. {advice}")
 
 

@@ -167,6 +167,7 @@ REFUSED = [
     ({"exclusive": None}, "unknown whether something else used the device, as on every CPU"),
     ({"train_samples_per_s": None}, "no throughput was measured"),
     ({"batch_size": 128}, "batch size 128, fp32-dense with batch size 256"),
+    ({"batch_size": None}, "batches of no usual size, fp32-dense with batch size 256"),
     ({"device": "NVIDIA L4"}, "ran on NVIDIA L4, fp32-dense on NVIDIA H200"),
     ({"environment": {"torch": "2.14.1"}}, "measured with torch 2.14.1, fp32-dense with torch 2.15.0"),
 ]
@@ -277,6 +278,8 @@ def test_runs_without_the_metric_are_said():
     group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
     assert rows["amp-dense"].decision is None
     assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."
+    note = "no run of the control has test/accuracy; nothing can be decided; choose another by metric=, of test/acc"
+    assert note in only(compared([made(name, metric="test/acc") for name in ("fp32-dense", "amp-dense")]))[0].notes
 
 
 def test_a_metric_that_the_records_declare_is_compared_in_its_direction():

@@ -128,6 +128,15 @@ def test_device_says_how_many_were_used(tmp_path, trainer, device):
     assert collect(tmp_path)[0][0].device == device
 
 
+def test_devices_of_several_kinds_are_told_apart(tmp_path):
+    content = record()
+    content["environment"]["device"] = [GPU, "NVIDIA L4", "NVIDIA L4"]
+    for devices in (1, 2):
+        content["config"]["trainer"] = {"devices": devices}
+        write(tmp_path / "a" / f"seed{devices}", content | {"setting": content["setting"] | {"seed": devices}})
+    assert [run.device for run in collect(tmp_path)[0]] == [GPU, f"1 × {GPU} and 1 × NVIDIA L4"]
+
+
 def test_on_a_cpu_threads_are_part_of_the_device_and_ram_is_the_memory(tmp_path):
     content = record()
     content["memory"]["peak_allocated_gib"] = None

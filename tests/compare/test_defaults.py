@@ -40,6 +40,14 @@ def test_what_runs_differ_in_beyond_their_names(runs, differ):
     assert changed(runs) == (differ and f"runs differ in {differ}, {END}")
 
 
+def test_what_loops_of_the_users_differ_in():
+    """mpx has no defaults of theirs, and they may name the batch size as they like."""
+    sizes = [run("fp32-dense batch=64 batch_size=64", loop="own", data__batch_size=64), run(loop="own", data__batch_size=32)]
+    assert changed(sizes) is None
+    found = changed([run(loop="own"), run(loop="own", trainer__max_epochs=20)])
+    assert found == "runs differ in trainer.max_epochs (40 and 20), which their names do not say, so a difference may come from that"
+
+
 def test_from_records_to_the_note_of_a_group(tmp_path):
     for seed, lr in enumerate((0.1, 0.1, 0.4)):
         content = record(seed=seed)

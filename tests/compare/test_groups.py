@@ -133,6 +133,9 @@ def test_precisions_by_learning_rates_meet_the_control_of_the_same_rate():
         (["amp_bf16-dense", "amp-dense", "fp8-dense"], "amp-dense"),
         (["fp32-2of4", "amp-dense"], "amp-dense"),
         (["tf32-2of4", "amp-2of4"], "tf32-2of4"),
+        (["16_mixed-dense", "32_true-dense", "bf16_mixed-dense"], "32_true-dense"),
+        (["BFloat16-dense", "Float32-dense", "TF32-dense", "own-dense"], "Float32-dense"),
+        (["bfloat16-dense", "half-dense"], "half-dense"),
         (["amp-2of4 sparsity.recipe=sr_ste", "amp-2of4", "amp-2of4 sparsity.recipe=one_shot"], "amp-2of4"),
     ],
 )

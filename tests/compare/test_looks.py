@@ -131,6 +131,16 @@ def test_a_comparison_that_is_not_the_planned_one_says_so():
     runs = [*planned("fp32-dense", [0.0] * 4), *planned("amp-dense", NEAR)]
     notes = only(compared(runs, margin=0.005))[0].notes
     assert any(note.startswith("margin=0.005 is not the plan's, 0.01, by which the study stopped") for note in notes)
+    runs = [replace(run, metrics=run.metrics | {"test/loss": 1.0 + run.seed / 1e3}) for run in runs]
+    how = {"control": "amp-dense", "metric": "test/loss", "margin_is": "absolute", "margin_for": "population"}
+    notes = [note for note in only(compared(runs, **how))[0].notes if "is not the plan's" in note]
+    assert [note.partition(", by")[0] for note in notes] == [
+        "control=amp-dense is not the plan's, auto",
+        "metric=test/loss is not the plan's, test/accuracy",
+        "margin_for=population is not the plan's, test_set",
+    ]
+    asked = [replace(run, looks=replace(PLAN, control="amp-dense").text) for run in runs]
+    assert not [note for note in only(compared(asked, control="amp-dense"))[0].notes if "is not the plan's" in note]
 
 
 def test_looks_change_nothing_without_a_plan():

@@ -80,6 +80,17 @@ def test_a_relative_margin_of_negative_values(change, verdict):
     assert decided(runs(change, around=-1.0), margin=0.05)[1] == verdict
 
 
+def test_a_relative_margin_of_values_around_zero_decides_nothing():
+    """A share of the sizes of 1.3 and −1.3 would allow a hundred times the share of their mean."""
+    far = [mean + away for mean, away in product((1.3, -1.28), SPREAD[:3])]
+    found = [replace(run, metric="val/nll", metric_goal="min") for run in seeds("fp32-dense", far, metric="val/nll")]
+    found += [replace(run, precision="amp", metrics={"val/nll": run.metrics["val/nll"] + 0.005 + run.seed / 1e4}) for run in found]
+    group, verdict = decided(found)
+    assert verdict == Verdict.UNDECIDED
+    assert any(note.startswith("the control's val nll is below and above zero, and a share of it is no margin") for note in group.notes)
+    assert decided(found, margin_is="absolute")[1] == Verdict.NO_LOSS
+
+
 @pytest.mark.parametrize("name", ["test/accuracy", "val/perplexity"])
 def test_a_goal_against_what_mpxs_own_metrics_mean_is_refused(name):
     runs = seeds("fp32-dense", [0.9, 0.91], metric=name)

@@ -126,6 +126,14 @@ def test_a_validation_before_the_pruning_is_that_of_another_model(tmp_path):
     assert record_of(record.folder)["metrics"].keys() == {"test/loss"}
 
 
+@pytest.mark.parametrize(("sizes", "usual"), [((5, 8, 8), 8), ((7, 5, 6), None)])
+def test_the_batch_size_is_that_of_most_batches(tmp_path, sizes, usual):
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    batches = [{"x": torch.ones(size, 16), "y": torch.zeros(size, dtype=torch.long)} for size in sizes]
+    silent_trainer(callbacks=[record]).fit(Module(), DataLoader(batches, batch_size=None))
+    assert record_of(record.folder)["config"]["data"]["batch_size"] == usual
+
+
 @pytest.mark.parametrize(("lengths", "alike"), [((4, 4, 4), True), ((4, 4, 6), False)])
 def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, alike):
     """The first batch's operations do not stand for those of longer ones. A smaller last batch is no other length."""
@@ -191,12 +199,23 @@ def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("lost", "why"), [(True, "val/loss is infinite or NaN"), (False, "32 optimizer steps in a row were skipped because")]
+    ("lost", "why"),
+    [
+        ("loss", "val/loss is infinite or NaN"),
+        ("weights", "the weights of encoder.weight are infinite or NaN"),
+        ("", "32 optimizer steps in a row were skipped because"),
+    ],
 )
 def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
     class Lost(Module):
+        def loss(self, batch):
+            return super().loss(batch) * (float("nan") if self.training and lost == "weights" else 1.0)
+
         def validation_step(self, batch, index):
-            self.log("val_loss", self.loss(batch) * float("nan"))
+            if lost == "weights":
+                self.log("val_accuracy", 0.25)  # of the first class, which NaN is taken for
+            else:
+                self.log("val_loss", self.loss(batch) * float("nan"))
 
     part, plugin = mpx.Record(output_dir=tmp_path), mpx.Precision("fp32") if lost else mpx.Precision("amp", initial=1e30, ceiling=1e31)
     fit(part, module=Lost() if lost else Module(), plugins=plugin)

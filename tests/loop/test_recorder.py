@@ -153,6 +153,23 @@ def test_a_completed_run(recorder, capsys):
     FileLock(run.folder / LOCK).acquire(timeout=0)
 
 
+def test_steps_of_another_recorder_between_its_own_are_in_its_times(recorder, clock, capsys):
+    """Two settings in one loop would have the same speed. One that trains after the other's last step has its own."""
+    with recorder(seed=1) as one, recorder(seed=2) as other:
+        for _ in range(4):
+            for run, seconds in ((one, STEP_S), (other, 3 * STEP_S)):
+                with run.step(8):
+                    clock.sleep(seconds)
+        with recorder(seed=3) as last:
+            for _ in range(4):
+                with last.step(8):
+                    clock.sleep(STEP_S)
+    for run, shared in ((one, True), (other, True), (last, False)):
+        found = result(run)["speed"]
+        assert (found["exclusive"] is False and "another mpx.Recorder" in found["exclusive_reason"]) is shared
+    assert capsys.readouterr().out.count("so that its speed does not count. Train one after the other.") == 2
+
+
 def test_flops_are_those_of_the_first_step(recorder, clock):
     model = nn.Linear(16, 8, bias=False)
     with recorder(arguments={"model": model, "warmup_steps": 1}) as run:
@@ -271,6 +288,23 @@ def test_what_is_not_finite_diverged(recorder, where):
     assert result(run)["error"] == f"the {'train' if where == 'loss' else 'test'} loss is infinite or NaN."
 
 
+@pytest.mark.parametrize("ending", ["loss", "weights", "frozen"])
+def test_a_loop_that_raises_over_nan_has_diverged(recorder, ending):
+    """As failed, it would be left out, and its setting judged by the seeds that went well."""
+    model = nn.Linear(4, 2)
+    nn.init.constant_(model.weight, 1.0 if ending == "loss" else float("nan"))
+    model.weight.requires_grad_(ending != "frozen")
+    run = recorder(arguments={"model": model})
+    with pytest.raises(RuntimeError, match="stop"):  # noqa: PT012, SIM117
+        with run:
+            run.log({"train/loss": float("nan") if ending == "loss" else 1.0})
+            raise RuntimeError("stop")
+    assert result(run)["status"] == ("failed" if ending == "frozen" else "diverged")
+    with recorder(arguments={"model": model}) as run:
+        run.metrics({"test/accuracy": 0.5})
+    assert result(run)["status"] == ("diverged" if ending == "weights" else "completed")
+
+
 def test_a_pruned_model_is_verified(recorder):
     model = nn.Linear(16, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -356,6 +390,16 @@ def test_compare_judges_loops(recorder, tmp_path):
     ]
     assert {run.batch_size for run in runs} == {4}
     assert left_out == []
+
+
+@pytest.mark.parametrize(("sizes", "usual"), [((8, 8, 5), 8), ((5, 8), 8), ((7, 5, 6, 5), 5), ((7, 5, 6), None)])
+def test_batches_of_no_usual_size(recorder, sizes, usual):
+    """Of batches that hold what fits, the most common size is chance, and seeds would not be compared with one another."""
+    with recorder() as run:
+        for size in sizes:
+            with run.step(size):
+                pass
+    assert result(run)["config"]["data"]["batch_size"] == usual
 
 
 def test_it_names_the_metric_of_its_runs(recorder, capsys):

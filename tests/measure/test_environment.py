@@ -20,6 +20,7 @@ import torch
 import mpx
 from mpx.control_groups import memory_limit
 from mpx.machine import GIB
+from mpx.measure.devices import devices
 from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import cpu_busy, exclusive, exclusive_among
 from mpx.version import parse_status, with_digest
@@ -40,6 +41,19 @@ def test_everything_is_there_or_has_a_reason():
     assert found["python"] == platform.python_version()
     assert found["torch"] == torch.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["started_at"])
+
+
+@pytest.mark.parametrize(
+    ("used", "names"), [("auto", "ABC"), (2, "ABC"), ([2], "CAB"), ([1, 0], "BAC"), ([7], "ABC")], ids=["auto", "2", "[2]", "[1,0]", "[7]"]
+)
+def test_the_gpus_of_the_run_come_first(monkeypatch, used, names):
+    """The first is the one whose speed was measured, and one machine may have several kinds."""
+    for name, answer in (("is_available", lambda: True), ("device_count", lambda: 3), ("get_device_name", "ABC".__getitem__)):
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (i, 0))
+    found = devices(used)
+    assert found["device"] == list(names)
+    assert found["compute_capability"] == [f"{'ABC'.index(name)}.0" for name in names]
 
 
 def test_no_host_name():
