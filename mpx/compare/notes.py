@@ -46,6 +46,7 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     found += [note] if (note := defaults.changed(group.runs)) else []
     found += [note] if (note := _code_changed(group.runs)) else []
     found += [note] if (note := _other_samples(group.runs)) else []
+    found += [note] if (note := _other_steps(group.runs)) else []
     versions = sorted({str(run.environment["torch"]) for run in group.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")
@@ -83,6 +84,18 @@ def _other_samples(runs: Sequence[Run]) -> str | None:
             found.setdefault((part, of_data), set()).add(checksum)
     several = any(len(checksums) > 1 for checksums in found.values())
     return "runs with the same settings of the data had other samples, so a difference may come from these" if several else None
+
+
+def _other_steps(runs: Sequence[Run]) -> str | None:
+    """A loop may end early, as by a Ctrl-C that it catches, or have other epochs that its setting does not name."""
+    found: dict[tuple, set[int]] = {}
+    for run in runs:
+        if run.status == "completed" and run.optimizer_steps is not None:
+            found.setdefault(tuple(run.changes.items()), set()).add(run.optimizer_steps + (run.skipped_steps or 0))
+    several = next((steps for steps in found.values() if len(steps) > 1), None)
+    if several is None:
+        return None
+    return f"runs of the same settings took {min(several):,} to {max(several):,} optimizer steps, so a difference may come from that"
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:

@@ -377,6 +377,17 @@ def test_runs_that_continued_another_setting_are_said():
     assert f"{of_runs}, so the results are not of this setting alone" in group.notes
 
 
+def test_runs_of_other_lengths_are_said():
+    """An early end, or epochs that the setting does not name; skipped steps and named changes are not."""
+    skipped = [replace(run, optimizer_steps=98, skipped_steps=2) for run in AMP]
+    named = seeds("amp-dense trainer.max_epochs=2", [0.95] * 5, optimizer_steps=200)
+    diverged = made("amp-dense", 5, None, status="diverged", metrics={}, optimizer_steps=7)
+    assert not [note for note in only(compared([*CONTROL, *skipped, *named, diverged]))[0].notes if "optimizer steps" in note]
+    short = [*AMP[:4], replace(AMP[4], optimizer_steps=40)]
+    said = "runs of the same settings took 40 to 100 optimizer steps, so a difference may come from that"
+    assert said in only(compared([*CONTROL, *short]))[0].notes
+
+
 def test_other_samples_under_the_same_settings_of_the_data_are_said():
     def notes(samples, **changes):
         changed = {key.replace("_", ".", 1): value for key, value in changes.items()}
