@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mpx.compare.comparison import Decision, Look, Method, Metric, Population, Row, Run, Verdict
+from mpx.compare.copies import distinct
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import population, sampled, settled, test_samples
 from mpx.compare.statistics import Finding, are_shares, examine, holm, more_seeds
@@ -125,5 +126,5 @@ def seen_at(look: Look | None, row: Row, metric: Metric) -> dict[int, float]:
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:
-    """Seed -> value, over completed runs."""
-    return {run.seed: run.metrics[metric.name] for run in runs if run.status == "completed" and metric.name in run.metrics}
+    """Seed -> value, over completed runs that are no copies."""
+    return {run.seed: run.metrics[metric.name] for run in distinct(runs) if metric.name in run.metrics}

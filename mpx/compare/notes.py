@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from mpx.compare import defaults, speed
 from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, TEST_SET, Group, Metric, Row, Run, Verdict, judged_by
 from mpx.compare.control import AUTO
+from mpx.compare.copies import distinct
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
@@ -129,9 +130,10 @@ def _around_zero(control: Row, metric: Metric) -> list[str]:
 def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     found = []
     completed = [run for run in row.runs if run.status == "completed"]
-    if len(values(completed, metric)) < len(completed):
-        missing = len(completed) - len(values(completed, metric))
+    if missing := sum(metric.name not in run.metrics for run in completed):
         found.append(f"{metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
+    if len(distinct(completed)) < len(completed):
+        found.append(f"all {len(completed)} seeds have the same metrics in every digit, so the seed changes nothing, and they count as one")
     early = [run.environment[VALIDATED_AT] for run in completed if VALIDATED_AT in run.environment and metric.name in run.metrics]
     if early and stage_of(metric.name) == "val":
         runs, at = f"{len(early)} of {how_many(len(completed), 'completed run')}", "step {} of {}".format(*early[0])

@@ -88,6 +88,19 @@ def test_equal_seeds_of_runs_whose_metrics_are_all_shares_may_be_a_coincidence(o
     assert (decision.verdict, decision.method) == (Verdict.UNDECIDED, Method.EQUAL)
 
 
+def test_seeds_that_change_nothing_count_as_one():
+    """A loop that never uses its seed: five copies of a run would be a difference that is known, with p = 0."""
+    copies = [replace(run, metrics={"test/accuracy": 0.9512, "test/loss": 0.2315431}) for run in CONTROL]
+    better = [replace(run, metrics={"test/accuracy": 0.9513, "test/loss": 0.2310297}) for run in AMP]
+    for control, setting in ((copies, better), (CONTROL, better), (copies, AMP)):
+        group, rows = only(compared([*control, *setting]))
+        assert rows["amp-dense"].decision.verdict == Verdict.UNDECIDED
+        assert rows["amp-dense"].decision.method == Method.NONE
+        assert any("all 5 seeds have the same metrics in every digit, so the seed changes nothing" in note for note in group.notes)
+    one_differs = [*better[:4], replace(AMP[4], metrics={"test/accuracy": 0.9513, "test/loss": 0.2310298})]
+    assert only(compared([*CONTROL, *one_differs]))[1]["amp-dense"].decision.verdict == Verdict.NO_LOSS
+
+
 def test_seeds_that_differ_are_compared_by_welch():
     others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
     assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == Method.WELCH
