@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from mpx.compare import defaults, speed
+from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, TEST_SET, Group, Metric, Row, Run, Verdict, judged_by
 from mpx.compare.control import AUTO
 from mpx.compare.copies import distinct
@@ -19,6 +20,7 @@ NARROW = (
     "includes it"
 )
 
+WIDE = 0.1  # share of the control's value above which the default margin is said
 ALONE = "speed measured alone after the sweep, once for all seeds together, so it has no interval"
 
 
@@ -31,6 +33,7 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):
         percent = "for one point of percent, add margin=1 margin_is=absolute"
         found.append(f"{metric.words} is above 1, so no fraction: the margin of {margin:g} is in its own unit; {percent}")
+    found += [note] if group.control and (note := _wide_margin(group.rows[0], metric, margin)) else []
     found += [members.note] if members.note else []
     found += _about_control(group.rows[0], metric) if group.control else []
     found += _of_settings(group, lambda row: _about_row(row, group, metric))
@@ -106,6 +109,15 @@ def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
         return False
     worst = min(metric.sign * bound for bound in decision.tested)
     return worst <= -metric.allowed(margin, control.metric.mean)
+
+
+def _wide_margin(control: Row, metric: Metric, margin: float) -> str | None:
+    """The default margin is a point of an accuracy. Of a metric of another scale, it may be most of the value."""
+    mean = abs(control.metric.mean) if control.metric else 0.0
+    if metric.relative or margin != DEFAULTS["margin"] or not 0 < WIDE * mean < margin:
+        return None
+    share = "more than all" if margin > mean else f"{100 * margin / mean:.2g} %"
+    return f"the default margin of {margin:g} is {share} of {control.setting}'s {metric.words}; choose one that fits by margin="
 
 
 def _about_control(control: Row, metric: Metric) -> list[str]:
