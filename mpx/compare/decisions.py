@@ -85,7 +85,8 @@ def _decision(
 def _look(pair: _Pair, finding: Finding | None, plan: Plan, level: float, *, go_on: bool) -> Look:
     known = finding is not None and finding.p_no_loss is not None and finding.method != Method.CROSSED  # more seeds do not add test samples
     hopeless = known and plan.hopeless(min(finding.p_no_loss, finding.p_loss), pair.look, level)
-    return plan.look(pair.look, go_on=go_on and not hopeless)
+    never = finding is not None and finding.method == Method.SIGNS
+    return plan.look(pair.look, go_on=go_on and not hopeless and not never)
 
 
 def _diverged(row: Row, control: Row) -> str | None:
