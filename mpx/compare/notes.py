@@ -21,6 +21,7 @@ NARROW = (
 )
 
 WIDE = 0.1  # share of the control's value above which the default margin is said
+ALIKE = 0.98  # share of the most steps; a random split may leave a batch more or less
 ALONE = "speed measured alone after the sweep, once for all seeds together, so it has no interval"
 
 
@@ -96,7 +97,7 @@ def _other_steps(runs: Sequence[Run]) -> str | None:
     for run in runs:
         if run.status == "completed" and run.optimizer_steps is not None:
             found.setdefault(tuple(run.changes.items()), set()).add(run.optimizer_steps + (run.skipped_steps or 0))
-    several = next((steps for steps in found.values() if len(steps) > 1), None)
+    several = next((steps for steps in found.values() if min(steps) < ALIKE * max(steps)), None)
     if several is None:
         return None
     return f"runs of the same settings took {min(several):,} to {max(several):,} optimizer steps, so a difference may come from that"
