@@ -5,7 +5,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn.parameter import is_lazy
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -26,14 +25,17 @@ def local(tensor: Tensor) -> Tensor:
 def not_finite(model: nn.Module) -> str | None:
     """The name of the first trained weight that is infinite or NaN in the part that this process holds; None if there is none.
 
-    A frozen one may be a mask of −∞. Weights in 8 bits, which have no such question, lazy ones and those without values are left out.
+    A frozen one may be a mask of −∞.
     """
-    for name, weight in model.named_parameters():
-        if not weight.requires_grad or is_lazy(weight) or weight.is_meta or weight.element_size() < 2:
-            continue
-        if not torch.isfinite(local(weight)).all():
-            return name
-    return None
+    return next((name for name, weight in model.named_parameters() if weight.requires_grad and not _is_finite(weight)), None)
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """True also for a weight that has no answer: one without values, lazy, in 8 bits, or of a tensor class of another library."""
+    try:
+        return bool(torch.isfinite(local(weight)).all())
+    except (RuntimeError, ValueError, TypeError):  # NotImplementedError is a RuntimeError
+        return True
 
 
 def whole(tensor: Tensor) -> Tensor:

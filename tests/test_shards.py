@@ -7,7 +7,7 @@ from processes import on_ranks
 from torch import nn
 
 from mpx.precision.scaling import LossScale
-from mpx.shards import agree, gathered, is_sharded, local, sharded_as, whole
+from mpx.shards import agree, gathered, is_sharded, local, not_finite, sharded_as, whole
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, mask_2of4
@@ -83,3 +83,11 @@ def _scale(rank, model):
         scale.update()
         assert torch.equal(local(model[0].weight), before) is overflows
     assert (int(scale.skipped), scale.scale.item()) == (1, 2.0)
+
+
+def test_a_weight_without_values_is_not_taken_for_nan():
+    """At the end of a run, a question that a weight cannot answer must not cost the record."""
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(2, 2, device="meta"), nn.Linear(2, 2))
+    assert not_finite(model) is None
+    nn.init.constant_(model[2].weight, float("inf"))
+    assert not_finite(model) == "2.weight"

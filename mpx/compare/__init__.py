@@ -5,8 +5,8 @@ read          runs: collect.py (result.json) or results.py (results.csv), into R
               predictions: predictions.py (predictions.json) or predictions_csv.py (predictions.csv), into Predictions (mpx/runs)
               checks: json_file.py, rules.py, run_tables.py; defaults.py: settings that differ although no run names them
 group         control.py, names.py, groups.py: which run is compared with which control; metric.py: by which metric
-decide        decisions.py: loss or no loss, with statistics.py; looks.py and boundaries.py: planned looks; sampled.py and population.py:
-              single test samples
+decide        decisions.py: loss or no loss, with statistics.py; copies.py: seeds that change nothing; looks.py and boundaries.py: planned
+              looks; sampled.py and population.py: single test samples
               speed.py, served.py, time_to_train.py: which speeds count, and speed-ups
               verdict.py, notes.py: the sentences; aggregate.py puts all together into Comparison (comparison.py)
 also          batch_scaling.py: speed-ups by batch size; curves.py: training curves; commands.py: how to repeat a study;

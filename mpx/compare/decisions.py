@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mpx.compare.comparison import Decision, Look, Method, Population, Row, Verdict
+from mpx.compare.copies import distinct
 from mpx.compare.looks import Plan
 from mpx.compare.metric import Metric
 from mpx.compare.run import Run
@@ -86,7 +87,8 @@ def _decision(
 def _look(pair: _Pair, finding: Finding | None, plan: Plan, level: float, *, go_on: bool) -> Look:
     known = finding is not None and finding.p_no_loss is not None and finding.method != Method.CROSSED  # more seeds do not add test samples
     hopeless = known and plan.hopeless(min(finding.p_no_loss, finding.p_loss), pair.look, level)
-    return plan.look(pair.look, go_on=go_on and not hopeless)
+    never = finding is not None and finding.method == Method.SIGNS
+    return plan.look(pair.look, go_on=go_on and not hopeless and not never)
 
 
 def _diverged(row: Row, control: Row) -> str | None:
@@ -127,5 +129,5 @@ def seen_at(look: Look | None, row: Row, metric: Metric) -> dict[int, float]:
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:
-    """Seed -> value, over completed runs."""
-    return {run.seed: run.metrics[metric.name] for run in runs if run.status == "completed" and metric.name in run.metrics}
+    """Seed -> value, over completed runs that are no copies."""
+    return {run.seed: run.metrics[metric.name] for run in distinct(runs) if metric.name in run.metrics}

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from mpx.compare import defaults, speed
+from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import POPULATION, TEST_SET, Group, Row, Verdict
 from mpx.compare.control import AUTO
+from mpx.compare.copies import distinct
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
@@ -20,6 +22,8 @@ NARROW = (
     "includes it"
 )
 
+WIDE = 0.1  # share of the control's value above which the default margin is said
+ALIKE = 0.98  # share of the most steps; a random split may leave a batch more or less
 ALONE = "speed measured alone after the sweep, once for all seeds together, so it has no interval"
 
 
@@ -32,7 +36,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     found += _of_settings(group, lambda row: [NARROW] if _narrow(row, group.rows[0], metric, margin) else [])
     wide = margin_for == POPULATION or any(row.decision and row.decision.has_population for row in group.rows)
     found += _of_settings(group, lambda row: notes_on(row, wanted=wide))
-    between_runs = (defaults.changed(group.runs), _code_changed(group.runs), _other_samples(group.runs), _other_torch(group.runs))
+    runs = group.runs
+    between_runs = (defaults.changed(runs), _code_changed(runs), _other_samples(runs), _other_steps(runs), _other_torch(runs))
     return [*found, *_about_speed(group), *filter(None, between_runs)]
 
 
@@ -44,7 +49,7 @@ def _about_metric(group: Group, wanted: str, margin: float) -> list[str]:
     if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):
         percent = "for one point of percent, add margin=1 margin_is=absolute"
         found.append(f"{metric.words} is above 1, so no fraction: the margin of {margin:g} is in its own unit; {percent}")
-    return found
+    return found + ([note] if group.control and (note := _wide_margin(group.rows[0], metric, margin)) else [])
 
 
 def _about_speed(group: Group) -> list[str]:
@@ -97,6 +102,18 @@ def _other_torch(runs: Sequence[Run]) -> str | None:
     return f"different versions of PyTorch: {', '.join(versions)}" if len(versions) > 1 else None
 
 
+def _other_steps(runs: Sequence[Run]) -> str | None:
+    """A loop may end early, as by a Ctrl-C that it catches, or have other epochs that its setting does not name."""
+    found: dict[tuple, set[int]] = {}
+    for run in runs:
+        if run.status == "completed" and run.optimizer_steps is not None:
+            found.setdefault(tuple(run.changes.items()), set()).add(run.optimizer_steps + (run.skipped_steps or 0))
+    several = next((steps for steps in found.values() if min(steps) < ALIKE * max(steps)), None)
+    if several is None:
+        return None
+    return f"runs of the same settings took {min(several):,} to {max(several):,} optimizer steps, so a difference may come from that"
+
+
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
     """Whether the one-sided test says no loss although the wider two-sided interval includes a loss of the margin."""
     decision = row.decision
@@ -104,6 +121,15 @@ def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
         return False
     worst = min(metric.sign * bound for bound in decision.tested)
     return worst <= -metric.allowed(margin, control.metric.mean)
+
+
+def _wide_margin(control: Row, metric: Metric, margin: float) -> str | None:
+    """The default margin is a point of an accuracy. Of a metric of another scale, it may be most of the value."""
+    mean = abs(control.metric.mean) if control.metric else 0.0
+    if metric.relative or margin != DEFAULTS["margin"] or not 0 < WIDE * mean < margin:
+        return None
+    share = "more than all" if margin > mean else f"{100 * margin / mean:.2g} %"
+    return f"the default margin of {margin:g} is {share} of {control.setting}'s {metric.words}; choose one that fits by margin="
 
 
 def _about_control(control: Row, metric: Metric) -> list[str]:
@@ -128,10 +154,11 @@ def _around_zero(control: Row, metric: Metric) -> list[str]:
 def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     found = []
     completed = [run for run in row.runs if run.status == "completed"]
-    if len(values(completed, metric)) < len(completed):
-        missing = len(completed) - len(values(completed, metric))
+    if missing := sum(metric.name not in run.metrics for run in completed):
         found.append(f"{metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
     found += _about_values(completed, metric)
+    if len(distinct(completed)) < len(completed):
+        found.append(f"all {len(completed)} seeds have the same metrics in every digit, so the seed changes nothing, and they count as one")
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))
         of_runs = f"{len(before)} of {how_many(len(row.runs), 'run')}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mpx.compare.comparison import POPULATION, Method, Population, Row
+from mpx.compare.copies import distinct
 from mpx.compare.metric import Metric
 from mpx.compare.population import Scatter, scatter
 from mpx.compare.predictions import ACCURACY
@@ -42,7 +43,7 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     """The difference between the row and its control over seeds and samples, or the reason why it is unknown. margin: as in Comparison."""
     if metric.name != ACCURACY:
         return f"only a test accuracy is paired over samples, not {metric.words}"
-    sides = [{run.seed: run.predictions for run in one.runs if run.status == "completed"} for one in (row, control)]
+    sides = [{run.seed: run.predictions for run in distinct(one.runs)} for one in (row, control)]
     for whose, found in zip(("its", "the control's"), sides, strict=True):
         if None in found.values():
             return f"some of {whose} runs have no {PREDICTIONS}"

@@ -99,7 +99,8 @@ def decided(decision: Decision | None) -> str:
 def rests_on(decision: Decision) -> str | None:
     """The reason of a decision that the test did not make, or what a decision still needs. With a plan of looks, the look."""
     if decision.look is not None:
-        return ", ".join(filter(None, (decision.reason, _look(decision))))
+        never = TOO_FEW[Method.SIGNS] if decision.method == Method.SIGNS else None
+        return ", ".join(filter(None, (decision.reason, never, _look(decision))))
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
     if decision.method == Method.UNSAMPLED:

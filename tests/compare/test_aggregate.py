@@ -90,6 +90,19 @@ def test_equal_seeds_of_runs_whose_metrics_are_all_shares_may_be_a_coincidence(o
     assert (decision.verdict, decision.method) == (Verdict.UNDECIDED, Method.EQUAL)
 
 
+def test_seeds_that_change_nothing_count_as_one():
+    """A loop that never uses its seed: five copies of a run would be a difference that is known, with p = 0."""
+    copies = [replace(run, metrics={"test/accuracy": 0.9512, "test/loss": 0.2315431}) for run in CONTROL]
+    better = [replace(run, metrics={"test/accuracy": 0.9513, "test/loss": 0.2310297}) for run in AMP]
+    for control, setting in ((copies, better), (CONTROL, better), (copies, AMP)):
+        group, rows = only(compared([*control, *setting]))
+        assert rows["amp-dense"].decision.verdict == Verdict.UNDECIDED
+        assert rows["amp-dense"].decision.method == Method.NONE
+        assert any("all 5 seeds have the same metrics in every digit, so the seed changes nothing" in note for note in group.notes)
+    one_differs = [*better[:4], replace(AMP[4], metrics={"test/accuracy": 0.9513, "test/loss": 0.2310298})]
+    assert only(compared([*CONTROL, *one_differs]))[1]["amp-dense"].decision.verdict == Verdict.NO_LOSS
+
+
 def test_seeds_that_differ_are_compared_by_welch():
     others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
     assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == Method.WELCH
@@ -377,6 +390,18 @@ def test_runs_that_continued_another_setting_are_said():
     group, _ = only(compared([*CONTROL, replace(AMP[0], environment=before), *AMP[1:]]))
     of_runs = f"amp-dense: 1 of {len(AMP)} runs continued a checkpoint that was trained with precision.mode=fp32, seed=0"
     assert f"{of_runs}, so the results are not of this setting alone" in group.notes
+
+
+def test_runs_of_other_lengths_are_said():
+    """An early end, or epochs that the setting does not name; skipped steps and named changes are not."""
+    skipped = [replace(run, optimizer_steps=98, skipped_steps=2) for run in AMP]
+    skipped[0] = replace(skipped[0], optimizer_steps=97)  # a batch less
+    named = seeds("amp-dense trainer.max_epochs=2", [0.95] * 5, optimizer_steps=200)
+    diverged = made("amp-dense", 5, None, status="diverged", metrics={}, optimizer_steps=7)
+    assert not [note for note in only(compared([*CONTROL, *skipped, *named, diverged]))[0].notes if "optimizer steps" in note]
+    short = [*AMP[:4], replace(AMP[4], optimizer_steps=40)]
+    said = "runs of the same settings took 40 to 100 optimizer steps, so a difference may come from that"
+    assert said in only(compared([*CONTROL, *short]))[0].notes
 
 
 def test_other_samples_under_the_same_settings_of_the_data_are_said():

@@ -12,6 +12,7 @@ from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
 from mpx.compare.looks import SPENT, Plan, plan_of
 from mpx.compare.results import from_csv, to_csv
+from mpx.compare.words import decided
 from mpx.errors import UserError
 
 FIFTHS = tuple(look / 5 for look in range(1, 6))
@@ -101,6 +102,20 @@ def test_an_undecided_setting_waits_for_the_next_look():
     assert "amp-dense: 2 of 6 seeds have no part in the decision: they wait for the next look" in only(later)[0].notes
     before = study(*planned("amp-dense", WIDE[:3]))
     assert "not enough seeds to tell, before the first of 2 looks, the next at 4" in only(before)[0].train_verdict
+
+
+def test_what_no_seed_can_decide_ends_at_its_first_look():
+    """A relative margin of a control around zero."""
+    found = []
+    for name in ("fp32-dense", "amp-dense"):
+        found += [replace(run, metric="val/nll", metric_goal="min") for run in seeds(name, [0.1, -0.2, 0.3, -0.1], metric="val/nll")]
+    found = [
+        replace(run, looks=PLAN.text, metrics={"val/nll": run.metrics["val/nll"] + (run.precision == "amp") / (9 + run.seed)})
+        for run in found
+    ]
+    there = decision(compared(found, metric="auto"))
+    assert there.look.further is None
+    assert decided(there).startswith("not enough seeds to tell, a share of values below and above zero is no margin, look 1 of 2")
 
 
 def test_the_last_look_and_a_study_that_was_extended_by_hand():

@@ -80,6 +80,16 @@ def test_a_relative_margin_of_negative_values(change, verdict):
     assert decided(runs(change, around=-1.0), margin=0.05)[1] == verdict
 
 
+@pytest.mark.parametrize(("around", "share"), [(0.02, "50 %"), (0.005, "more than all"), (0.2, None)])
+def test_a_default_margin_that_is_much_of_the_metric_is_said(around, share):
+    """A point of an accuracy, and most of a recall of 0.02."""
+    found = [replace(run, metrics={"val/recall": around}, metric="val/recall", metric_goal="max") for run in runs(0.0)]
+    notes = [note for note in decided(found, margin=0.01)[0].notes if "default margin" in note]
+    said = f"the default margin of 0.01 is {share} of fp32-dense's val recall; choose one that fits by margin="
+    assert notes == ([said] if share else [])
+    assert not [note for note in decided(found, margin=0.009)[0].notes if "default margin" in note]
+
+
 def test_a_relative_margin_of_values_around_zero_decides_nothing():
     """A share of the sizes of 1.3 and −1.3 would allow a hundred times the share of their mean."""
     far = [mean + away for mean, away in product((1.3, -1.28), SPREAD[:3])]
