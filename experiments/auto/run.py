@@ -47,7 +47,7 @@ same run came before.
 
 **Command.** `python experiments/auto/run.py`
 
-| s | steps | off | default | auto | auto compiles | auto − better | |
+| wall time, s | steps | off | default | auto | auto compiles | auto − better | |
 |---|---|---|---|---|---|---|---|
 {walls}
 
@@ -191,12 +191,16 @@ def end_when_settled(process: subprocess.Popen) -> str:
     return last
 
 
+def shown(rate: str) -> str:
+    return f"{float(rate):,.0f}" if rate else "–"
+
+
 def card(rows: list[dict[str, str]]) -> str:
     sound = [row for row in rows if row["wall_s"]]
     walls = [line for model in ORDER if any(row["model"] == model for row in sound) for line in lines_of(model, sound)]
     told = [
         f"| {NAMES[row['model']]} | {row['setting']} | {row['cache']} | {int(row['steps']):,} | {row['steps_run'] or '–'} | "
-        f"{float(row['ran_s']):.1f} | {float(row['samples_per_s'] or 'nan'):,.0f} | {row['from_step'] or '–'} | "
+        f"{float(row['ran_s']):.1f} | {shown(row['samples_per_s'])} | {row['from_step'] or '–'} | "
         f"{' '.join(' '.join((row['why'], row['note'])).split()).replace('|', '/')} |"
         for row in rows
     ]
