@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import CODE_HASHES, RESUMED, SAMPLES, Run, Served, judged_by
+from mpx.compare.comparison import CODE_HASHES, PROMISED, RESUMED, SAMPLES, Run, Served, judged_by
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
@@ -30,6 +30,7 @@ from mpx.settings.fields import NAMED
 from mpx.settings.project import is_project
 
 LEFT_OUT = {"failed": "failed", "interrupted": "interrupted; the same command with if_exists=resume continues it"}
+MIN_PROMISED = 0.5  # share of the FLOPs in the formats of the precision below which a run is hardly of it
 ENVIRONMENT = (
     "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at",
     RESUMED, TRAINED_BEFORE, VALIDATED_AT,
@@ -177,6 +178,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         folder=name,
         environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {}))
         | _code(record)
+        | _promised(record)
         | _samples(record.get("data") or {}),
         config=dict(settings(record["config"])),
     )
@@ -198,6 +200,19 @@ def _code(record: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Hashes of the user's own code, by the key and value that name it."""
     found = {name: digest for name, digest in (record.get("inputs") or {}).items() if name.partition("=")[0] in CODE}
     return {CODE_HASHES: found} if found else {}
+
+
+def _promised(record: dict[str, Any]) -> dict[str, float]:
+    """In the first step of a loop of the user's, which may have forgotten its autocast: the precision is what its setting says."""
+    audit = record["precision"].get("audit") or {}
+    shares, flops = audit.get("as_promised") or {}, Counter()
+    for row in audit.get("operations") or ():
+        flops[row["kind"]] += row["flops"]
+    total = sum(flops[kind] for kind in shares)
+    if record["config"].get("loop") != OWN_LOOP or not total:
+        return {}
+    share = sum(shares[kind] * flops[kind] for kind in shares) / total
+    return {PROMISED: share} if share < MIN_PROMISED else {}
 
 
 def _samples(data: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -11,7 +11,8 @@ from mpx.runs.predictions import Predictions
 from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
-RESUMED, CODE_HASHES, SAMPLES = "resumed_from_steps", "code", "samples"  # parts of a run's environment
+# Parts of a run's environment. PROMISED: the share of the FLOPs in the formats of its precision, where that is small.
+RESUMED, CODE_HASHES, SAMPLES, PROMISED = "resumed_from_steps", "code", "samples", "as_promised"
 
 
 def text_of(changes: Changes) -> str:

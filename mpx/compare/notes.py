@@ -5,7 +5,20 @@ from collections.abc import Callable, Collection, Sequence
 
 from mpx.compare import defaults, speed
 from mpx.compare.commands import DEFAULTS
-from mpx.compare.comparison import CODE_HASHES, METRICS, POPULATION, SAMPLES, TEST_SET, Group, Metric, Row, Run, Verdict, judged_by
+from mpx.compare.comparison import (
+    CODE_HASHES,
+    METRICS,
+    POPULATION,
+    PROMISED,
+    SAMPLES,
+    TEST_SET,
+    Group,
+    Metric,
+    Row,
+    Run,
+    Verdict,
+    judged_by,
+)
 from mpx.compare.control import AUTO
 from mpx.compare.copies import distinct
 from mpx.compare.decisions import seeds_of_both, values
@@ -151,6 +164,9 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if early and stage_of(metric.name) == "val":
         runs, at = f"{len(early)} of {how_many(len(completed), 'completed run')}", "step {} of {}".format(*early[0])
         found.append(f"{metric.words} of {runs} is of weights from before the last step, as {at}")
+    if shares := [run.environment[PROMISED] for run in row.runs if PROMISED in run.environment]:
+        of_runs, least = f"{len(shares)} of {how_many(len(row.runs), 'run')}", f"{100 * min(shares):.2g} %"
+        found.append(f"{of_runs} had only {least} of the first step's arithmetic in the formats that {row.runs[0].precision} means")
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))
         of_runs = f"{len(before)} of {how_many(len(row.runs), 'run')}"

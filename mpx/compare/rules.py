@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mpx.compare.comparison import CODE_HASHES, GOALS, METRICS, RATES, SAMPLES, SIMPLE, Run
+from mpx.compare.comparison import CODE_HASHES, GOALS, METRICS, PROMISED, RATES, SAMPLES, SIMPLE, Run
 from mpx.compare.looks import Plan
 from mpx.printing import shown
 from mpx.runs.folder import DONE
@@ -87,6 +87,8 @@ def _is_known(key: str, value: Any) -> bool:
         return _is_simple(value) and isinstance(value, str)
     if key in (CODE_HASHES, SAMPLES) and not isinstance(value, dict):
         return False
+    if key == PROMISED:
+        return is_figure(value, 0, 1)
     if key == TRAINED_BEFORE and not isinstance(value, list):
         return False
     if key == VALIDATED_AT and not (isinstance(value, list) and len(value) == 2):

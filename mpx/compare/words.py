@@ -4,7 +4,20 @@ import math
 import re
 from collections.abc import Iterable
 
-from mpx.compare.comparison import POPULATION, RESUMED, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import (
+    POPULATION,
+    PROMISED,
+    RESUMED,
+    Comparison,
+    Decision,
+    Estimate,
+    Group,
+    Method,
+    Run,
+    Speedup,
+    Verdict,
+    text_of,
+)
 from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT
 
 UNKNOWN = "–"
@@ -16,7 +29,7 @@ TOO_FEW = {
     Method.TURNED: "they tie, but test samples turn between them",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
-PER_RUN = ("command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT)  # parts of the environment that differ for every run
+PER_RUN = ("command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, PROMISED)  # parts of the environment that differ for every run
 
 
 def title(group: Group) -> str:
