@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import CODE_HASHES, PROMISED, RESUMED, SAMPLES, Run, Served, judged_by
+from mpx.compare.comparison import CODE_HASHES, PROMISED, RESUMED, SAMPLES, UNVERIFIED, Run, Served, judged_by
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
@@ -178,7 +178,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         folder=name,
         environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {}))
         | _code(record)
-        | _promised(record)
+        | (_promised(record) | _unverified(record) if record["config"].get("loop") == OWN_LOOP else {})
         | _samples(record.get("data") or {}),
         config=dict(settings(record["config"])),
     )
@@ -209,10 +209,17 @@ def _promised(record: dict[str, Any]) -> dict[str, float]:
     for row in audit.get("operations") or ():
         flops[row["kind"]] += row["flops"]
     total = sum(flops[kind] for kind in shares)
-    if record["config"].get("loop") != OWN_LOOP or not total:
+    if not total:
         return {}
     share = sum(shares[kind] * flops[kind] for kind in shares) / total
     return {PROMISED: share} if share < MIN_PROMISED else {}
+
+
+def _unverified(record: dict[str, Any]) -> dict[str, bool]:
+    """A Recorder without a model knows the sparsity from the setting alone. If it cannot verify a pattern, the record has why."""
+    named, found = record["setting"]["sparsity"], record["sparsity"]
+    unknown = found.get("verified") is None and "verified_reason" not in found
+    return {UNVERIFIED: True} if named != "dense" and unknown else {}
 
 
 def _samples(data: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -11,8 +11,9 @@ from mpx.runs.predictions import Predictions
 from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
-# Parts of a run's environment. PROMISED: the share of the FLOPs in the formats of its precision, where that is small.
-RESUMED, CODE_HASHES, SAMPLES, PROMISED = "resumed_from_steps", "code", "samples", "as_promised"
+# Parts of a run's environment. PROMISED: the share of the FLOPs in the formats of its precision, where that is small. UNVERIFIED: true
+# where nothing has looked at the weights for the pattern that the setting names.
+RESUMED, CODE_HASHES, SAMPLES, PROMISED, UNVERIFIED = "resumed_from_steps", "code", "samples", "as_promised", "pattern_not_verified"
 
 
 def text_of(changes: Changes) -> str:

@@ -12,6 +12,7 @@ from mpx.compare.comparison import (
     PROMISED,
     SAMPLES,
     TEST_SET,
+    UNVERIFIED,
     Group,
     Metric,
     Row,
@@ -167,6 +168,9 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if shares := [run.environment[PROMISED] for run in row.runs if PROMISED in run.environment]:
         of_runs, least = f"{len(shares)} of {how_many(len(row.runs), 'run')}", f"{100 * min(shares):.2g} %"
         found.append(f"{of_runs} had only {least} of the first step's arithmetic in the formats that {row.runs[0].precision} means")
+    if unknown := sum(UNVERIFIED in run.environment for run in completed):
+        of_runs = f"{unknown} of {how_many(len(completed), 'completed run')}"
+        found.append(f"{row.runs[0].sparsity} was not verified in {of_runs}; give mpx.Recorder(model=…)")
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))
         of_runs = f"{len(before)} of {how_many(len(row.runs), 'run')}"

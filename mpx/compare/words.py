@@ -8,6 +8,7 @@ from mpx.compare.comparison import (
     POPULATION,
     PROMISED,
     RESUMED,
+    UNVERIFIED,
     Comparison,
     Decision,
     Estimate,
@@ -29,7 +30,8 @@ TOO_FEW = {
     Method.TURNED: "they tie, but test samples turn between them",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
-PER_RUN = ("command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, PROMISED)  # parts of the environment that differ for every run
+# Parts of the environment that differ for every run, or that a note says.
+PER_RUN = ("command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, PROMISED, UNVERIFIED)
 
 
 def title(group: Group) -> str:

@@ -388,13 +388,15 @@ def test_compare_judges_loops(recorder, tmp_path):
             with recorder(precision=precision, seed=seed) as run:
                 train(run, nn.Linear(16, 8), autocast=torch.bfloat16 if precision == "amp_bf16" else None)
                 run.metrics({"test/accuracy": 0.5 + seed / 10})
-    with recorder(arguments={"study": "forgot"}, precision="amp_bf16") as run:
+    with recorder(arguments={"study": "forgot"}, precision="amp_bf16", sparsity="2of4") as run:
         train(run, nn.Linear(16, 8))
         run.metrics({"test/accuracy": 0.5})
     (forgot,) = from_csv(to_csv(collect(tmp_path / "forgot")[0]), "results.csv")
     runs, left_out = collect(tmp_path / "mine")
     said = "1 of 1 run had only 0 % of the first step's arithmetic in the formats that amp_bf16 means"
-    assert said in " ".join(compare([forgot, *runs[2:]], **JUDGED).groups[0].notes)
+    notes = " ".join(compare([forgot, *runs[2:]], **JUDGED).groups[0].notes)
+    assert said in notes
+    assert "2of4 was not verified in 1 of 1 completed run; give mpx.Recorder(model=…)" in notes
     assert "arithmetic" not in " ".join(compare(runs, **JUDGED).groups[0].notes)
     assert [(run.setting, run.seed, run.metrics) for run in runs] == [
         (f"{precision}-dense", seed, {"test/accuracy": 0.5 + seed / 10}) for precision in ("amp_bf16", "fp32") for seed in (0, 1)
