@@ -33,13 +33,16 @@ def columns_of(text: str) -> list[str]:
 
 
 def rows_of(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, its fields by column) of each row. Raises BadRow for a row that is cut off, too long or not CSV."""
+    """(line, its fields by column) of each row. Raises BadRow for a row that is cut off, too long or not CSV, and for
+    two columns of one name."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
     try:
         for row in reader:
             if not columns:
                 columns = list(map(_original, row))
+                if twice := next((name for name in columns if name and columns.count(name) > 1), None):
+                    raise BadRow(f"line 1: two columns are named {twice}")
             elif row:  # spreadsheets may end a file with an empty line
                 yield reader.line_num, dict(zip(columns, _whole(row, columns, reader.line_num), strict=True))
     except csv.Error as error:

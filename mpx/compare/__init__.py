@@ -4,6 +4,7 @@ read          runs: collect.py (result.json) or results.py (results.csv), into R
               served models: deployed.py (deploy.json) or served_csv.py (served.csv), into Served (run.py)
               predictions: predictions.py (predictions.json) or predictions_csv.py (predictions.csv), into Predictions (mpx/runs)
               checks: json_file.py, rules.py, run_tables.py; defaults.py: settings that differ although no run names them
+              own_loops.py: what the record of a user's own loop does not vouch for
 group         control.py, names.py, groups.py: which run is compared with which control; metric.py: by which metric
 decide        decisions.py: loss or no loss, with statistics.py; copies.py: seeds that change nothing; looks.py and boundaries.py: planned
               looks; sampled.py and population.py: single test samples

@@ -16,6 +16,7 @@ from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
 from mpx.compare.metric import judged_by
+from mpx.compare.own_loops import doubts
 from mpx.compare.predictions import read_predictions
 from mpx.compare.predictions_csv import with_predictions
 from mpx.compare.results import read_results
@@ -178,6 +179,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         folder=name,
         environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {}))
         | _code(record)
+        | (doubts(record) if record["config"].get("loop") == OWN_LOOP else {})
         | _samples(record.get("data") or {}),
         config=dict(settings(record["config"])),
     )

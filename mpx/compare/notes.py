@@ -12,6 +12,7 @@ from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.metric import METRICS, Metric, judged_by
+from mpx.compare.own_loops import notes_on_doubts
 from mpx.compare.run import CODE_HASHES, SAMPLES, Run
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
@@ -159,6 +160,7 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     found += _about_values(completed, metric)
     if len(distinct(completed)) < len(completed):
         found.append(f"all {len(completed)} seeds have the same metrics in every digit, so the seed changes nothing, and they count as one")
+    found += notes_on_doubts(row.runs, completed)
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))
         of_runs = f"{len(before)} of {how_many(len(row.runs), 'run')}"

@@ -51,7 +51,8 @@ def from_csv(text: str, name: str) -> list[Run]:
     columns = columns_of(text)
     missing = [column for column in COLUMNS if column not in (*OPTIONAL, *columns)]
     if missing:
-        raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
+        why = "its fields are not separated by commas" if len(columns) == 1 else "it was not written by mpx.compare"
+        raise UserError(f"results={name} has no column {missing[0]}: {why}. Give another results=FILE.")
     try:
         return [_run(line, row) for line, row in rows_of(text)]
     except BadRow as error:

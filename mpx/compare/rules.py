@@ -5,6 +5,7 @@ from typing import Any
 
 from mpx.compare.looks import Plan
 from mpx.compare.metric import GOALS, METRICS
+from mpx.compare.own_loops import PROMISED
 from mpx.compare.run import CODE_HASHES, RATES, SAMPLES, SIMPLE, Run
 from mpx.printing import shown
 from mpx.runs.folder import DONE
@@ -88,6 +89,8 @@ def _is_known(key: str, value: Any) -> bool:
         return _is_simple(value) and isinstance(value, str)
     if key in (CODE_HASHES, SAMPLES) and not isinstance(value, dict):
         return False
+    if key == PROMISED:
+        return is_figure(value, 0, 1)
     if key == TRAINED_BEFORE and not isinstance(value, list):
         return False
     if key == VALIDATED_AT and not (isinstance(value, list) and len(value) == 2):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 
 from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Speedup, Verdict
+from mpx.compare.own_loops import PROMISED, UNVERIFIED
 from mpx.compare.run import RESUMED, Run, text_of
 from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT
 
@@ -17,8 +18,8 @@ TOO_FEW = {
     Method.TURNED: "they tie, but test samples turn between them",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
-PER_RUN = (  # parts of the environment that differ for every run
-    "command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, CHANGED_AFTER, MEANS_FROM
+PER_RUN = (  # parts of the environment that differ for every run, or that a note says
+    "command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, CHANGED_AFTER, MEANS_FROM, PROMISED, UNVERIFIED
 )  # fmt: skip
 
 

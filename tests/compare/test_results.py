@@ -68,6 +68,7 @@ GOOD = to_csv(seeds("fp32-dense", [0.95, 0.96]))
     ("text", "message"),
     [
         ("", "results=x.csv has no column model: it was not written by mpx.compare."),
+        (GOOD.replace(",", ";"), "results=x.csv has no column model: its fields are not separated by commas."),
         (GOOD.replace("batch_size", "batch"), "results=x.csv has no column batch_size"),
         (GOOD.replace("0.96", "high"), "results=x.csv, line 3: test/accuracy=high is not a valid value of that column."),
         (GOOD.replace("0.96", "nan"), "results=x.csv, line 3: test/accuracy=nan is not a valid value of that column."),
