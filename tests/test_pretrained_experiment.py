@@ -73,7 +73,11 @@ def test_what_the_card_says_of_each_recipe():
     assert "are 0.2 points below the other dense runs, which may be chance" in card
     beside = [lost_beside(precision, "rising", "asp") for precision in ("fp32", "amp_bf16")]
     said = "`asp` loses {:.1f} points in FP32 ({:.1f} to {:.1f}) and {:.1f} in BF16 ({:.1f} to {:.1f})".format(*beside[0], *beside[1])
-    assert f"beside them {said}" in card
+    assert f"beside them {said}: less than a point in FP32, in one of many comparisons that no plan named" in card
+    assert beside[0][2] < 1 < beside[1][2]
+    fair = sorted(mean for mean, *_ in beside)
+    assert "beside dense runs whose rate does so, too, {:.1f} to {:.1f}.".format(*fair) in text(documents.ROOT / "docs" / "sparsity.md")
+    assert f"(means lie {fair[0]:.1f} to {lost['from_start']['fp32'][0]} points lower)" in text(documents.ROOT / "README.md")
 
 
 def test_what_the_card_says_of_graphs():
