@@ -58,7 +58,7 @@ FP32 kernels for many TF32 convolutions (all with 3 channels, most with up to 32
 channels_last on a GPU. In TF32 the LSTM's mean over tokens multiplies matrices by vectors, which cuBLAS does in FP32. Memory limits such
 products, and FP32 is no less accurate, so mpx counts them as kept since this table was made.{fp8}"""
 BF16 = """ The mode fp8
-multiplied nothing in FP8 here: it leaves layers below 4,096 features in BF16, so its rows show what `amp_bf16` does."""
+multiplied nothing in FP8 here: it leaves layers below 2,048 features in BF16, so its rows show what `amp_bf16` does."""
 
 
 def measure() -> list[dict]:

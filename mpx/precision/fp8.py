@@ -48,7 +48,7 @@ class Layers:
         if self.every:
             return None
         if min(sizes) < MIN_FEATURES:
-            return f"no gain is known below {MIN_FEATURES:,} features"
+            return f"below {MIN_FEATURES:,} features FP8 gains little or loses"
         return f"no gain is known below {MIN_ROWS:,} rows" if rows < MIN_ROWS else None
 
     def record(self, model: nn.Module) -> list[dict[str, Any]]:
