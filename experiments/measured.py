@@ -141,12 +141,14 @@ def sentences() -> Iterator[str]:
     speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
     models = Counter(FORMATS[precision] for _, precision in {(row["model"], row["precision"]) for row in speed})
     formats = " and ".join(f"{models[name]} models in {name}" for name in sorted(models))
+    rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
     lightning, tuned, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand"))
     first = span(sorted(1 / ratio for ratio in against(speed, "mpx, pool=first")))
     yield (
-        f"- **Beside other loops** ([speed](experiments/speed): one {speed[0]['device']}, {formats}, steps as compiled for a long run). "
-        f"mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most for the LSTM, which "
-        f"has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is one CUDA graph. "
+        f"- **Beside other loops** ([speed](experiments/speed): one {speed[0]['device']}, {formats}, {rounds} rounds, steps as compiled "
+        f"for a long run). mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most for "
+        f"the LSTM, which has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is one "
+        "CUDA graph. "
         "BERT does the rivals' work; mpx's default computes the last layer for the first token alone, and is "
         f"{first} times as fast as that."
     )

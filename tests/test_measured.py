@@ -96,7 +96,7 @@ def test_the_rivals(contender, words):
     ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)  # a rival that is just faster shows
     assert f" {' to '.join(ends)} times as fast as {words}" in PART
     half, bf16 = (sum(name == precision for _, name in ahead) for precision in ("amp", "amp_bf16"))
-    assert f", {bf16} models in BF16 and {half} models in FP16, steps as compiled for a long run)" in PART
+    assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds, steps as compiled for a long run)" in PART
     short = sorted(
         median(of["bert_small", name, "mpx, pool=first"]) / median(of["bert_small", name, "mpx"]) for name in ("amp", "amp_bf16")
     )
@@ -154,6 +154,7 @@ def test_what_2of4_changes_to_dense_runs_without_the_second_rise(model, data):
 def test_dense_cifar10_without_the_second_rise():
     mean = 100 * np.mean(list(map(accuracy, rows("grid/no_restart.csv", data="cifar10"))))
     assert f"(CIFAR-10 without: [{mean:.1f} %](experiments/grid) in FP16)" in " ".join(text(README).split())
+    assert f"five later runs in FP16 have a mean of {mean:.2f} %" in " ".join(text(EXPERIMENTS / "recipe" / "README.md").split())
     assert {row["changes"] for row in rows("grid/no_restart.csv")} == {""}
     assert {row["changes"] for row in rows("grid/results.csv")} == {"schedule.restart=0.5"}
 
@@ -229,6 +230,12 @@ def test_what_the_grids_card_says_of_one_schedule():
     more = 100 * (without - np.mean(list(map(accuracy, cifar10["amp", "dense"].values()))))
     assert f"dense ResNet-18 reaches {100 * without:.1f} % on CIFAR-10 in FP16, {more:.1f} points more" in card
     assert f"2:4 in FP16 loses {-numbers(cells(('resnet18', 'cifar10'))[-1])[0]:.1f} points to such a run" in card
+    assert f"On Fashion-MNIST it loses {-numbers(cells(('resnet18', 'fashion_mnist'))[-1])[0]:.1f}." in card
+    gained = "{:.1f} ({:.1f} to {:.1f})".format(*numbers(cells(("bert_small", "sst2"))[-1]))
+    assert f"BERT-small, which with the same seeds is {gained} in the new runs" in card
+    lost = [-value for value in numbers(cells(("resnet18", "cifar10"))[-1])]
+    decided = " ".join(text(EXPERIMENTS / "decided" / "README.md").split())
+    assert f"2:4 loses {lost[0]:.1f} points ({lost[2]:.1f} to {lost[1]:.1f})" in decided
 
 
 def test_what_the_grids_card_says_of_fashion_mnist():
@@ -431,6 +438,7 @@ def test_several_gpus():
     assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on as many." in PART
     page = " ".join(text(ROOT / "docs" / "speed.md").split())
     assert f"Two H100s train {min(two):.2f} to {max(two):.2f} times as fast as one, four {min(four):.2f} to {max(four):.2f} times" in page
+    assert f"one round; two had {min(before):.2f} to {max(before):.2f} in earlier ones" in page
 
 
 def test_what_the_card_of_several_gpus_says():
