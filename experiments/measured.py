@@ -146,9 +146,9 @@ def sentences() -> Iterator[str]:
     first = span(sorted(1 / ratio for ratio in against(speed, "mpx, pool=first")))
     yield (
         f"- **Beside other loops** ([speed](experiments/speed): one {speed[0]['device']}, {formats}, {rounds} rounds, steps as compiled "
-        f"for a long run). mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most for "
-        f"the LSTM, which has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is one "
-        "CUDA graph. "
+        f"for a long run). mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most "
+        f"for the LSTM, which has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is "
+        "one CUDA graph. "
         "BERT does the rivals' work; mpx's default computes the last layer for the first token alone, and is "
         f"{first} times as fast as that."
     )

@@ -60,7 +60,7 @@ class SameWeights(Callback):
 
     def __init__(self) -> None:
         self.changed = False
-        self._validated: list[int] = []
+        self._validated: list[int | None] = []
         self._trained = False  # in this process
 
     def state_dict(self) -> dict[str, Any]:
@@ -82,9 +82,17 @@ class SameWeights(Callback):
         self.changed = bool(self._validated) and self._validated != _sums(trainer.lightning_module)
 
 
-def _sums(module: nn.Module) -> list[int]:
+def _sums(module: nn.Module) -> list[int | None]:
     """Sums of the weights' bits: integers, which are the same on every device."""
-    return [int(_bits(local(weight.detach())).sum()) for weight in module.parameters()]
+    return [_sum(weight) for weight in module.parameters()]
+
+
+def _sum(weight: Tensor) -> int | None:
+    """None for a weight that has no bits to add: one without values, lazy, or of a tensor class of another library."""
+    try:
+        return int(_bits(local(weight.detach())).sum())
+    except (RuntimeError, ValueError, TypeError):  # NotImplementedError is a RuntimeError
+        return None
 
 
 def _bits(weight: Tensor) -> Tensor:
