@@ -72,6 +72,8 @@ def test_what_the_card_and_the_pages_say():
 
     small = [faster(stack, *how) for stack in made.STACKS if "base" in stack for how in made.WORDS if how[0] != "bf16"]
     assert max(small) < 1
+    base = [f"{faster(f'BERT-base, 256×{tokens} tokens'):.2f}" for tokens in (128, 512)]
+    assert base == ["0.95", "0.85"]
     large, long = "BERT-large, 256×128 tokens", "BERT-large, 256×512 tokens"
     assert (f"{faster(large):.2f}", f"{faster(long):.2f}") == ("1.05", "0.95")
     assert [f"{faster(stack, layers='ffn'):.2f}" for stack in (large, long)] == ["1.03", "1.04"]

@@ -29,8 +29,9 @@ def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True, **more):
     return rules.decide(cfg, ModePrecision(mode, here, emulate=emulate), model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, **more)
 
 
-def test_a_long_run_of_a_convolutional_network():
-    choice = decide()
+@pytest.mark.parametrize("words", [[], ["sparsity=2of4", "sparsity.recipe=sr_ste"]], ids=["dense", "masks that move"])
+def test_a_long_run_of_a_convolutional_network(words):
+    choice = decide(*words)
     assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (True, "off", True)
     assert choice.undecided == Figures(compile_s=30, saves=0.05)
 
