@@ -46,9 +46,9 @@ from a CUDA graph; median of 7 windows of 10 calls. One run each.
 
 **What we learnt.** At 768 features no recipe is faster than BF16. Scaling by row in all layers loses 5 % with 128 tokens and 15 % with 512,
 which casts of weights would not explain. At 1,024 features it gains 5 % with 128 tokens and loses 5 % with 512; in the feed-forward layers
-alone it gains 3 and 4 %. At 2,048 features it is 1.19 times as fast as BF16, at 4,096 1.26 times. Therefore mpx takes layers from 2,048 features
-on. Scaling by tensor is faster yet at 4,096 features (1.34 times) and slower at 2,048; one scale for all rows costs the small ones their
-precision, so mpx scales by row.
+alone it gains 3 and 4 %. At 2,048 features it is 1.19 times as fast as BF16, at 4,096 1.26 times. Therefore mpx takes layers from 2,048
+features on. Scaling by tensor is faster yet at 4,096 features (1.34 times) and slower at 2,048; one scale for all rows costs the small ones
+their precision, so mpx scales by row.
 
 **Not shown.** {missing}whole runs of models of that size; in which kernels the time is spent.
 
