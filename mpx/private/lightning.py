@@ -91,17 +91,30 @@ def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
 
 
 class LookAhead(_PrefetchDataFetcher):
-    """Fetches a batch before it is needed, to know whether there is one, though there is a limit on their number."""
+    """Fetches a batch before it is needed, to know whether there is one, though there is a limit on their number. It fetches none beyond
+    that limit, since a stream may go on in the next epoch from where it is."""
 
     def __iter__(self) -> "LookAhead":
         super().__iter__()
         return self.begin()
 
     def begin(self) -> "LookAhead":
-        self.length = len(self.combined_loader) + 1  # it counts the batch that it has fetched ahead
-        with suppress(StopIteration):
-            self.batches.append(_DataFetcher.__next__(self))
+        self.length = len(self.combined_loader)
+        self._fetch()
         return self
+
+    def __next__(self) -> Any:
+        if not self.batches:
+            raise StopIteration
+        batch = self.batches.pop(0)
+        self._fetch()
+        return batch
+
+    def _fetch(self) -> None:
+        if self.fetched < self.length:
+            with suppress(StopIteration):
+                self.batches.append(_DataFetcher.__next__(self))
+        self.done = not self.batches
 
 
 def find_the_end_of_streams(trainer: pl.Trainer) -> None:
