@@ -41,7 +41,7 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
 
 
 def test_steps_that_are_written_again_count_once(tmp_path):
-    """As a loop of the user's may log them. A run that continues removes them (tests/training/test_curve_file.py)."""
+    """As a loop of the user's may log them. A run that continues removes them (tests/runs/test_curve_file.py)."""
     rows = [(0, 1.0), (5, 1.0), (5, 2.0), (7, 1.0), (3, 2.0)]
     write_curves(tmp_path, {"train/loss": rows})
     steps, values = read_curves(tmp_path)["train/loss"]
