@@ -125,16 +125,26 @@ def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> 
 def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of Tensor Cores.
 
-    Norms with running statistics stay FP32, since their variances may exceed FP16's range. PyTorch applies them to any format.
+    In FP32, what the user made FP64 or complex stays so, as in training. Raises UserError for complex weights in 16 bits.
     """
-    served = copy.deepcopy(found.model).to(device, mode.weights)
-    for name, layer in found.model.named_modules():
-        if isinstance(layer, NORM_WITH_STATISTICS):
-            served.get_submodule(name).float().load_state_dict(layer.state_dict())
+    served = copy.deepcopy(found.model).to(device)
+    if mode.weights != torch.float32:
+        _to_16_bits(served, found.model, mode.weights)
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
     if device.type == "cuda" and mode.narrowest != "fp32" and convolves and found.data.spec.kind == "image":
         _channels_last(served, cast(sample(found.data.spec), mode).to(device))
     return served
+
+
+def _to_16_bits(served: nn.Module, model: nn.Module, dtype: torch.dtype) -> None:
+    """Norms with running statistics stay FP32, since their variances may exceed FP16's range. PyTorch applies them to any format."""
+    if name := next((name for name, value in model.state_dict().items() if value.is_complex()), None):
+        kind = str(dtype).removeprefix("torch.")
+        raise UserError(f"its {name} is complex, and in {kind} would lose its imaginary part. Use format=fp32.")
+    served.to(dtype)
+    for name, layer in model.named_modules():
+        if isinstance(layer, NORM_WITH_STATISTICS):
+            served.get_submodule(name).float().load_state_dict(layer.state_dict())
 
 
 def _channels_last(model: nn.Module, x: Tensor) -> None:
