@@ -100,6 +100,20 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
     return Trained(model.eval().requires_grad_(False), data)
 
 
+def refuse_changing(model: nn.Module, x: Tensor) -> None:
+    """Raise UserError if calls change what later calls return: each measuring call would change the accuracy."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    first, second = model(x), model(x)
+    if torch.equal(first, second):
+        return
+    changed = (name for name, buffer in model.named_buffers() if name in before and not torch.equal(buffer, before[name]))
+    if name := next(changed, None):  # otherwise it draws random numbers
+        raise UserError(
+            f"the model changes its buffer {name} at each call, also in evaluation, so what it returns depends on the calls before. "
+            "Change it in training alone (if self.training)."
+        )
+
+
 def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> None:
     """Raise UserError if building the model or loading the data would import or run code that the record names and the user does not."""
     model = config["model"]
