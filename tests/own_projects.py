@@ -236,6 +236,19 @@ class ByLBFGS(UNet):
         return torch.optim.LBFGS(self.parameters(), max_iter=2)
 
 
+class Aimless(UNet):
+    """Lightning warns of it, and calls every step."""
+
+    def configure_optimizers(self):
+        return None
+
+
+class Stepless(UNet):
+    """For inference alone."""
+
+    training_step = pl.LightningModule.training_step
+
+
 class Regression(UNet):
     """Logs a metric whose name mpx's own models use, and has test data, which Lightning does not take beside a datamodule."""
 

@@ -124,6 +124,13 @@ class Logged(Callback):
         self._validated: set[str] = set()  # names of what was logged in it
         self._ran = False  # whether it was in this process
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not any(optimizer.param_groups for optimizer in trainer.optimizers):  # Lightning's own stands for None
+            raise UserError(
+                f"module: configure_optimizers of {type(pl_module).__name__} returns no optimizer, so that mpx sees no step. "
+                "Return those that it steps."
+            )
+
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._before = dict(trainer.callback_metrics)
 

@@ -390,6 +390,12 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
             "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps",
         ),
         ([*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"], "metric=val/step: the module logs it for single steps alone."),
+        pytest.param(
+            [*UNET, "module._target_=own_projects.Aimless"],
+            "module: configure_optimizers of Aimless returns no optimizer",
+            marks=pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`"),
+        ),
+        ([*UNET, "module._target_=own_projects.Stepless"], "module._target_=own_projects.Stepless has no training_step. Add one"),
         (
             [*STREAM, "sparsity=2of4"],
             "sparsity=2of4: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps",
