@@ -108,6 +108,13 @@ def test_audit_and_profile(train):
     assert "data." not in ran.record["profile"]["sentence"]  # a project has no such key
 
 
+@pytest.mark.parametrize(("times", "value"), [(1, 0), (2, 1)])
+def test_a_metric_that_the_last_epoch_does_not_log(train, times, value):
+    ran = train(*UNET, "module._target_=own_projects.Seldom", f"+module.times={times}", "metric=val/fid")
+    assert ran.record["metrics"]["val/fid"] == value
+    assert ("metric=val/fid: the last validation did not log it, so its value is of an earlier one" in ran.out) == (times == 1)
+
+
 @pytest.mark.parametrize("every", [1, 100])
 def test_a_project_that_skips_every_step_has_not_completed(train, every):
     """At the first look at its skips, or at its end. What may help is what a project can do: optimizer.lr is no key of it."""
