@@ -236,6 +236,31 @@ class ByLBFGS(UNet):
         return torch.optim.LBFGS(self.parameters(), max_iter=2)
 
 
+class Aimless(UNet):
+    """Lightning warns of it, and calls every step."""
+
+    def configure_optimizers(self):
+        return None
+
+
+class Seldom(UNet):
+    """Logs another metric after its validations, the first time or each time."""
+
+    def __init__(self, times: int):
+        super().__init__()
+        self.times = times
+
+    def on_train_epoch_end(self):
+        if self.current_epoch < self.times:
+            self.log("val/fid", float(self.current_epoch))
+
+
+class Stepless(UNet):
+    """For inference alone."""
+
+    training_step = pl.LightningModule.training_step
+
+
 class Regression(UNet):
     """Logs a metric whose name mpx's own models use, and has test data, which Lightning does not take beside a datamodule."""
 

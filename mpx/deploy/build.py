@@ -100,6 +100,20 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
     return Trained(model.eval().requires_grad_(False), data)
 
 
+def refuse_changing(model: nn.Module, x: Tensor) -> None:
+    """Raise UserError if calls change what later calls return: each measuring call would change the accuracy."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    first, second = model(x), model(x)
+    if torch.equal(first, second):
+        return
+    changed = (name for name, buffer in model.named_buffers() if name in before and not torch.equal(buffer, before[name]))
+    if name := next(changed, None):  # otherwise it draws random numbers
+        raise UserError(
+            f"the model changes its buffer {name} at each call, also in evaluation, so what it returns depends on the calls before. "
+            "Change it in training alone (if self.training)."
+        )
+
+
 def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> None:
     """Raise UserError if building the model or loading the data would import or run code that the record names and the user does not."""
     model = config["model"]
@@ -125,16 +139,26 @@ def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> 
 def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of Tensor Cores.
 
-    Norms with running statistics stay FP32, since their variances may exceed FP16's range. PyTorch applies them to any format.
+    In FP32, what the user made FP64 or complex stays so, as in training. Raises UserError for complex weights in 16 bits.
     """
-    served = copy.deepcopy(found.model).to(device, mode.weights)
-    for name, layer in found.model.named_modules():
-        if isinstance(layer, NORM_WITH_STATISTICS):
-            served.get_submodule(name).float().load_state_dict(layer.state_dict())
+    served = copy.deepcopy(found.model).to(device)
+    if mode.weights != torch.float32:
+        _to_16_bits(served, found.model, mode.weights)
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
     if device.type == "cuda" and mode.narrowest != "fp32" and convolves and found.data.spec.kind == "image":
         _channels_last(served, cast(sample(found.data.spec), mode).to(device))
     return served
+
+
+def _to_16_bits(served: nn.Module, model: nn.Module, dtype: torch.dtype) -> None:
+    """Norms with running statistics stay FP32, since their variances may exceed FP16's range. PyTorch applies them to any format."""
+    if name := next((name for name, value in model.state_dict().items() if value.is_complex()), None):
+        kind = str(dtype).removeprefix("torch.")
+        raise UserError(f"its {name} is complex, and in {kind} would lose its imaginary part. Use format=fp32.")
+    served.to(dtype)
+    for name, layer in model.named_modules():
+        if isinstance(layer, NORM_WITH_STATISTICS):
+            served.get_submodule(name).float().load_state_dict(layer.state_dict())
 
 
 def _channels_last(model: nn.Module, x: Tensor) -> None:

@@ -15,7 +15,7 @@ from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.attention import layer_by_layer
 from mpx.deploy.backends import Callers, backends, gpu_is_lost
-from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
+from mpx.deploy.build import Trained, cast, in_format, mode_of, own, refuse_changing, trained
 from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
 from mpx.deploy.export import File, check_packages, programs, weights_file
 from mpx.deploy.finetune import tuning_of
@@ -67,6 +67,7 @@ def serve(
             test, val = (opened.enter_context(Samples(split, data.spec, settings, device)) for split in (data.test, data.val))
             if device.type == "cpu" and _held(as_trained.model, test, sizes[-1]) > (memory_bytes() or math.inf):
                 raise _too_large(sizes)
+            refuse_changing(as_trained.model, test.batch(2).cpu())
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())

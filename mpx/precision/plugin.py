@@ -136,6 +136,7 @@ class ModePrecision(Precision):
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
         kept = {id(p) for layer in self.model.modules() if isinstance(layer, BATCH_NORM) for p in layer.parameters()}
+        kept |= {id(p) for p in self.model.parameters() if p.is_complex()}  # which would lose a part
         copies = {id(p): p.to(self.mode.weights) for p in self.model.parameters() if id(p) not in kept}
         every = self.model.named_parameters(remove_duplicate=False)  # a tied weight has several names
         return {name: copies[id(p)] for name, p in every if id(p) in copies}
@@ -310,8 +311,9 @@ def _gradients(optimizer: Any) -> Iterator[Tensor]:
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
-    """Cast weights and buffers to `dtype`, but no metrics, which module.to would cast. master: weights and batch norm stay."""
-    for parameter in () if master else module.parameters():
+    """Cast weights and buffers to `dtype`, but no metrics, which module.to would cast. Complex ones stay, which would lose a part.
+    master: weights and batch norm stay."""
+    for parameter in () if master else filter(torch.is_floating_point, module.parameters()):
         parameter.data = parameter.data.to(dtype)
     for layer in module.modules():
         for name, buffer in layer.named_buffers(recurse=False):

@@ -39,8 +39,8 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
 
 def _fused_is_sound(name: str, parameters: list[nn.Parameter]) -> bool:
     """Whether fused steps update all weights. Before 2.15, PyTorch's fused SGD silently skips most 16-bit weights on a CPU
-    (pytorch#191763). It refuses sharded weights."""
-    if name == "sgd" and is_sharded(parameters[0]):
+    (pytorch#191763). It refuses sharded weights, and every fused step refuses complex ones."""
+    if any(p.is_complex() for p in parameters) or (name == "sgd" and is_sharded(parameters[0])):
         return False
     on_cpu_in_16_bits = any(p.device.type == "cpu" and p.dtype in (torch.float16, torch.bfloat16) for p in parameters)
     return name != "sgd" or not on_cpu_in_16_bits or TorchVersion(torch.__version__) >= "2.15"

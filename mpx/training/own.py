@@ -11,8 +11,12 @@ from mpx.target import check_kwargs, resolve
 
 
 def build_module(module: DictConfig) -> pl.LightningModule:
-    """Raises UserError for a target or arguments that do not make one."""
-    return _build(module, "module", pl.LightningModule)
+    """Raises UserError for a target or arguments that do not make one that can be trained."""
+    made = _build(module, "module", pl.LightningModule)
+    for name in ("training_step", "configure_optimizers"):
+        if not is_overridden(name, made):
+            raise UserError(f"module._target_={module['_target_']} has no {name}. Add one, or name another class.")
+    return made
 
 
 def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.LightningDataModule | None:

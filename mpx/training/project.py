@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
 
-from mpx.acceleration.apply import Acceleration
+from mpx.acceleration.apply import Acceleration, say
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
@@ -123,6 +123,14 @@ class Logged(Callback):
         self._before: dict[str, Any] = {}  # what was logged before the newest validation
         self._validated: set[str] = set()  # names of what was logged in it
         self._ran = False  # whether it was in this process
+        self._old: Any = None  # the metric's value, where the newest validation has not logged it
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not any(optimizer.param_groups for optimizer in trainer.optimizers):  # Lightning's own stands for None
+            raise UserError(
+                f"module: configure_optimizers of {type(pl_module).__name__} returns no optimizer, so that mpx sees no step. "
+                "Return those that it steps."
+            )
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._before = dict(trainer.callback_metrics)
@@ -132,6 +140,8 @@ class Logged(Callback):
         logged = trainer.callback_metrics.items()
         self._validated = {metric_name(name) for name, value in logged if value is not self._before.get(name)}
         self._ran = True
+        missed = self.metric is not None and metric_name(self.metric) not in self._validated
+        self._old = trainer.callback_metrics.get(self.metric) if missed else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"validated": {name: value for name, value in self.values.items() if name in self._validated}}
@@ -148,6 +158,8 @@ class Logged(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The last epoch's values of training, which come after its validation."""
         self.values.take(trainer)
+        if self._old is not None and trainer.callback_metrics.get(self.metric) is self._old:  # it may be logged after a validation
+            say(f"metric={self.metric}: the last validation did not log it, so its value is of an earlier one, of other weights")
         if _stage(self.metric) == "train":
             refuse_missing(self.metric, trainer, self.values)
 

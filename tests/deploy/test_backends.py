@@ -9,6 +9,7 @@ from mpx.data import load
 from mpx.deploy.backends import Served, gpu_is_lost, reason_of
 from mpx.deploy.build import Trained, cast, in_format
 from mpx.deploy.measure import latency, relative_error
+from mpx.errors import UserError
 from mpx.models import build
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, cpu_has_bf16
@@ -50,6 +51,16 @@ def test_running_statistics_stay_fp32_with_their_values():
     assert served[1].weight.dtype == torch.float32
     out = in_format(Trained(model, None), MODES["bf16_true"], CPU)(torch.randn(2, 1, 3, 3).bfloat16())
     assert out.dtype == torch.bfloat16
+
+
+def test_layers_that_the_user_made_fp64_or_complex():
+    model = nn.ParameterDict({"wave": nn.Parameter(torch.tensor([1 + 2j]))})
+    model["fine"] = nn.Parameter(torch.tensor([1 / 3], dtype=torch.float64))
+    served = in_format(Trained(model, None), MODES["fp32"], CPU)
+    assert served["wave"].item() == 1 + 2j
+    assert served["fine"].dtype == torch.float64
+    with pytest.raises(UserError, match=r"its wave is complex, and in bfloat16 would lose its imaginary part\. Use format=fp32"):
+        in_format(Trained(model, None), MODES["bf16_true"], CPU)
 
 
 def test_token_ids_are_not_cast():

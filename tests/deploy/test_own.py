@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from own_net import BatchNet, Net
+from own_net import BatchNet, MovingNet, Net
 from safetensors.torch import save_file
 from started import start
 from test_deploy_errors import Code, refused
@@ -66,6 +66,12 @@ def test_a_norm_without_running_statistics(served, tmp_path):
     assert "norm has no running statistics: each sample's result depends on the others of its batch, here of 4." in done.words
     (row,) = rows(tmp_path / "w.pt-served" / "deploy.json")
     assert row["depends_on_batch"] == ["norm"]
+
+
+def test_a_buffer_that_each_call_changes(served):
+    torch.save(MovingNet((1, 8, 8), 10).state_dict(), "w.pt")
+    done = served("model=custom", "model._target_=own_net.MovingNet", "data=digits", "ckpt=w.pt")
+    refused(done, "the model changes its buffer mean at each call, also in evaluation")
 
 
 MISTAKES = [

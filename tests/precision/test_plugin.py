@@ -328,6 +328,20 @@ def test_o2_casts_tied_weights_and_buffers(emulate):
     assert model.embedding.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("mode", ["bf16_true", "o2"])
+def test_complex_weights_keep_both_parts(mode):
+    class Wave(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wave, self.real = nn.Parameter(torch.tensor([1 + 2j])), nn.Parameter(torch.ones(1))
+
+    module, precision = Wave(), ModePrecision(MODES[mode], CPU, emulate=False, loss_scale={})
+    precision.convert_module(module)
+    with precision.forward_context():
+        assert module.wave.item() == 1 + 2j
+        assert module.real.dtype == MODES[mode].weights
+
+
 def test_o2_leaves_no_copies_in_an_rnn():
     """Which would keep the step's autograd graph alive."""
     model = nn.LSTM(4, 3)

@@ -108,6 +108,13 @@ def test_audit_and_profile(train):
     assert "data." not in ran.record["profile"]["sentence"]  # a project has no such key
 
 
+@pytest.mark.parametrize(("times", "value"), [(1, 0), (2, 1)])
+def test_a_metric_that_the_last_epoch_does_not_log(train, times, value):
+    ran = train(*UNET, "module._target_=own_projects.Seldom", f"+module.times={times}", "metric=val/fid")
+    assert ran.record["metrics"]["val/fid"] == value
+    assert ("metric=val/fid: the last validation did not log it, so its value is of an earlier one" in ran.out) == (times == 1)
+
+
 @pytest.mark.parametrize("every", [1, 100])
 def test_a_project_that_skips_every_step_has_not_completed(train, every):
     """At the first look at its skips, or at its end. What may help is what a project can do: optimizer.lr is no key of it."""
@@ -390,6 +397,12 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
             "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps",
         ),
         ([*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"], "metric=val/step: the module logs it for single steps alone."),
+        pytest.param(
+            [*UNET, "module._target_=own_projects.Aimless"],
+            "module: configure_optimizers of Aimless returns no optimizer",
+            marks=pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`"),
+        ),
+        ([*UNET, "module._target_=own_projects.Stepless"], "module._target_=own_projects.Stepless has no training_step. Add one"),
         (
             [*STREAM, "sparsity=2of4"],
             "sparsity=2of4: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps",

@@ -144,3 +144,12 @@ def test_sgd_updates_every_16_bit_weight(dtype):
         expected = expected - 0.125 * momentum
         optimizer.step()
     torch.testing.assert_close(weight.detach().double(), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("settings", [{"name": "adamw"}, {"name": "sgd", "momentum": 0.9}])
+def test_complex_weights_have_no_fused_step(settings):
+    weights = nn.ParameterList([torch.ones(2, dtype=torch.complex64), torch.ones(2)])
+    optimizer = build_optimizer(weights, OmegaConf.create(settings | {"lr": 0.1, "weight_decay": 0.0}))
+    sum((w * w.conj()).real.sum() for w in weights).backward()
+    optimizer.step()
+    assert all((w != 1).all() for w in weights)
