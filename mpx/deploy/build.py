@@ -22,6 +22,7 @@ from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
+HALF = (torch.float16, torch.bfloat16)
 DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # raised for settings and weights that mpx did not write
 
 
@@ -139,10 +140,13 @@ def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> 
 def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of Tensor Cores.
 
-    In FP32, what the user made FP64 or complex stays so, as in training. Raises UserError for complex weights in 16 bits.
+    In FP32, what the user made FP64 or complex stays so, as in training, and 16 bits become 32. Raises UserError for complex weights in 16
+    bits.
     """
     served = copy.deepcopy(found.model).to(device)
-    if mode.weights != torch.float32:
+    if mode.weights == torch.float32:
+        served._apply(lambda value: value.float() if value.dtype in HALF else value)
+    else:
         _to_16_bits(served, found.model, mode.weights)
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
     if device.type == "cuda" and mode.narrowest != "fp32" and convolves and found.data.spec.kind == "image":
