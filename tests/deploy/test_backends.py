@@ -56,10 +56,10 @@ def test_running_statistics_stay_fp32_with_their_values():
 def test_layers_that_the_user_made_in_another_format():
     model = nn.ParameterDict({"wave": nn.Parameter(torch.tensor([1 + 2j]))})
     model["fine"] = nn.Parameter(torch.tensor([1 / 3], dtype=torch.float64))
-    model["half"] = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    model["coarse"] = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     served = in_format(Trained(model, None), MODES["fp32"], CPU)
     assert served["wave"].item() == 1 + 2j
-    assert served["half"].dtype == torch.float32
+    assert served["coarse"].dtype == torch.float32
     assert served["fine"].dtype == torch.float64
     with pytest.raises(UserError, match=r"its wave is complex, and in bfloat16 would lose its imaginary part\. Use format=fp32"):
         in_format(Trained(model, None), MODES["bf16_true"], CPU)
