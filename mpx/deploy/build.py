@@ -145,7 +145,8 @@ def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """
     served = copy.deepcopy(found.model).to(device)
     if mode.weights == torch.float32:
-        served._apply(lambda value: value.float() if value.dtype in HALF else value)
+        for value in (*served.parameters(), *served.buffers()):
+            value.data = value.data.float() if value.dtype in HALF else value.data
     else:
         _to_16_bits(served, found.model, mode.weights)
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
