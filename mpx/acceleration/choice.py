@@ -27,7 +27,7 @@ class Facts:
     figures: Figures = NONE  # of compiling
     against_graphs: str | None = None  # a recorded step cannot be replayed
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
-    loses_recorded: str | None = None  # a step can be replayed, but that is slower, or not known to be faster
+    loses_recorded: str | None = None  # a step can be replayed, but that is slower
     loses_compiled: str | None = None  # the model can be compiled, but that is not known to be faster
     against_search: str | None = None  # cuDNN has nothing to search, or must not
     against_channels_last: str | None = None  # the model has no convolutions of images, or cannot take the layout
