@@ -46,7 +46,7 @@ class LoopRecord:
         self._validated: int | None = None  # the step of the newest validation
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
         self._scalars = Scalars(self._folder, self._setting, run.trial, run.config, run.record["environment"])
-        self._exclusivity, self._refuted = ExclusivityChecks(device), False
+        self._exclusivity = ExclusivityChecks(device)
         self._exclusivity.look()
         self._scaler, self._first_scale = None, None
         if scaler is not None:
@@ -63,10 +63,7 @@ class LoopRecord:
 
     def refute(self, reason: str) -> bool:
         """The speed does not count. Returns whether that is new."""
-        new, self._refuted = not self._refuted, True
-        if new:
-            self._exclusivity.refute(reason)
-        return new
+        return self._exclusivity.refute(reason)
 
     def continued(self, steps: int) -> None:
         """The loop goes on from a checkpoint, which was saved after `steps` steps."""

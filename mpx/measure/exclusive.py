@@ -25,9 +25,11 @@ class ExclusivityChecks:
         if self._newest[0] is False and self._shared is None:
             self._shared = self._newest
 
-    def refute(self, reason: str) -> None:
-        """The device was shared, as no look can tell."""
+    def refute(self, reason: str) -> bool:
+        """The device was shared, as no look can tell. Returns whether that is new."""
+        new = self._shared is None
         self._shared = self._shared or (False, reason)
+        return new
 
     def verdict(self) -> Answer:
         """Check once more. Returns the first result that found the device shared, otherwise the newest."""
