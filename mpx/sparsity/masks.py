@@ -29,7 +29,8 @@ class Masks:
         self.weights, self.pattern, self.remember = weights, pattern, remember
         self.masks: dict[str, Tensor] = {}  # True stays
         self.kept: dict[str, float] = {}  # share of the magnitude that the pruning kept
-        self.stash: dict[str, Tensor] = {}  # remembered values where pruned, zero elsewhere; another dict when they are other tensors
+        # Remembered values where pruned, zero elsewhere. Changes identity when its tensors are replaced, which forces a new recording.
+        self.stash: dict[str, Tensor] = {}
         self.complete = False  # the masks are the full pattern, not an intermediate step of gradual pruning
         self._inverted: dict[str, Tensor] = {}  # True is pruned
 
@@ -187,7 +188,7 @@ class Masks:
 
     def follow(self) -> None:
         """Move masks and remembered values to the weights' devices, memory layout and shards."""
-        loaded, self.stash = self.stash, {}  # another dict, which says that a recorded step has to be recorded again
+        loaded, self.stash = self.stash, {}  # a new identity, which forces a new recording
         for weight in self.pruned if self.active else ():
             parameter, name = weight.parameter, weight.name
             self.masks[name] = laid_out_as(sharded_as(self.masks[name].to(parameter.device), parameter), parameter)
