@@ -143,11 +143,12 @@ class Windows:
         self._in_window, self._marks = 0, [self._entered[-1][1]]
 
     def close_window(self, then: str = "other", mark: Any = None) -> None:
-        """End the window, if one is open. then: the part of the time to train that begins now, or at `mark`."""
+        """End the window, if one is open. then: the part of the time to train that begins at the window's last step, or else now or at
+        `mark`."""
         if self._marks is not None:
             self._waits += self.take_waits()
             self._closed.append((self._in_window, self._marks))
-            self._marks = None
+            mark, self._marks = self._marks[-1], None
         self.enter(then, mark)
 
     def leave(self, then: str) -> None:

@@ -93,6 +93,21 @@ def test_time_to_train_is_the_sum_of_its_parts(measured):
     assert sum(parts.values()) == pytest.approx(measured.time_to_train_s)
 
 
+def test_what_other_callbacks_do_after_the_last_step_is_no_step(clock):
+    """The part `steps` is the windows, and a window ends with its last step."""
+
+    class Slow(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.is_last_batch:
+                clock.sleep(0.4)
+
+    throughput = Throughput(warmup_steps=2)
+    fit(clock, throughput, Slow())
+    parts = throughput.record(None)["time_to_train_parts_s"]
+    assert parts["steps"] == pytest.approx(throughput.seconds) == pytest.approx(18 * (STEP_S + WAIT_S))
+    assert sum(parts.values()) == pytest.approx(throughput.time_to_train_s)
+
+
 def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
     """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Of the rest only steps 4, 6, 8 and 10 have their wait
     for the batch in the window."""
