@@ -1,6 +1,5 @@
 """The precision plugin by the name of a mode: `pl.Trainer(plugins=mpx.Precision("amp"))`."""
 
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
+from mpx.measure.first_step import Entered
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.switches import float32_matmuls
@@ -47,7 +47,7 @@ class Precision(ModePrecision):
         self._arguments = {"loss_scale": scale, "max_skips": scale.pop("max_skips", None), "own": True}
         super().__init__(MODES[mode], torch.device("cpu"), emulate=False, **self._arguments)
         self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != usual[name]}
-        self._switches = ExitStack()
+        self._switches = Entered()
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Lightning calls this when it starts, and only then knows the device."""

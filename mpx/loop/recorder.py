@@ -101,6 +101,10 @@ class Recorder:
         self._dropped = self._signals.enter_context(signals.dropped())
         return self
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Recorder":
+        """A block has one Recorder, also where a callback that has it is copied."""
+        return self
+
     def _join(self) -> None:
         self._ranks.join(str(self._run.folder.path) if self._writes else "")
 

@@ -9,6 +9,14 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.measure.batches import UNLIKE, sample_shapes, samples_in
 
+
+class Entered(ExitStack):
+    """Contexts that are entered for as long as a part of the Trainer needs them. A copy of that part has entered none."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Entered":
+        return Entered()
+
+
 OTHER_STEPS = "the module takes more optimizer steps in some batches than in others, and only the first batch's operations were counted"
 
 
@@ -26,7 +34,7 @@ class FirstStep(Callback):
         self.unlike: str | None = None  # why its operations are not representative of the other batches
         self._shapes: frozenset[tuple[int, ...]] = frozenset()  # of its samples
         self._steps: int | None = None  # optimizer steps of the first batch, in manual optimization
-        self._stack: ExitStack | None = None
+        self._stack: Entered | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if not pl_module.automatic_optimization:
@@ -37,7 +45,7 @@ class FirstStep(Callback):
         else:
             self._shapes = sample_shapes(batch)
             self.samples = self.samples_of(batch)
-            self._stack = ExitStack()
+            self._stack = Entered()
             for watcher in self.watchers:
                 self._stack.enter_context(watcher)
 

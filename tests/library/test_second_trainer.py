@@ -1,6 +1,9 @@
 """A second Trainer has nothing of the first: masks, folder, loss scale, counts."""
 
+import copy
+
 import pytest
+import pytorch_lightning as pl
 import torch
 from own_module import Module, fit, loader, record_of
 
@@ -67,3 +70,36 @@ def test_numerics_of_a_second_trainer_are_its_own():
         fit(numerics, module=module, epochs=1)
         counts.append((numerics.samples, [int(layer.sum()) for layer in numerics.layers.values()]))
     assert counts[0] == counts[1] == (8, [8 * 8 * 4, 8 * 8 * 32])  # in the order of the backward pass
+
+
+def test_a_trainer_is_copied_while_it_fits(tmp_path):
+    """As Lightning's own parts are. The copy has entered no context of the original, and ends none of them."""
+
+    class Copying(pl.Callback):
+        copies = ()
+
+        def copy(self, trainer, *_):
+            self.copies = (*self.copies, copy.deepcopy(trainer), copy.deepcopy(trainer.callbacks[:-1]))
+
+        on_train_start = on_before_optimizer_step = on_validation_end = on_fit_end = copy
+
+        def __deepcopy__(self, memo):
+            return self
+
+    before = torch.backends.cuda.matmul.fp32_precision
+    record, copying = mpx.Record(study="mine", output_dir=tmp_path), Copying()
+    parts = [mpx.Sparsity(recipe="from_start"), mpx.Throughput(), mpx.Numerics(every=2), record]
+    trainer = fit(*parts, copying, plugins=mpx.Precision("fp32"), epochs=1, max_steps=2)
+    assert len(copying.copies) == 2 * 5
+    assert record_of(record.folder)["status"] == "completed"
+    assert torch.backends.cuda.matmul.fp32_precision == before
+    for part in (mpx.Precision("tf32"), trainer.precision_plugin):
+        copied = fit(plugins=copy.deepcopy(part), epochs=1, max_steps=2)
+        assert copied.global_step == 2
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_a_copied_callback_tells_the_same_recorder(tmp_path):
+    setting = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
+    with mpx.Recorder(setting=setting, output_dir=tmp_path) as recorder, recorder.step(1):
+        assert copy.deepcopy([recorder]) == [recorder]
