@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mpx.data.splits import Data
-from mpx.data.targets import from_cell
+from mpx.data.targets import from_cell, numbers
 from mpx.data.text_sets import Part, held_out, text_data
 from mpx.errors import UserError, first_line, nearest
 
@@ -180,9 +180,9 @@ def _label(task: str, label: Any, known: Any, where: str) -> Any:
         raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs.get(task, 'one label')}")
     if task == "regression":
         try:
-            return [float(part) for part in parts]
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{where} is {str(label)[:60]!r}, and data.task=regression needs numbers") from error
+            return numbers(parts)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from error
     if isinstance(label, str):
         return from_cell(task, label)
     if task == "multilabel" and len(set(parts)) < len(parts) and not isinstance(parts[0], str):

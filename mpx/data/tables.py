@@ -2,7 +2,9 @@
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mpx.data.files import read_text
 from mpx.errors import UserError
@@ -11,11 +13,14 @@ from mpx.printing import how_many
 csv.field_size_limit(2**31 - 1)  # Python's limit of 128 KiB would refuse long documents
 
 
-def read_table(path: Path, text_column: str, label_column: str, literal: bool, *, empty: bool = False) -> tuple[list[str], list[str]]:
+def read_table(
+    path: Path, text_column: str, label_column: str, literal: bool, *, empty: bool = False, parse: Callable[[str], Any] = str,
+) -> tuple[list[str], list[Any]]:  # fmt: skip
     """(texts, labels) of a file whose first line names the columns.
 
     literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with quoting.
-    empty: a label may be so. Raises UserError for a missing column, a row with another number of columns, and an empty text or label.
+    empty: a label may be so. parse: makes the label of a cell, or raises ValueError.
+    Raises UserError for a missing column, a row with another number of columns, an empty text or label, and a label that `parse` refuses.
     """
     source = io.StringIO(read_text(path), newline="")
     how = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if literal else {"strict": True}
@@ -28,8 +33,10 @@ def read_table(path: Path, text_column: str, label_column: str, literal: bool, *
             if row:  # blank lines are skipped
                 text, label = checked(path, rows.line_num, row, header, at, empty=empty)
                 texts.append(text)
-                labels.append(label)
-    except csv.Error as error:
+                labels.append(parse(label))
+    except UserError:
+        raise
+    except (csv.Error, ValueError) as error:
         raise UserError(f"data file {path}, line {rows.line_num}: {error}: correct that line") from error
     if not texts:
         raise UserError(f"data file {path} has no rows below its header: add some")

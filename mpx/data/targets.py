@@ -17,18 +17,27 @@ import torch
 from torch import Tensor
 
 from mpx.errors import UserError, nearest
+from mpx.printing import how_many
 from mpx.spec import NO_LABEL
 
 MOST_NUMBERS = 20  # if labels are more different whole numbers than this, they are probably quantities and no classes
 
 
 def from_cell(task: str, cell: str) -> Any:
-    """The label that a table's cell holds. Raises ValueError for a cell that is not a number where numbers are needed."""
+    """The label that a table's cell holds. Raises ValueError for a cell without finite numbers where the task needs them."""
     if task == "regression":
-        return [float(part) for part in cell.split()]
+        return numbers(cell.split())
     if task == "multilabel":
         return [name.strip() for name in cell.split(";") if name.strip()]
     return cell.split() if task == "tokens" else cell
+
+
+def numbers(parts: Iterable[Any]) -> list[float]:
+    """Raises ValueError for a part that is not a finite number."""
+    for part in parts:
+        if _number(part) is None:
+            raise ValueError(f"the label {part!r} is not a finite number, and data.task=regression needs one")
+    return [float(part) for part in parts]
 
 
 def classes_of(task: str, labels: Sequence[Any], source: str, order: Sequence[str] = ()) -> list[str]:
@@ -69,10 +78,10 @@ def _say_if_numbers(names: Sequence[str], rows: int, source: str) -> None:
     )  # fmt: skip
 
 
-def _number(text: str) -> float | None:
+def _number(value: Any) -> float | None:
     try:
-        found = float(text)
-    except ValueError:
+        found = float(value)
+    except (TypeError, ValueError):
         return None
     return found if math.isfinite(found) else None
 
@@ -97,9 +106,11 @@ def targets(task: str, labels: Sequence[Any], classes: Sequence[str], source: st
 
 
 def _values(labels: Sequence[Sequence[float]], count: int, source: str) -> Tensor:
-    for number, row in enumerate(labels, 1):
-        if len(row) != count or not all(map(math.isfinite, row)):
-            raise UserError(f"data file {source}: the label of sample {number} is {row}, where {count} finite numbers are needed")
+    if (row := next((row for row in labels if len(row) != count), None)) is not None:
+        raise UserError(
+            f"data file {source} has the label {row}, and the first train row has {how_many(count, 'number')}: "
+            "give all as many"
+        )
     return torch.tensor(labels, dtype=torch.float32)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,17 +50,8 @@ def read_rows(cfg: SimpleNamespace, key: str) -> tuple[str, Part]:
     """(path, rows) of the file that the setting `key` names. Raises UserError."""
     path = Path(str(getattr(cfg, key))).expanduser()
     literal = path.name.removesuffix(".gz").endswith(".tsv")
-    texts, cells = read_table(path, cfg.text_column, cfg.label_column, literal, empty=cfg.task == "multilabel")
-    labels = []
-    for number, cell in enumerate(cells, 1):
-        try:
-            labels.append(from_cell(cfg.task, cell))
-        except ValueError as error:
-            raise UserError(
-                f"data file {path}: the {cfg.label_column} of row {number} is '{cell}', and data.task=regression needs numbers: correct "
-                "it, or use data.task=classification"
-            ) from error
-    return str(path), (texts, labels)
+    parse = partial(from_cell, cfg.task)
+    return str(path), read_table(path, cfg.text_column, cfg.label_column, literal, empty=cfg.task == "multilabel", parse=parse)
 
 
 def held_out(parts: Named, task: str) -> Named:
@@ -131,11 +123,11 @@ def words_of(named: tuple[str, Part]) -> list[list[str]]:
     """The words of each text. Raises UserError for a text with another number of words than labels."""
     source, (texts, labels) = named
     found = [text if isinstance(text, list) else text.split() for text in texts]
-    for number, (words, names) in enumerate(zip(found, labels, strict=True), 1):
+    for words, names in zip(found, labels, strict=True):
         if len(words) != len(names):
             raise UserError(
-                f"data file {source}: text {number} has {len(words)} words and {len(names)} labels: data.task=tokens needs a label for "
-                "each word, with spaces between them: correct it"
+                f"data file {source}: the text '{' '.join(words)[:60]}' has {how_many(len(words), 'word')} and "
+                f"{how_many(len(names), 'label')}: data.task=tokens needs a label for each word, with spaces between them: correct it"
             )
     return found
 

@@ -1,6 +1,8 @@
 """Weights from a file of mpx's or of others, read as tensors: nothing in it is run as code."""
 
 import pickle
+from collections.abc import Iterator
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from mpx.errors import UserError, first_line
 from mpx.runs.damage import damage
 
-BEFORE_NAMES = ("", "model.", "module.", "_orig_mod.")  # as saved, or by a LightningModule, DataParallel, torch.compile
+WRAPPERS = ("model", "module", "_orig_mod")  # before names: of a LightningModule, DataParallel, torch.compile
 UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError)
 
 
@@ -54,11 +56,15 @@ def _refuse_other_values(given: str, weights: dict[str, Tensor], ours: dict[str,
         kind = str(weights[name].dtype).removeprefix("torch.")  # quantised ones mean nothing without their scales, complex ones lose a part
         raise UserError(f"{given} has {kind} as {name}, which is a float in this model. Save its weights as floating point.")
     for first, *others in shared:
-        if other := next((name for name in others if not torch.equal(weights[first], weights[name])), None):
+        if other := next((name for name in others if not _equal(weights[first], weights[name])), None):
             raise UserError(
                 f"{given} has different values for {first} and {other}, which are one weight in this model. "
                 "Use the model= that it was trained with."
             )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def has_averages(found: dict[str, Any]) -> bool:
@@ -114,9 +120,19 @@ def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Te
 
 
 def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without the prefix, such as `module.`, that their names have in a file of another program."""
-    ways = [{name.removeprefix(word): value for name, value in weights.items() if name.startswith(word)} for word in BEFORE_NAMES]
+    """The weights without the prefix that their names have in a file of another program, such as `module._orig_mod.`."""
+    prefixes = dict.fromkeys(prefix for name in weights for prefix in _prefixes(name))
+    ways = [
+        {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        for prefix in prefixes
+    ]
     return max(ways, key=lambda way: len(way.keys() & ours.keys()))
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """What WRAPPERS, one around another, can have put before a name; first nothing."""
+    words = takewhile(WRAPPERS.__contains__, name.split("."))
+    return accumulate((f"{word}." for word in words), initial="")
 
 
 def _shared(ours: dict[str, Tensor]) -> list[list[str]]:

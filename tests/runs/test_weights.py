@@ -28,6 +28,8 @@ FILES = {
     "lightning.ckpt": lambda state, path: torch.save({"state_dict": under("model.", state) | {"loss.weight": torch.ones(2)}}, path),
     "parallel.pt": lambda state, path: torch.save(under("module.", state), path),
     "compiled.pt": lambda state, path: torch.save(under("_orig_mod.", state), path),
+    "parallel_of_compiled.pt": lambda state, path: torch.save(under("module._orig_mod.", state), path),
+    "lightning_of_compiled.ckpt": lambda state, path: torch.save({"state_dict": under("model._orig_mod.", state)}, path),
     "half.pt": lambda state, path: torch.save({name: value.half() for name, value in state.items()}, path),
 }
 
@@ -61,6 +63,15 @@ def test_a_weight_that_two_layers_share(tmp_path):
     with pytest.raises(UserError, match=r"two\.pt has different values for embedding\.weight and decoder\.weight, which are one weight in"):
         load_weights(tmp_path / "two.pt", loaded, "ckpt")
     assert torch.equal(loaded.embedding.weight, saved.embedding.weight)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_with_two_names_that_is_not_finite(tmp_path, value):
+    saved = Tied()
+    nn.init.constant_(saved.embedding.weight, value)
+    torch.save(saved.state_dict(), tmp_path / "w.pt")
+    with pytest.raises(UserError, match=r"w\.pt has infinite or NaN values as embedding\.weight"):
+        load_weights(tmp_path / "w.pt", Tied(), "ckpt")
 
 
 def test_the_name_in_the_file_is_told(tmp_path):

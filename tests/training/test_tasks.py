@@ -151,10 +151,11 @@ def test_targets_are_not_rounded_with_the_weights(train, words, precision):
 
 
 MISTAKES = [
-    ("regression", None, ["a,1.5", "b,two"] * 10, "the label of row 2 is 'two', and data.task=regression needs numbers"),
-    ("regression", None, ["a,1 2", "b,1"] * 10, "is [1.0], where 2 finite numbers are needed"),
-    ("regression", None, ["a,nan"] * 20, "is [nan], where 1 finite numbers are needed"),
-    ("tokens", None, ["one two,A", "one,B"] * 10, "has 2 words and 1 labels: data.task=tokens needs a label for each word"),
+    ("regression", None, ["a,1.5", "b,two"] * 10, "line 3: the label 'two' is not a finite number, and data.task=regression needs one"),
+    ("regression", None, ["a,1 2", "b,1"] * 10, "has the label [1.0], and the first train row has 2 numbers: give all as many"),
+    ("regression", None, [*["a,1.5"] * 50, "b,nan", *["a,2"] * 50], "line 52: the label 'nan' is not a finite number"),
+    ("regression", None, [*["a,1.5 1"] * 50, "b,1 -inf", *["a,2 1"] * 50], "line 52: the label '-inf' is not a finite number"),
+    ("tokens", None, [*["one two,A B"] * 50, "one two,B"], "the text 'one two' has 2 words and 1 label: data.task=tokens needs a label"),
     (
         "tokens",
         None,
