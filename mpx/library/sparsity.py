@@ -17,6 +17,7 @@ from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import plan
+from mpx.sparsity.recipes import Recipe
 from mpx.sparsity.schedules import SchedulerState, beginnings, restart_schedulers, schedulers
 
 PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
@@ -81,6 +82,7 @@ class Sparsity(Pruning):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.make_ready(trainer, pl_module)
+        refuse_averages(trainer, pl_module, self.masks, self.recipe)
         self.masks.adopt(pl_module)
         super().on_train_start(trainer, pl_module)
 
@@ -88,15 +90,12 @@ class Sparsity(Pruning):
         """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that is already complete lacks."""
         if self.masks is None:
             total, epoch = steps_of(trainer, pl_module)
-            if math.isinf(total):
-                raise UserError(
-                    f"sparsity={self.pattern}: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps."
-                )
-            if math.isinf(epoch) and self.settings.start_epoch is not None:
-                raise UserError("sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.")
             recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
             pattern = choose_pattern(self.settings)
-            masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
+            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            trained = [parameter for group in groups for parameter in group["params"]]
+            found = weights(pl_module, pattern, choose_rules(self.settings), trained)
+            masks = Masks(found, pattern, remember=recipe.remember)
             super().__init__(masks, recipe, after=[_tell, *self.then])
             first = schedulers(trainer)
             self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
@@ -125,8 +124,8 @@ class Sparsity(Pruning):
             super().assert_pattern(trainer, when)
         except RuntimeError as error:
             raise UserError(
-                f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, or something in the module or in "
-                "a callback, such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense."
+                f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, or something in "
+                "the module or in a callback, such as an average of weights. Leave that out, or use sparsity=dense."
             ) from error
 
     def prune_now(self, trainer: pl.Trainer) -> None:
@@ -153,6 +152,36 @@ class Sparsity(Pruning):
         if state_dict["by"][0] != (name := choose_pattern(self.settings).name):
             raise UserError(f"the checkpoint was pruned to {state_dict['by'][0]}, mpx.Sparsity is {name}. Use the same pattern.")
         self._loaded, self._batches = state_dict, state_dict.get("batches", 0)
+
+
+def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: Masks, recipe: Recipe) -> None:
+    """Raise UserError for a callback whose average of weights would not be zero where the weights are pruned.
+
+    should_update belongs to Lightning's WeightAveraging, swa_start to its StochasticWeightAveraging.
+    """
+    if recipe.after_training or (masks.complete and not recipe.remember):
+        return
+    end, (_, epoch) = recipe.plan.end, steps_of(trainer, pl_module)
+    for callback in trainer.callbacks:
+        begins = getattr(callback, "should_update", None)
+        name, first = type(callback).__name__, getattr(callback, "swa_start", None)
+        if begins is None and first is None:
+            continue
+        if recipe.remember:
+            raise UserError(
+                f"sparsity={masks.pattern.name} with {name}: recipe={recipe.name} chooses other masks again and again, "
+                "and an average over several masks has no pattern. Use recipe=asp without recompute_every, or leave the average out."
+            )
+        if begins is None:
+            early = first <= end // epoch
+        else:
+            steps = any(begins(step_idx=step) for step in range(end))
+            early = steps or any(begins(epoch_idx=index) for index in range(int(end // epoch)))
+        if early:
+            raise UserError(
+                f"sparsity={masks.pattern.name} with {name}: it averages weights from before the pruning at step {end}. "
+                "Let it begin later, or prune earlier (sparsity.start_step, recipe=from_start)."
+            )
 
 
 def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Select the weights of a model to prune, and record why each other weight stays dense."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
@@ -12,6 +12,8 @@ from mpx.errors import UserError
 from mpx.sparsity.patterns import NofM, Pattern
 
 LAYERS = {layer.__name__: layer for layer in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU, nn.MultiheadAttention)}
+
+UNTRAINED = "no optimizer trains it"
 
 
 @dataclass
@@ -46,10 +48,14 @@ class Rules:
     dense_last: bool = False
 
 
-def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
-    """Every weight that a layer uses in a matrix product, in the model's order, shared weights once. Embeddings are lookups, not products.
+def weights(
+    model: nn.Module, pattern: Pattern, rules: Rules, trained: Iterable[nn.Parameter] | None = None
+) -> list[Weight]:
+    """Every weight that a layer uses in a matrix product, in the model's order, shared weights once.
 
-    Raises UserError for a name in `skip` or `only` that no layer has.
+    Embeddings are lookups, not products. trained: the parameters that optimizers have; the others, and frozen
+    ones, stay dense. A target network or a teacher follows weights that are pruned, and gets no masks itself.
+    None: every weight counts as trained. Raises UserError for a name in `skip` or `only` that no layer has.
     """
     found: dict[int, Weight] = {}
     for prefix, layer in model.named_modules():
@@ -62,7 +68,10 @@ def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
             found[id(layer.weight)].reason = "shared with an embedding"
     every = list(found.values())
     _refuse_unknown_names(every, rules)
+    learning = None if trained is None else {id(parameter) for parameter in trained if parameter.requires_grad}
     for weight in every:
+        if learning is not None and id(weight.parameter) not in learning:
+            weight.reason = weight.reason or UNTRAINED
         weight.reason = weight.reason or _by_place(weight, every, rules) or _by_name(weight, rules) or _by_shape(weight, pattern, rules)
     return every
 

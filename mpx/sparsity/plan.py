@@ -1,5 +1,6 @@
 """The steps at which a recipe prunes, counted in optimizer steps, with those that the loss scaler skips."""
 
+import math
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
@@ -17,29 +18,42 @@ class Plan:
     every: int | None  # steps between two computations of the masks; None: computed once
 
 
-def plan(sparsity: DictConfig, total: int, epoch: int) -> Plan:
-    """The plan of a run. total: steps of the run; epoch: steps per epoch.
+def plan(sparsity: DictConfig, total: float, epoch: float) -> Plan:
+    """The plan of a run. total: steps of the run; epoch: steps per epoch; infinite where they are unknown.
 
-    At least one step follows the pruning. Raises UserError for a start or end beyond the run.
+    At least one step follows the pruning. Raises UserError for a start or end beyond the run, and for a share of a run
+    of unknown length.
     """
-    last = max(total - 1, 0)
     start = _start(sparsity, total, epoch)
     if sparsity.recipe != "gradual":
         return Plan(start, start, sparsity.recompute_every)
-    end = min(round(sparsity.end * total), last)
+    end = _share(sparsity, "end", total)
     if end < start:
         raise UserError(f"sparsity.end={sparsity.end:g} is step {end}, before the pruning starts at step {start}. Raise sparsity.end.")
     return Plan(start, end, sparsity.recompute_every or max(1, (end - start) // DENSITY_STEPS))
 
 
-def _start(sparsity: DictConfig, total: int, epoch: int) -> int:
-    if sparsity.recipe == "from_start" or sparsity.dense_ckpt is not None:
+def _start(sparsity: DictConfig, total: float, epoch: float) -> int:
+    if sparsity.recipe in ("from_start", "one_shot") or sparsity.dense_ckpt is not None:
         return 0
     for key, length in (("start_step", 1), ("start_epoch", epoch)):
         if (value := getattr(sparsity, key)) is not None:
+            if math.isinf(length):
+                raise UserError(f"sparsity.{key}: how many steps an epoch has is unknown. Use sparsity.start_step.")
             if value * length >= total:
                 raise UserError(
-                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(total, 'step')} ({epoch} an epoch). Lower it."
+                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(int(total), 'step')} ({epoch} an epoch). Lower it."
                 )
-            return value * length
-    return min(round(sparsity.start * total), max(total - 1, 0))
+            return int(value * length)
+    return _share(sparsity, "start", total)
+
+
+def _share(sparsity: DictConfig, key: str, total: float) -> int:
+    """The step at which this share of the run is over."""
+    share = sparsity[key]
+    if share == 0:
+        return 0
+    if math.isinf(total):
+        way = "trainer.max_steps" if key == "end" else "trainer.max_steps or sparsity.start_step"
+        raise UserError(f"sparsity.{key}={share:g} is a share of a run whose number of steps is unknown. Set {way}.")
+    return int(min(round(share * total), max(total - 1, 0)))

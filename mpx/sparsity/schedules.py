@@ -22,7 +22,7 @@ def beginnings(trainer: pl.Trainer) -> list[SchedulerState]:
     return [_state(scheduler) for scheduler in schedulers(trainer)]
 
 
-def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[SchedulerState], left: int) -> None:
+def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[SchedulerState], left: float) -> None:
     """Restart each schedule that ends within the `left` steps of the run, as ASP repeats the dense phase's.
 
     A schedule made for the whole run would be cut off before its end, so it goes on instead. Prints a line for each, with the reason.
@@ -39,15 +39,15 @@ def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[Schedu
             print(f"sparsity: the schedule {name} {'starts again' if reason is None else f'goes on: {reason}'}", flush=True)
 
 
-def _against(trainer: pl.Trainer, config: Any, beginning: SchedulerState, left: int) -> str | None:
+def _against(trainer: pl.Trainer, config: Any, beginning: SchedulerState, left: float) -> str | None:
     if not trainer.lightning_module.automatic_optimization:
         return "the module steps it itself (manual optimization)"
     if not isinstance(config.scheduler, LRScheduler) or isinstance(config.scheduler, ReduceLROnPlateau):
         return "it depends on more than the number of steps"
-    if config.interval == "epoch" and math.isinf(trainer.num_training_batches):
-        return "how many steps an epoch has is unknown"
+    if math.isinf(left) or (config.interval == "epoch" and math.isinf(trainer.num_training_batches)):
+        return "how many steps the run or an epoch has is unknown"
     per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches) if config.interval == "epoch" else 1
-    count = left // per_epoch // config.frequency
+    count = int(left) // per_epoch // config.frequency
     tried = 2 * max(count, 1)
     if tried > MAX_TRIED_STEPS:
         return f"it has more than {MAX_TRIED_STEPS:,} steps, too many to try"

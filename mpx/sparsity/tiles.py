@@ -29,8 +29,9 @@ BEYOND = 2.0**1000  # stands for an infinite or NaN weight: sums of up to 16 of 
 class Tiles(Pattern):
     """2of4 along both the inputs and the outputs of a weight [out, in, ...], per kernel position.
 
-    search: "best" takes the pattern with the largest Σ|w| of the 90, the first of equals. "greedy" takes the largest values one by one
-    while their row and column have room, as PyTorch's kernel does; it keeps less magnitude and sometimes fewer than 8 values.
+    search: "best" takes the pattern with the largest Σ|w| of the 90, the first of equals. "greedy" takes the largest values
+    one by one while their row and column have room, as PyTorch's kernel does. It may be left with 7 values, none of which makes
+    room for an eighth; then it keeps more magnitude than "best" now and then, otherwise never.
     Tiles at a border are padded with zeros.
     """
 

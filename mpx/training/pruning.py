@@ -48,9 +48,9 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
     if sparsity.get("backend") == "apex":
         pattern = _apex(pattern, model, device)
-        pattern.refuse(weights(model, pattern, rules))
+        pattern.refuse(weights(model, pattern, rules, model.parameters()))
         pattern.rehearse(device, permute=bool(sparsity.get("permute")))
-    return Masks(weights(model, pattern, rules), pattern, remember=recipe.remember)
+    return Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
 
 
 def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:

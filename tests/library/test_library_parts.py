@@ -4,7 +4,6 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from own_module import Module, fit, loader, record_of
-from pytorch_lightning.callbacks import WeightAveraging
 from pytorch_lightning.plugins import MixedPrecision
 
 import mpx
@@ -182,10 +181,3 @@ def test_a_pruned_layer_that_the_module_replaces_later_is_no_longer_verified(inp
     with pytest.raises(mpx.UserError, match=said):
         fit(part := mpx.Sparsity("2of4"), module=Replacing()).save_checkpoint(tmp_path / "unused.ckpt")
     assert part.masks.active
-
-
-def test_an_average_from_before_the_pruning_is_found_in_either_order_of_the_callbacks():
-    for swapped in (False, True):
-        parts = [mpx.Sparsity("2of4"), WeightAveraging(avg_fn=lambda average, new, count: (average + new) / 2)]
-        with pytest.raises(mpx.UserError, match="such as an average of weights that began before the pruning"):
-            fit(*(reversed(parts) if swapped else parts))

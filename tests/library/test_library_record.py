@@ -7,7 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from own_module import Module, fit, loader, record_of
-from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
+from pytorch_lightning.callbacks import EarlyStopping
 from silent import silent_trainer
 from torch.utils.data import DataLoader
 
@@ -224,11 +224,14 @@ def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
     assert f"diverged ({why}" in capsys.readouterr().out
 
 
-def test_record_of_a_model_whose_pattern_an_average_has_broken(tmp_path):
-    """Lightning puts the average in the place of the weights when the callbacks before it have seen the end."""
+def test_record_of_a_model_whose_pattern_another_callback_has_broken(tmp_path):
+    class Filling(pl.Callback):
+        def on_train_end(self, trainer, module):
+            torch.nn.init.ones_(module.encoder.weight)
+
     part = mpx.Record(output_dir=tmp_path)
     with pytest.raises(mpx.UserError, match="1 pruned weights broke the 2of4 pattern"):
-        fit(mpx.Sparsity(), EMAWeightAveraging(decay=0.9), part)
+        fit(mpx.Sparsity(), Filling(), part)
     found = record_of(part.folder)
     assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
     assert found["error"].startswith("UserError: When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")

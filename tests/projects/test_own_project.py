@@ -405,7 +405,7 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
         ([*UNET, "module._target_=own_projects.Stepless"], "module._target_=own_projects.Stepless has no training_step. Add one"),
         (
             [*STREAM, "sparsity=2of4"],
-            "sparsity=2of4: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps",
+            "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set trainer.max_steps",
         ),
         (
             [*UNET, "module._target_=own_projects.Early", "trainer.max_epochs=8", "sparsity=2of4"],
@@ -417,7 +417,7 @@ def test_a_run_that_was_cut_off_in_its_test_keeps_its_validation(train, monkeypa
         ),
         (
             [*UNET, "module._target_=own_projects.Smoothed", "sparsity=2of4"],
-            "When the training was over, 2 pruned weights broke the 2of4 pattern: middle.0.weight, up.0.weight",
+            "sparsity=2of4 with EMAWeightAveraging: it averages weights from before the pruning",
         ),
         ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
     ],

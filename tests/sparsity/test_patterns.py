@@ -123,6 +123,17 @@ def test_greedy_tile_of_pytorchs_own_test():
     assert Tiles("greedy").mask(tile).int().tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1]]
 
 
+@pytest.mark.parametrize("fill", [torch.randn, torch.rand])
+def test_greedy_keeps_more_than_best_only_with_seven_values(fill):
+    tiles = fill(4, 20000, generator=torch.Generator().manual_seed(1))
+    kept = [Tiles(search).mask(tiles).view(4, -1, 4) for search in ("greedy", "best")]
+    greedy, best = ((tiles.abs().double().view(4, -1, 4) * mask).sum((0, 2)) for mask in kept)
+    more, values = greedy > best, kept[0].sum((0, 2))
+    assert more.any()
+    assert values[more].eq(7).all()
+    assert set(values.tolist()) == {7, 8}
+
+
 def test_there_are_90_patterns_of_a_tile():
     assert len(ROWS) == len(set(ROWS)) == 90
 

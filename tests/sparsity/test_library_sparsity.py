@@ -1,0 +1,127 @@
+"""mpx.Sparsity in a user's Trainer: which weights get masks, averages of weights, and runs of unknown length."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from own_module import Module, fit, loader
+from pytorch_lightning.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
+from silent import silent_trainer
+from torch.utils.data import DataLoader, IterableDataset
+
+import mpx
+from mpx.sparsity.patterns import mask_2of4
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers and loggers
+
+
+class Target(Module):
+    """As a deep Q-network: a copy of the network follows it every few steps, and no optimizer has the copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.target = deepcopy(self.encoder)
+
+    def on_train_batch_end(self, outputs, batch, index):
+        if self.global_step % 3 == 0:
+            self.target.load_state_dict(self.encoder.state_dict())
+
+    def configure_optimizers(self):
+        return torch.optim.Adam([*self.encoder.parameters(), *self.head.parameters()], 1e-3)
+
+
+class Teacher(Target):
+    """As BYOL and mean teachers: the optimizer has all parameters, and the teacher's are frozen averages."""
+
+    def __init__(self):
+        super().__init__()
+        self.target.requires_grad_(False)
+
+    @torch.no_grad()
+    def on_train_batch_end(self, outputs, batch, index):
+        for average, weight in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
+            average.lerp_(weight, 0.1)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 1e-3)
+
+
+@pytest.mark.parametrize("kind", [Target, Teacher])
+def test_weights_that_no_optimizer_trains_get_no_masks(kind):
+    fit(part := mpx.Sparsity("2of4"), module=kind())
+    found = part.record(fmt="fp32", device=torch.device("cpu"))
+    assert {row["name"]: row["reason"] for row in found["layers"] if row["name"] != "head.weight"} == {
+        "encoder.weight": None,
+        "target.weight": "no optimizer trains it",
+    }
+    assert found["verified"]
+
+
+def smoothed():
+    return EMAWeightAveraging(decay=0.9)
+
+
+@pytest.mark.parametrize(
+    ("average", "settings", "said"),
+    [
+        (smoothed, {}, "with EMAWeightAveraging: it averages weights from before the pruning at step 16. Let it begin later"),
+        (WeightAveraging, {"start_step": 3}, "with WeightAveraging: it averages weights from before the pruning at step 3."),
+        (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=2), {}, "with StochasticWeightAveraging: it averages weights from before"),
+        (smoothed, {"recipe": "sr_ste", "start": 0.0}, "recipe=sr_ste chooses other masks again and again"),
+        (smoothed, {"recipe": "from_start", "recompute_every": 4}, "recipe=from_start chooses other masks"),
+    ],
+)
+def test_an_average_that_cannot_have_the_pattern_is_refused_before_the_first_step(average, settings, said):
+    module = Module()
+    with pytest.raises(mpx.UserError, match=said):
+        fit(mpx.Sparsity("2of4", **settings), average(), module=module)
+    assert module.rates == []
+
+
+@pytest.mark.parametrize(
+    ("average", "settings"),
+    [
+        (smoothed, {"recipe": "from_start"}),
+        (lambda: EMAWeightAveraging(decay=0.9, update_starting_at_step=16), {}),
+        (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=4), {}),
+    ],
+)
+def test_an_average_of_pruned_weights_keeps_the_pattern(average, settings):
+    for swapped in (False, True):
+        parts = [part := mpx.Sparsity("2of4", **settings), average()]
+        fit(*(reversed(parts) if swapped else parts))
+        assert part.record(fmt="fp32", device=torch.device("cpu"))["verified"]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(loader().dataset)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"recipe": "from_start"}, {"recipe": "sr_ste", "start": 0.0}, {"recipe": "one_shot"}, {"start_step": 4}]
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_run_of_unknown_length_without_a_share(settings, stream):
+    torch.manual_seed(0)
+    data = DataLoader(Stream(), batch_size=8) if stream else loader()
+    length = {"max_epochs": 2} if stream else {"max_epochs": -1, "max_time": {"seconds": 1}}
+    trainer = silent_trainer(callbacks=[part := mpx.Sparsity("2of4", **settings)], **length)
+    trainer.fit(module := Module(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2)), data)
+    if settings.get("recipe") == "one_shot":
+        part.prune_now(trainer)
+    assert part.unfinished(trainer) is None
+    assert mask_2of4(module.encoder.weight)[module.encoder.weight != 0].all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set trainer.max_steps or sparsity.start_step."),
+        ({"recipe": "gradual", "start_step": 2}, "sparsity.end=0.75 is a share of a run .* Set trainer.max_steps."),
+        ({"start_epoch": 1}, "sparsity.start_epoch: how many steps an epoch has is unknown"),
+    ],
+)
+def test_a_share_of_a_run_of_unknown_length_is_refused(settings, said):
+    with pytest.raises(mpx.UserError, match=said):
+        silent_trainer(max_epochs=2, callbacks=[mpx.Sparsity("2of4", **settings)]).fit(Module(), DataLoader(Stream(), batch_size=8))
