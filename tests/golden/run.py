@@ -65,7 +65,8 @@ WITH_DATA = {
 }
 REFUSED = """precision=ampp | model=resnet21 | optimizer.lrr=0.1 | +optimizer.bogus=1 | seed=x | optimizer.lr=-1
 trainer.max_epochs=0 | trainer.devices=0 | trainer.accelerator=tpu | if_exists=maybe | study=../x | data=text_csv model=lstm
-data=text_csv model=lstm data.path=no.csv | data=image_folder data.path=/ | data=mnist data.root=nowhere data.download=false | model=custom model._target_=no_such.Net | seed=0,1
+data=text_csv model=lstm data.path=no.csv | data=image_folder data.path=/ | data=mnist data.root=nowhere data.download=false
+model=custom model._target_=no_such.Net | seed=0,1
 model=timm | sparsity=2of4 sparsity.start=1.0 | model=resnet18 data=sst2 | model=mlp data=wikitext2 | data.batch_size=2000
 ckpt_path=missing.ckpt | trainer.gradient_clip_algorithm=value | trainer.cuda_graphs=true trainer.accelerator=cpu
 precision=fp8 precision.emulate=never trainer.accelerator=cpu | precision=amp precision.loss_scale.initial=0
