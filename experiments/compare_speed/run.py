@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, write
 
 from mpx.measure.environment import environment
-from mpx.runs.curves import CURVES, HEADER, TAGS
+from mpx.record.files import CURVES, HEADER, TAGS
 
 HERE = Path(__file__).parent
 COLUMNS = ("runs", "groups", "time_s", "cpu_s", "peak_gib")

@@ -25,9 +25,9 @@ from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, Served
 from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track
+from mpx.record.result import CHANGED_AFTER, MEANS_FROM, SCHEMA_VERSION, TRAINED_BEFORE, VALIDATED_AT, one_number
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT, goes_on
 from mpx.runs.inputs import CODE
-from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, SCHEMA_VERSION, TRAINED_BEFORE, VALIDATED_AT, one_number
 from mpx.settings.fields import NAMED
 from mpx.settings.project import is_project
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpx.runs.curves import CURVES, ROW, TAGS, rows
+from mpx.record.files import CURVES, ROW, TAGS, rows
 from mpx.runs.folder import read_result
 
 SCALE = "numerics/loss_scale"

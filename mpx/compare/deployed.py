@@ -10,8 +10,8 @@ from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.metric import METRICS, Metric
 from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, is_text, metric_fits
 from mpx.compare.run import Served, ServingPlace, Way
+from mpx.record.result import HOST, mpx_of
 from mpx.runs.folder import DEPLOYED
-from mpx.runs.record import HOST, mpx_of
 from mpx.settings.deploy import DEPLOY, FORMATS, QUANTISED
 from mpx.settings.rules import MAX_COUNT
 

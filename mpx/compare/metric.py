@@ -7,7 +7,7 @@ from typing import Any
 from mpx.compare.control import AUTO
 from mpx.compare.run import Run
 from mpx.errors import UserError, nearest
-from mpx.runs.record import metric_name
+from mpx.record.result import metric_name
 
 
 @dataclass(frozen=True)

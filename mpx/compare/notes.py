@@ -16,7 +16,7 @@ from mpx.compare.own_loops import notes_on_doubts
 from mpx.compare.run import CODE_HASHES, SAMPLES, Run
 from mpx.compare.sampled import notes_on
 from mpx.printing import how_many
-from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
+from mpx.record.result import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT, metric_name, stage_of
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.json_file import DAMAGED, in_short, read_json
-from mpx.runs.predictions import LAYOUT, PREDICTIONS, Predictions, predictions_from
+from mpx.record.files import LAYOUT, PREDICTIONS, Predictions, predictions_from
 
 ACCURACY = "test/accuracy"
 ROUNDING = 1e-9

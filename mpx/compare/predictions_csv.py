@@ -8,7 +8,7 @@ from mpx.compare.predictions import ACCURACY, refuse_others
 from mpx.compare.run import Run
 from mpx.compare.run_tables import RUN, key_of, with_table
 from mpx.csv_file import to_text
-from mpx.runs.predictions import Predictions, predictions_from
+from mpx.record.files import Predictions, predictions_from
 
 NAME = "predictions.csv"
 COLUMNS = (*RUN, "test_set", "samples", "right")

@@ -8,8 +8,8 @@ from mpx.compare.metric import GOALS, METRICS
 from mpx.compare.own_loops import PROMISED
 from mpx.compare.run import CODE_HASHES, RATES, SAMPLES, SIMPLE, Run
 from mpx.printing import shown
+from mpx.record.result import TRAINED_BEFORE, VALIDATED_AT
 from mpx.runs.folder import DONE
-from mpx.runs.record import TRAINED_BEFORE, VALIDATED_AT
 from mpx.settings.fields import LABEL
 
 MIN_RATE, MAX_RATE = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite

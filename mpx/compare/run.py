@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mpx.runs.predictions import Predictions
-from mpx.runs.record import BESIDE
+from mpx.record.files import Predictions
+from mpx.record.result import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED, CODE_HASHES, SAMPLES = "resumed_from_steps", "code", "samples"  # parts of a run's environment

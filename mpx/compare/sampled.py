@@ -10,7 +10,7 @@ from mpx.compare.metric import Metric
 from mpx.compare.population import Scatter, scatter
 from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding
-from mpx.runs.predictions import PREDICTIONS, Predictions
+from mpx.record.files import PREDICTIONS, Predictions
 
 OTHER_SAMPLES = "the runs were tested on different samples"
 

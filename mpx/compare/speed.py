@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mpx.compare.comparison import Estimate, Group, Speedup
 from mpx.compare.run import Run
 from mpx.compare.statistics import estimate, ratio_interval
-from mpx.runs.record import EMULATED, HOST, mpx_of
+from mpx.record.result import EMULATED, HOST, mpx_of
 
 
 class Place(NamedTuple):

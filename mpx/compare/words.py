@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Speedup, Verdict
 from mpx.compare.own_loops import PROMISED, UNVERIFIED
 from mpx.compare.run import RESUMED, Run, text_of
-from mpx.runs.record import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT
+from mpx.record.result import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT
 
 UNKNOWN = "–"
 SHARED = "shared"

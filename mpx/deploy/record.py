@@ -10,8 +10,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mpx.errors import UserError
+from mpx.record.result import SCHEMA_VERSION, STATUSES
 from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result, refuse_unreadable
-from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import try_writing, write_whole
 
 CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder

@@ -23,7 +23,7 @@ from mpx.precision.audit import Audit
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.plugin_mode import mode_of
-from mpx.runs.record import EMULATED, SPEED, metric_name
+from mpx.record.result import EMULATED, SPEED, metric_name
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE
 

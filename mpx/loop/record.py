@@ -18,9 +18,9 @@ from mpx.measure.batches import usual_size
 from mpx.measure.environment import environment, host_of_rank_0, joined
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory
+from mpx.record.result import line_of, note_validation, words_of_validation
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
-from mpx.runs.record import line_of, note_validation, words_of_validation
 from mpx.shards import not_finite
 
 LOSS = "train/loss"

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from mpx.errors import UserError
+from mpx.record.files import CurveFile
 from mpx.render import tensorboard
-from mpx.runs.curves import CurveFile
 from mpx.runs.signals import held
 
 MAX_WAITING = 1000  # values that wait; reading them then waits for the device once

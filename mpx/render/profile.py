@@ -7,9 +7,9 @@ from typing import Any
 from mpx.compare.words import UNKNOWN
 from mpx.csv_file import to_text
 from mpx.measure.exclusive import BUSY
+from mpx.record.result import EMULATED
 from mpx.render.run import CORES
 from mpx.render.table import Column, Table, print_table
-from mpx.runs.record import EMULATED
 from mpx.whole_file import write_whole
 
 MAX_OPERATIONS = 12  # rows of the printed table

@@ -9,8 +9,8 @@ from mpx.compare.commands import DEFAULTS, compare_command, typed_text
 from mpx.compare.metric import judged_by_record
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.printing import how_many
+from mpx.record.result import BESIDE
 from mpx.render.table import Table, print_table, words
-from mpx.runs.record import BESIDE
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, Any] | None = None) -> None:

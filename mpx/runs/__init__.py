@@ -5,8 +5,7 @@ other_ranks.py  the same for a rank above 0, which writes no record
 description.py  what the command asks for; name.py: the name of its setting, which names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
 own.py          the folder and the record of a run whose loop is not mpx's
-record.py       writes result.json, predictions.py which test samples the run has right, curves.py scalars; explain.py puts an error in
-                one line
+explain.py      puts an error in one line
 alone.py        a process of a sweep that measures the speed of a setting and leaves no run
 ranks.py        what the processes of one run tell one another outside training; watch.py ends one that waits for another for ever;
                 agreement.py: whether they hold the same training state

@@ -4,8 +4,8 @@ from omegaconf import DictConfig
 
 from mpx import environment_variables, sweep
 from mpx.imports import heavy
+from mpx.record.result import EXIT, place_of
 from mpx.runs import signals, watch
-from mpx.runs.record import EXIT, place_of
 
 
 def measure_and_report(cfg: DictConfig) -> int:

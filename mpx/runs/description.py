@@ -7,10 +7,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.record.result import UNKNOWN, metric_name
 from mpx.runs.contents import contents
 from mpx.runs.inputs import inputs
 from mpx.runs.name import comparable, differences, named, setting_name
-from mpx.runs.record import UNKNOWN, metric_name
 from mpx.settings.project import is_project
 
 

@@ -13,7 +13,7 @@ from mpx import sweep
 from mpx.environment_variables import shows_traceback
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import held_by_others, out_of_memory
-from mpx.runs.record import line_of
+from mpx.record.result import line_of
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
 NOT_THE_USERS = (Path(mpx.__file__).parent, Path(os.__file__).parent)  # mpx and Python

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
-from mpx.runs.record import one_number
+from mpx.record.result import one_number
 from mpx.settings import project
 from mpx.settings.data import OWN_FAMILIES, display_name, family
 from mpx.settings.fields import FREE, FREE_BELOW, NAMED, changes_result

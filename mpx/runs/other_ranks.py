@@ -9,9 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.errors import Diverged, UserError
 from mpx.imports import heavy
 from mpx.launch import Launch
+from mpx.record.result import EXIT
 from mpx.runs import ranks, signals, watch
 from mpx.runs.folder import CONFIG, Folder
-from mpx.runs.record import EXIT
 
 
 def follow(cfg: DictConfig, started: Launch) -> int:

@@ -14,13 +14,13 @@ from mpx import environment_variables, sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.imports import heavy
 from mpx.launch import launch
+from mpx.record.result import EXIT, write_result
 from mpx.runs import folder as folders
 from mpx.runs import other_ranks, ranks, signals, watch
 from mpx.runs.contents import refuse_others
 from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed
-from mpx.runs.record import EXIT, write_result
 
 
 @dataclass(frozen=True)

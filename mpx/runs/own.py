@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
+from mpx.record.result import UNKNOWN, metric_name, write_result
 from mpx.runs.folder import CONFIG, OWN_LOOP, Folder, claim, locked
 from mpx.runs.name import setting_name
-from mpx.runs.record import UNKNOWN, metric_name, write_result
 from mpx.settings.fields import NAMED
 
 

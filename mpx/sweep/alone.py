@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from mpx import environment_variables
+from mpx.record.result import ALONE, BESIDE, place_of, write_result
 from mpx.runs.folder import LOCK, read_result
-from mpx.runs.record import ALONE, BESIDE, place_of, write_result
 from mpx.sweep import warm
 from mpx.sweep.child import command, one_device, read, wait
 from mpx.sweep.gpus import VISIBLE, visible_gpus

@@ -18,12 +18,12 @@ from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.processes import from_all
+from mpx.record.result import TRAINED_BEFORE
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
-from mpx.runs.record import TRAINED_BEFORE
 from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train

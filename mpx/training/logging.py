@@ -16,8 +16,8 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
+from mpx.record.files import CurveFile
 from mpx.runs import signals
-from mpx.runs.curves import CurveFile
 from mpx.training.diagnosis import diagnosis, place
 from mpx.training.loss import loss_in
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from mpx.processes import from_all
-from mpx.runs.predictions import MAX_SAMPLES
+from mpx.record.files import MAX_SAMPLES
 from mpx.spec import Spec
 
 

@@ -15,12 +15,12 @@ from mpx.library.parts import Newest, refuse_missing
 from mpx.library.sparsity import Sparsity, arguments
 from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
+from mpx.record.result import metric_name, stage_of
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
 from mpx.runs.history import Continued
 from mpx.runs.random_state import SameOrder
-from mpx.runs.record import metric_name, stage_of
 from mpx.runs.trained_as import setting_of
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run

@@ -15,14 +15,14 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
+from mpx.record.files import Predictions, write_predictions
+from mpx.record.result import BESIDE, MEANS_FROM, note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
-from mpx.runs.predictions import Predictions, write_predictions
-from mpx.runs.record import BESIDE, MEANS_FROM, note_validation
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
 from mpx.training.continued_epoch import ContinuedEpoch

@@ -6,7 +6,7 @@ import pytest
 from made_runs import record, write
 
 from mpx.compare.collect import collect
-from mpx.runs.predictions import PREDICTIONS, Predictions, write_predictions
+from mpx.record.files import PREDICTIONS, Predictions, write_predictions
 
 KEPT = Predictions("0a1b2c3d", 20, b"\xff\xff\x80")  # 17 of 20 right
 

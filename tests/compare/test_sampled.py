@@ -13,10 +13,10 @@ from mpx.compare.collect import read_tables
 from mpx.compare.comparison import POPULATION, Method, Verdict
 from mpx.compare.population import scatter
 from mpx.errors import UserError
+from mpx.record.files import Predictions
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report
 from mpx.render.terminal import print_comparison
-from mpx.runs.predictions import Predictions
 
 SAMPLES = 1000
 

@@ -18,7 +18,7 @@ from mpx.compare.results import from_csv, to_csv
 from mpx.compat import ASP
 from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
-from mpx.runs.curves import rows
+from mpx.record.files import rows
 from mpx.runs.folder import LOCK
 
 STEP_S, WAIT_S = 0.02, 0.01

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import mpx
-from mpx.runs.curves import rows
+from mpx.record.files import rows
 from mpx.runs.own import OwnRun
 
 

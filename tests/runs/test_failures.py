@@ -220,7 +220,7 @@ def test_a_dense_run_goes_on_from_a_pruned_checkpoint_without_a_warning(train, t
 
 
 def test_a_record_that_cannot_be_written_is_a_failure(train, monkeypatch):
-    monkeypatch.setattr("mpx.runs.record.RESULT", "no/such/folder/result.json")
+    monkeypatch.setattr("mpx.record.result.RESULT", "no/such/folder/result.json")
     ran = train(*MLP)
     assert ran.code == 1
     assert "result.json could not be written (No such file or directory)." in ran.err

@@ -10,10 +10,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 from mpx.errors import InUse, UserError
+from mpx.record.result import write_result
 from mpx.runs import folder as folders
 from mpx.runs.folder import claim
 from mpx.runs.name import differences, setting_name
-from mpx.runs.record import write_result
 from mpx.settings.front_door import CONF
 
 CONFIG = {"optimizer.lr": 0.1, "data.batch_size": 64}

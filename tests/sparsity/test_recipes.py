@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.models.mlp import MLP
-from mpx.runs.curves import rows
+from mpx.record.files import rows
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks

@@ -13,7 +13,7 @@ from processes import Fork, wait_for
 from refused import assert_refused
 
 from mpx.measure.environment import environment
-from mpx.runs.record import ALONE, BESIDE, place_of
+from mpx.record.result import ALONE, BESIDE, place_of
 from mpx.sweep import alone as measuring
 from mpx.sweep import share, warm
 from mpx.sweep.alone import _elsewhere, _useless, _write, unmeasured

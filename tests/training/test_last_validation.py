@@ -7,7 +7,7 @@ import torch
 from few_steps import FEW_STEPS
 from torch import nn
 
-from mpx.runs.curves import rows
+from mpx.record.files import rows
 from mpx.training.last_validation import SameWeights
 
 # The test data are the validation data.

@@ -7,7 +7,7 @@ from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mpx.measure.throughput import Throughput
-from mpx.runs.curves import TAGS, rows
+from mpx.record.files import TAGS, rows
 
 
 def read(folder):

@@ -9,7 +9,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from mpx.compare.collect import collect
 from mpx.data.targets import classes_of, targets
 from mpx.errors import UserError
-from mpx.runs.curves import rows
+from mpx.record.files import rows
 from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.objectives import objectives
 from mpx.training.loss import loss_of

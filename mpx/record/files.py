@@ -1,19 +1,52 @@
-"""predictions.json: which samples of the test set a run has right. mpx.compare pairs settings over samples by it.
+"""What a run leaves beside result.json for mpx.compare: curves.csv and predictions.json.
 
-The order of a test set is fixed, and `test_set`, the checksum of its samples, labels and order, ties the file to it and to result.json.
+curves.csv has the scalars that a comparison draws, so that it need not read TensorBoard's events. predictions.json says which samples of
+the test set a run has right, so that settings can be paired over samples. The order of a test set is fixed, and `test_set`, the checksum of
+its samples, labels and order, ties that file to the set and to result.json.
 """
 
 import base64
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpx.whole_file import write_whole
 
+CURVES = "curves.csv"
+TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
+HEADER = "tag,step,value\n"
+ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
 PREDICTIONS = "predictions.json"
 LAYOUT = 1  # version of the file
 MAX_SAMPLES = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
 MAX_CHECKSUM = 64  # characters of a checksum
+
+
+class CurveFile:
+    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first removes the rows that it will write again.
+
+    first_step: the first step that this part of the run may write; 0 for a new run.
+    """
+
+    def __init__(self, folder: Path, first_step: int):
+        path = folder / CURVES
+        found = map(ROW.fullmatch, rows(path)) if first_step and path.is_file() else ()
+        kept = [row[0] for row in found if row is not None and int(row[2]) < first_step]  # a damaged row becomes a gap in the curve
+        write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
+        self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
+
+    def append(self, values: Mapping[str, float], step: int) -> None:
+        self._file.writelines(f"{tag},{step},{float(values[tag])!r}\n" for tag in TAGS if tag in values)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def rows(path: Path) -> list[str]:
+    """The rows `tag,step,value` of a curves.csv, without the header and without an incomplete last line."""
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")[1:-1]
 
 
 @dataclass(frozen=True)
