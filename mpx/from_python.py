@@ -27,7 +27,7 @@ from mpx.runs import outcome, signals
 from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_as_user_error, expect_schemas, typed
-from mpx.settings.project import merge_kwargs, with_project
+from mpx.settings.project import with_project
 from mpx.settings.translate import KEYS
 from mpx.settings.words import checked_words
 
@@ -58,7 +58,6 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     _check_torch()
     with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
-        merge_kwargs(cfg)
         check(cfg, typed(HydraConfig.get()))
         _check_one_process(cfg)
         check_compilers_cache()

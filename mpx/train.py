@@ -26,7 +26,7 @@ from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, multirun_first, read_words, typed
-from mpx.settings.project import is_project, merge_kwargs, with_project
+from mpx.settings.project import is_project, with_project
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -40,7 +40,6 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         return sweep.start_child(cfg)
     with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
         sweep.check_experiment(HydraConfig.get())
-        merge_kwargs(cfg)
         check(cfg, typed(HydraConfig.get()))
         ctrl_c.raises()
         if measures_alone():

@@ -275,11 +275,18 @@ class Regression(UNet):
 
 
 class Composed(UNet):
-    """Makes a part of its own from settings."""
+    """Gets its parts built, as in lightning-hydra-template."""
 
-    def __init__(self, loss: dict):
+    def __init__(self, net: nn.Module, optimizer, sizes: dict):
         super().__init__()
-        assert loss["_target_"]
+        assert (type(sizes), type(sizes["head"])) == (dict, list)
+        self.net, self.optimizer, self.last = net, optimizer, nn.Conv2d(*sizes["head"], 1)
+
+    def forward(self, x):
+        return self.last(self.net(x))
+
+    def configure_optimizers(self):
+        return self.optimizer(self.parameters())
 
 
 class Unvalidated(UNet):

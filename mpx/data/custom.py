@@ -19,11 +19,10 @@ from mpx.data.encode import fills_left
 from mpx.data.order import generator, seeded
 from mpx.data.splits import Data, InMemory
 from mpx.errors import UserError
+from mpx.settings import target
 from mpx.spec import NO_LABEL, Spec
-from mpx.target import check_kwargs, resolve
 
 SPLITS = ("train", "validation", "test")
-MAKES = "data"
 FIRST = 100  # samples of a Dataset that tell on which side texts are filled up
 HASHED = 1000  # samples of a Dataset that its hash is of; making all of a large one takes hours
 
@@ -124,10 +123,8 @@ def finished(x: Tensor, kind: str) -> Tensor:
 def load(cfg: SimpleNamespace) -> Data:
     """Call the user's function. Raises UserError for what it returns if that cannot be used."""
     path, kwargs = vars(cfg)["_target_"], cfg.kwargs or {}
-    target = resolve("data._target_", path, MAKES)
-    check_kwargs("data._target_", path, target, kwargs, (), MAKES)
     with seeded(0):  # the same data for every seed of a study
-        made = target(**kwargs)
+        made = target.build("data._target_", {**kwargs, "_target_": path}, "data.kwargs")
     if not isinstance(made, (tuple, list)) or len(made) != len(SPLITS):
         size = f" of {len(made)}" if isinstance(made, Sized) else ""
         raise UserError(

@@ -20,6 +20,7 @@ from mpx.runs.reading import read_checkpoint
 from mpx.runs.weights import has_averages, load_averages, load_weights
 from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
+from mpx.settings.target import named
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 HALF = (torch.float16, torch.bfloat16)
@@ -118,7 +119,8 @@ def refuse_changing(model: nn.Module, x: Tensor) -> None:
 def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> None:
     """Raise UserError if building the model or loading the data would import or run code that the record names and the user does not."""
     model = config["model"]
-    theirs = {f"{group}._target_": config[group].get("_target_") for group in ("model", "data") if config[group].get("family") == "custom"}
+    custom = [group for group in ("model", "data") if config[group].get("family") == "custom"]
+    theirs = dict(target for group in custom for target in named(group, config[group]))
     if (other := next((key for key, name in theirs.items() if name not in confirmed), None)) is not None:
         every = ",".join(map(str, theirs.values()))
         raise UserError(

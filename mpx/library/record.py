@@ -84,8 +84,8 @@ class Record(Callback):
             combine_what_is_logged(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.global_step == 0:  # nothing is left of an earlier Trainer's run
-            self.metrics, self.folder, self._sizes, self._epochs, self._validated = Newest(), None, Counter(), 0, None
+        # Each fit is a run: nothing is left of an earlier one.
+        self.metrics, self.folder, self._sizes, self._epochs, self._validated = Newest(), None, Counter(), 0, None
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         self._samples_of = samples_in if throughput is None else throughput.samples_of

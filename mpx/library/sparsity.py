@@ -62,6 +62,7 @@ class Sparsity(Pruning):
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones: the steps, with manual optimization
         self._begun: list[SchedulerState] = []
+        self._module: pl.LightningModule | None = None  # for which the masks are
         self.masks = None
 
     @property
@@ -75,10 +76,13 @@ class Sparsity(Pruning):
             self._loaded = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The masks are made at the start of training, which knows how many steps there are. Those of an earlier Trainer are another
-        model's, and a Trainer that fits again from a checkpoint takes the checkpoint's."""
-        if self.masks is not None and (trainer.global_step == 0 or self._loaded is not None):
-            self.masks, self._batches = None, 0 if self._loaded is None else self._batches
+        """The masks are made at the start of training, which knows how many steps there are. Those of an earlier fit stay only where the
+        same Trainer goes on with the same module; a checkpoint brings its own."""
+        if trainer.global_step == 0 and self._loaded is None:
+            self._batches = 0
+        if trainer.global_step == 0 or self._loaded is not None or pl_module is not self._module:
+            self.masks = None
+        self._module = pl_module
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.make_ready(trainer, pl_module)

@@ -3,10 +3,9 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from mpx.errors import UserError
-from mpx.target import accepted, unknown
+from mpx.errors import UserError, nearest
 
 
 def unexpected(error: TypeError, builder: Callable, name: str) -> str:
@@ -35,3 +34,15 @@ def check_not_swallowed(model_class: type, builder: Callable, kwargs: dict, name
     for key in kwargs:
         if key not in allowed:
             raise UserError(unknown(key, name, accepted(model_class)))
+
+
+def accepted(function: Callable) -> list[str]:
+    """Names of the arguments that a caller can give by keyword."""
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in by_keyword and p.name != "self"]
+
+
+def unknown(argument: str, name: str, allowed: Iterable[str]) -> str:
+    """The message for an argument that the network `name` does not have."""
+    allowed = list(allowed)
+    return f"model.kwargs.{argument} is not an argument of {name}; allowed: {', '.join(allowed)}.{nearest(argument, allowed)}"

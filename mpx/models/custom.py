@@ -10,19 +10,14 @@ from torch import nn
 
 from mpx.errors import UserError
 from mpx.models.probe import check_output
+from mpx.settings import target
 from mpx.spec import Spec
-from mpx.target import accepted, check_kwargs, resolve
-
-MAKES = "a torch.nn.Module"
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
     """Import the target, call it and check the network that it returns."""
     path, kwargs = cfg["_target_"], cfg.get("kwargs") or {}
-    target = resolve("model._target_", path, MAKES)
-    check_kwargs("model._target_", path, target, kwargs, known(spec), MAKES)
-    allowed = accepted(target)
-    model = target(**{key: value for key, value in known(spec).items() if key in allowed} | kwargs)
+    model = target.build("model._target_", {**kwargs, "_target_": path}, "model.kwargs", known(spec))
     if not isinstance(model, nn.Module):
         raise UserError(f"model._target_={path} returned a {type(model).__name__}; it must return a torch.nn.Module.")
     check_output(model, spec, f"model._target_={path}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
@@ -43,18 +43,6 @@ def with_project(words: Sequence[str]) -> list[str]:
 def names(cfg: Mapping[str, Any]) -> dict[str, str]:
     """The names of model and data set in folders and tables: their import paths."""
     return {"model": cfg["module"]["_target_"], "data": cfg["datamodule"]["_target_"] or "own"}
-
-
-def merge_kwargs(cfg: DictConfig) -> None:
-    """Give each argument of a constructor one name: `module.kwargs.width` becomes `module.width`. Raises UserError where both are given."""
-    for part in PARTS if is_project(cfg) else ():
-        with open_dict(cfg):
-            kwargs = cfg[part].pop("kwargs", {})
-            if not OmegaConf.is_dict(kwargs) and kwargs != {}:
-                raise UserError(f"{part}.kwargs={kwargs} must be names with values. For example +{part}.width=32.")
-            if name := next((name for name in kwargs if name in cfg[part]), None):
-                raise UserError(f"{part}.kwargs.{name} and {part}.{name} are one argument. Give one of them.")
-            cfg[part].update(kwargs)
 
 
 def refuse_theirs(words: Iterable[str]) -> None:

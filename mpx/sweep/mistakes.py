@@ -11,7 +11,6 @@ from mpx.errors import UserError
 from mpx.settings import check
 from mpx.settings.fields import FIELDS
 from mpx.settings.front_door import typed, words_of
-from mpx.settings.project import merge_kwargs
 from mpx.settings.values import check_value, key_of, settings_of
 from mpx.sweep.cluster import launcher_of
 from mpx.sweep.size import grid
@@ -51,7 +50,6 @@ def _mistake(config: DictConfig, words: Sequence[str]) -> UserError | None:
     with open_dict(job):
         hydra = job.pop("hydra")
     try:
-        merge_kwargs(job)
         check(job, typed(hydra))
     except UserError as error:
         return error

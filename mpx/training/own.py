@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from mpx.errors import UserError
-from mpx.target import check_kwargs, resolve
+from mpx.settings import target
 
 
 def build_module(module: DictConfig) -> pl.LightningModule:
@@ -40,18 +40,10 @@ def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataM
 
 def _build(settings: DictConfig, part: str, kind: type) -> Any:
     given = OmegaConf.to_container(settings, resolve=True)
+    made = target.build(f"{part}._target_", given, part)
     path = given.pop("_target_")
-    key, makes = f"{part}._target_", f"a {kind.__name__}"
-    target = resolve(key, path, makes)
-    if given and getattr(target, "__init__", None) is kind.__init__:  # which takes any argument, and drops it
-        raise UserError(f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its own. Leave it out.")
-    check_kwargs(key, path, target, given, (), makes, prefix=part)
-    made = target(**given)
-    if any(base.__module__.startswith("lightning.pytorch.") for base in type(made).__mro__):
-        raise UserError(
-            f"{key}={path} is of the package lightning, and mpx trains with pytorch_lightning, which is the same code under another name. "
-            "Import pytorch_lightning in place of lightning.pytorch, as import pytorch_lightning as L."
-        )
     if not isinstance(made, kind):
-        raise UserError(f"{key}={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
+        raise UserError(f"{part}._target_={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
+    if given and type(made).__init__ is kind.__init__:  # which takes any argument, and drops it
+        raise UserError(f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its own. Leave it out.")
     return made

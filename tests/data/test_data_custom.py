@@ -230,12 +230,12 @@ MISTAKES = [
     ("words", {"classes": 2}, "train[0] holds a value that is neither a tensor nor a number"),
     ("names", {}, "data._target_: the train data holds a value that is neither a tensor nor a number ("),
     ("single", {"classes": 2}, "train[0] is a Tensor, where a pair (x, y) is needed"),
-    ("number", {}, "data._target_=my_function.number is a int, not a class or function that makes data."),
-    ("none", {}, "data._target_=my_function.none cannot be imported from"),
+    ("number", {}, "data._target_=my_function.number cannot be built in"),
+    ("none", {}, "data._target_=my_function.none cannot be built in"),
     (
         "tensors",
         {"kwargs": {"sise": 3}},
-        "data.kwargs.sise is not an argument of my_function.tensors; allowed: size, shift.",
+        "data._target_=my_function.tensors: got an unexpected keyword argument 'sise'. It takes size, shift.",
     ),
     (
         "ids",

@@ -240,6 +240,10 @@ FOLDERS = {
         changed(config__data={"family": "custom", "_target_": "os.mkdir", "kwargs": {"path": "pwned"}}),
         "has data._target_=os.mkdir. Importing it runs its code: confirm that by target=os.mkdir.",
     ),
+    "code in an argument": (
+        changed(config__data={"family": "custom", "_target_": "os.mkdir", "kwargs": {"path": {"_target_": "os.rmdir"}}}),
+        "Importing it runs its code: confirm that by target=[os.mkdir,os.rmdir].",
+    ),
     "model and data of the record's choice": (
         changed(config__model=CUSTOM, config__data={"family": "custom", "_target_": "os.rmdir", "kwargs": {"path": "pwned"}}),
         "Importing it runs its code: confirm that by target=[os.mkdir,os.rmdir].",

@@ -1,14 +1,11 @@
 """The user's code and the weights that a run begins with: where they have changed, a run is not silently taken for the present one's."""
 
-import importlib
 import sys
 from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
 
-import mpx
-from mpx.errors import UserError
 from mpx.runs.inputs import inputs
 
 NET = """
@@ -77,15 +74,3 @@ def test_what_a_result_depends_on(here):
     (here / "tokenizer" / "tokenizer.json").write_text("[]")
     (here / "dense.ckpt").write_bytes(b"2")
     assert {name for name, digest in inputs(config).items() if found[name] != digest} == set(list(found)[1:])
-
-
-def test_code_that_has_changed_since_this_process_imported_it(here):
-    """As in a notebook whose user edits the file and runs again."""
-    words = [*WORDS, f"output_dir={here}/outputs", "if_exists=overwrite"]
-    first = mpx.run(words)
-    assert mpx.run(words)["metrics"] == first["metrics"]
-    Path("net_that_changes.py").write_text(CHANGED)
-    with pytest.raises(UserError, match=r"net_that_changes.py has changed since this process imported it.*or call importlib.reload"):
-        mpx.run(words)
-    importlib.reload(sys.modules["net_that_changes"])
-    assert mpx.run(words)["metrics"] != first["metrics"]
