@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
-from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Row, Speedup
+from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Row, Speedup, Verdict
 from mpx.compare.control import AUTO, by_label, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
@@ -69,7 +69,8 @@ def _group(
     if members.control:
         first = _row(name, members.control, metric, place, name)
         decided = decisions(first, rows, metric, margin, confidence, margin_for, plan)
-        rows = [replace(row, decision=decided.get(row.setting), **_faster(row, first, confidence)) for row in rows]
+        rows = [replace(row, decision=decided.get(row.setting)) for row in rows]
+        rows = [replace(row, **_faster(row, first, confidence)) for row in rows]
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
         rows.sort(key=lambda row: natural(row.setting))
@@ -121,9 +122,10 @@ def _estimate(runs: Iterable[Run], name: str) -> Estimate | None:
 def _faster(row: Row, control: Row, confidence: float) -> dict[str, Speedup | None]:
     if row.speed_note:
         return {}
+    same_length = row.decision is None or row.decision.verdict != Verdict.NOT_COMPARABLE
     return {
         "speedup": speed.ratio(row.throughput, control.throughput, confidence),
-        "sooner": speed.ratio(control.timed, row.timed, confidence),
+        "sooner": speed.ratio(control.timed, row.timed, confidence) if same_length else None,
     }
 
 

@@ -24,6 +24,7 @@ class Verdict(StrEnum):
     NO_LOSS = "no loss"
     LOSS = "loss"
     UNDECIDED = "not enough seeds to tell"
+    NOT_COMPARABLE = "not comparable"
 
 
 class Method(StrEnum):
@@ -31,12 +32,11 @@ class Method(StrEnum):
 
     PAIRED = "paired t"
     WELCH = "Welch"
-    EXACT = "exact"  # no variance: the difference is known
-    EQUAL = "equal seeds"  # no variance, but too few seeds, or a difference too close to the margin, to rely on that
+    TIED = "equal seeds"  # all values of a side are equal, which does not show how they scatter
+    LENGTH = "other length"  # it trained for another number of steps than the control
     NONE = "none"  # a side has fewer than two values
     SIGNS = "both signs"  # the margin is a share of values below and above zero, which is none
     UNSAMPLED = "no predictions"  # the margin is for the population, but the runs have no predictions
-    TURNED = "samples that turn"  # the seeds tie, but single test samples change between right and wrong
     CROSSED = "seeds and samples"  # for the population that the test set is a sample of
 
 
@@ -68,7 +68,7 @@ class Look:
 class Decision:
     verdict: Verdict
     difference: float | None  # setting − control, in the metric's unit; None if no run of the setting completed
-    low: float | None  # two-sided confidence interval of the difference; None if the seeds show no spread
+    low: float | None  # two-sided confidence interval of the difference; None if a side shows no spread
     high: float | None
     p: float | None  # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
     p_holm: float | None  # the same corrected for looks, and by Holm's method over the group's settings

@@ -1,15 +1,16 @@
 """Decide for each setting of a group: no loss against the control, a loss, or not enough seeds to tell."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpx.compare.comparison import Decision, Look, Method, Population, Row, Verdict
-from mpx.compare.copies import distinct
 from mpx.compare.looks import Plan
 from mpx.compare.metric import Metric
 from mpx.compare.run import Run
-from mpx.compare.sampled import population, sampled, settled, test_samples
-from mpx.compare.statistics import Finding, are_shares, examine, holm, more_seeds
+from mpx.compare.sampled import population, sampled, settled
+from mpx.compare.statistics import Finding, examine, holm, more_seeds
+
+SAME_LENGTH = 0.98  # share of another number of steps from which on both count as the same
 
 
 @dataclass(frozen=True)
@@ -27,22 +28,58 @@ def decisions(
     """Setting -> decision, corrected for looks and, by Holm's method, for all tested settings. Empty if no run of the control completed."""
     if not values(control.runs, metric):
         return {}
-    pairs = {row.setting: _pair(row, control, plan) for row in rows if row.metric or _diverged(row, control)}
+    rows = list(rows)
+    alike = [control, *(row for row in rows if row.runs[0].plain == control.runs[0].plain)]
+    compared = [row for row in rows if row.metric or _diverged(row, control)]
+    other = {row.setting: reason for row in compared if (reason := _other_length(row, alike)) is not None}
+    pairs = {row.setting: _pair(row, control, plan) for row in compared if row.setting not in other}
     findings: dict[str, Finding] = {}
     there: dict[str, Population] = {}
     for name, pair in pairs.items():
         mine, theirs = values(pair.row.runs, metric), values(pair.control.runs, metric)
         if mine and theirs:
             at_look = confidence if plan is None else plan.confidence_at(pair.look, confidence)
-            alike, samples = _alike(pair.row, pair.control), test_samples(pair.row, pair.control, metric)
-            by_seed = examine(mine, theirs, metric, margin, at_look, alike=alike, samples=samples)
+            by_seed = examine(mine, theirs, metric, margin, at_look)
             by_sample = sampled(pair.row, pair.control, metric, margin)
-            findings[name], there[name] = settled(by_seed, by_sample, at_look, margin_for), population(by_sample, at_look)
+            findings[name], there[name] = settled(by_seed, by_sample, margin_for), population(by_sample, at_look)
     tested = {name: finding for name, finding in findings.items() if finding.p_no_loss is not None}
     no_loss = _corrected({name: finding.p_no_loss for name, finding in tested.items()}, pairs, plan)
     loss = _corrected({name: finding.p_loss for name, finding in tested.items()}, pairs, plan)
     level = 1 - confidence
-    return {name: _decision(pair, findings.get(name), there.get(name), no_loss, loss, level, plan) for name, pair in pairs.items()}
+    decided = {name: _decision(pair, findings.get(name), there.get(name), no_loss, loss, level, plan) for name, pair in pairs.items()}
+    return decided | {name: _not_comparable(reason) for name, reason in other.items()}
+
+
+def _not_comparable(reason: str) -> Decision:
+    return Decision(Verdict.NOT_COMPARABLE, None, None, None, None, None, Method.LENGTH, None, reason)
+
+
+def _other_length(row: Row, alike: Sequence[Row]) -> str | None:
+    """Why the row trained for another number of steps than its control; None if it did not, or if the study sweeps that number.
+
+    alike: the control and every other row of its precision and sparsity. A study sweeps the number of steps if one of them took as many.
+    """
+    steps = _steps(row)
+    known = [found for one in alike if (found := _steps(one)) is not None]
+    if steps is None or not known or any(_overlap(steps, one) for one in known):
+        return None
+    return f"it took {_span(steps)} optimizer steps, {alike[0].setting} {_span(known[0])}"
+
+
+def _steps(row: Row) -> tuple[int, int] | None:
+    """The least and the largest number of steps, taken or skipped, of its completed runs; None if unknown."""
+    completed = [run for run in row.runs if run.status == "completed"]
+    found = [run.optimizer_steps + (run.skipped_steps or 0) for run in completed if run.optimizer_steps is not None]
+    return (min(found), max(found)) if found else None
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two ranges of steps overlap, but for a few: a random split of the data may leave a batch more or less."""
+    return max(a[0], b[0]) * SAME_LENGTH <= min(a[1], b[1])
+
+
+def _span(steps: tuple[int, int]) -> str:
+    return f"{steps[0]:,}" if steps[0] == steps[1] else f"{steps[0]:,} to {steps[1]:,}"
 
 
 def _pair(row: Row, control: Row, plan: Plan | None) -> _Pair:
@@ -99,20 +136,6 @@ def _diverged(row: Row, control: Row) -> str | None:
     return f"{row.diverged} of {len(row.runs)} seeds diverged{there}"
 
 
-def _alike(row: Row, control: Row) -> bool:
-    """Whether the two runs of each shared seed agree in every metric, including the losses, so that they computed the same.
-
-    False for fewer than two shared seeds, for runs that have no metric besides the compared one, and where all metrics are shares of
-    samples, such as an accuracy and its error, in which runs may agree by chance.
-    """
-    theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
-    shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]
-    if len(shared) < 2 or not all(mine == other and len(mine) > 1 for mine, other in shared):
-        return False
-    metrics = [mine for mine, _ in shared]
-    return not all(are_shares([found[name] for found in metrics]) for name in set.intersection(*map(set, metrics)))
-
-
 def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:
     """The number of seeds in a paired difference if either side has more; None if all seeds are paired, or none.
 
@@ -129,5 +152,5 @@ def seen_at(look: Look | None, row: Row, metric: Metric) -> dict[int, float]:
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:
-    """Seed -> value, over completed runs that are no copies."""
-    return {run.seed: run.metrics[metric.name] for run in distinct(runs) if metric.name in run.metrics}
+    """Seed -> value, over completed runs."""
+    return {run.seed: run.metrics[metric.name] for run in runs if run.status == "completed" and metric.name in run.metrics}

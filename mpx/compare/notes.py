@@ -7,7 +7,6 @@ from mpx.compare import defaults, speed
 from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import POPULATION, TEST_SET, Group, Row, Verdict
 from mpx.compare.control import AUTO
-from mpx.compare.copies import distinct
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
@@ -24,7 +23,7 @@ NARROW = (
 )
 
 WIDE = 0.1  # share of the control's value above which the default margin is said
-ALIKE = 0.98  # share of the most steps; a random split may leave a batch more or less
+WILD = 5  # standard deviation of the control's seeds, in margins, above which a comparison says little
 ALONE = "speed measured alone after the sweep, once for all seeds together, so it has no interval"
 
 
@@ -32,13 +31,13 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     """members: the source of the group. wanted: the metric that the user asked for. margin, margin_for: as in Comparison."""
     metric, found = group.metric, _about_metric(group, wanted, margin)
     found += [members.note] if members.note else []
-    found += _about_control(group.rows[0], metric) if group.control else []
+    found += _about_control(group.rows[0], metric) + _scatter(group.rows[0], metric, margin) if group.control else []
     found += _of_settings(group, lambda row: _about_row(row, group, metric))
     found += _of_settings(group, lambda row: [NARROW] if _narrow(row, group.rows[0], metric, margin) else [])
     wide = margin_for == POPULATION or any(row.decision and row.decision.has_population for row in group.rows)
     found += _of_settings(group, lambda row: notes_on(row, wanted=wide))
     runs = group.runs
-    between_runs = (defaults.changed(runs), _code_changed(runs), _other_samples(runs), _other_steps(runs), _other_torch(runs))
+    between_runs = (defaults.changed(runs), _code_changed(runs), _other_samples(runs), _other_torch(runs))
     return [*found, *_about_speed(group), *filter(None, between_runs)]
 
 
@@ -103,18 +102,6 @@ def _other_torch(runs: Sequence[Run]) -> str | None:
     return f"different versions of PyTorch: {', '.join(versions)}" if len(versions) > 1 else None
 
 
-def _other_steps(runs: Sequence[Run]) -> str | None:
-    """A loop may end early, as by a Ctrl-C that it catches, or have other epochs that its setting does not name."""
-    found: dict[tuple, set[int]] = {}
-    for run in runs:
-        if run.status == "completed" and run.optimizer_steps is not None:
-            found.setdefault(tuple(run.changes.items()), set()).add(run.optimizer_steps + (run.skipped_steps or 0))
-    several = next((steps for steps in found.values() if min(steps) < ALIKE * max(steps)), None)
-    if several is None:
-        return None
-    return f"runs of the same settings took {min(several):,} to {max(several):,} optimizer steps, so a difference may come from that"
-
-
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
     """Whether the one-sided test says no loss although the wider two-sided interval includes a loss of the margin."""
     decision = row.decision
@@ -144,6 +131,16 @@ def _about_control(control: Row, metric: Metric) -> list[str]:
     return [f"no run of the control has {metric.name}; nothing can be decided{choose}"]
 
 
+def _scatter(control: Row, metric: Metric, margin: float) -> list[str]:
+    found = control.metric
+    allowed = metric.allowed(margin, found.mean) if found else 0.0
+    if found is None or found.std is None or found.std <= WILD * allowed:
+        return []
+    seeds = values(control.runs, metric).values()
+    ends = f"{min(seeds):{metric.spec}} to {max(seeds):{metric.spec}}"
+    return [f"the control's seeds scatter so much ({ends}, while the margin is {allowed:.3g}) that the comparison says little"]
+
+
 def _around_zero(control: Row, metric: Metric) -> list[str]:
     found = values(control.runs, metric).values()
     if not metric.relative or not found or not min(found) < 0 < max(found):
@@ -158,8 +155,6 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if missing := sum(metric.name not in run.metrics for run in completed):
         found.append(f"{metric.name} is missing in {missing} of {how_many(len(completed), 'completed run')}")
     found += _about_values(completed, metric)
-    if len(distinct(completed)) < len(completed):
-        found.append(f"all {len(completed)} seeds have the same metrics in every digit, so the seed changes nothing, and they count as one")
     found += notes_on_doubts(row.runs, completed)
     if before := [run.environment[TRAINED_BEFORE] for run in row.runs if TRAINED_BEFORE in run.environment]:
         settings = ", ".join(sorted({word for words in before for word in map(str, words)}))

@@ -17,9 +17,6 @@ It keeps its level for any ratio of the two, since the chi-squared distribution 
 
 In a small test set it may happen by chance that no sample tells the settings apart. The samples' term therefore counts two more samples,
 one that each setting alone has right (Bonett & Price 2012, J. Educ. Behav. Stat. 37, 479), so that no interval has the width zero.
-
-If the seeds' means tie, they do not show how seeds scatter. But single samples change between right and wrong from seed to seed. If they do
-so independently, the seeds' means scatter by at least S²_rest / n, which then replaces S²_seed.
 """
 
 import math
@@ -77,7 +74,7 @@ def scatter(setting: np.ndarray, control: np.ndarray, *, paired: bool, factor: f
         k = len(side)
         of_seeds = float(side.mean(axis=1).var(ddof=1))
         of_rest = max(0.0, (float(side.var(axis=0, ddof=1).mean()) - of_seeds) * n / (n - 1))
-        seeds.append(((of_seeds if of_seeds > TINY else of_rest / n) / k, k - 1))
+        seeds.append((of_seeds / k, k - 1))
         rest += of_rest / k
     mean = float(by_sample.mean())
     of_samples = (float(np.square(by_sample - mean).sum()) + 2) / (n + 1)

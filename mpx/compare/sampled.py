@@ -1,13 +1,12 @@
-"""Use the predictions on single test samples for decisions: an interval for the population, and an interval if seeds tie."""
+"""Use the predictions on single test samples for decisions: an interval for the population."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mpx.compare.comparison import POPULATION, Method, Population, Row
-from mpx.compare.copies import distinct
 from mpx.compare.metric import Metric
-from mpx.compare.population import Scatter, scatter
+from mpx.compare.population import TINY, Scatter, scatter
 from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding
 from mpx.record.files import PREDICTIONS, Predictions
@@ -24,16 +23,9 @@ class Sampled:
     bound: float
     sign: int  # of the metric
 
-    def settle(self, finding: Finding, confidence: float, margin_for: str) -> Finding:
-        """The finding with the test for the population; or, if seeds tie, with an interval from the samples that change between them."""
-        if margin_for == POPULATION:
-            return replace(finding, method=Method.CROSSED, spreads=(), **self._test(self.against))
-        here, against = (replace(one, samples=0.0) for one in (self.difference, self.against))
-        low, high = here.interval(confidence)
-        known = 0.0 if finding.low is None else finding.high - finding.low
-        if finding.method not in (Method.EQUAL, Method.EXACT) or high - low <= known:
-            return finding
-        return replace(finding, method=Method.TURNED, low=low, high=high, spreads=here.spreads, **self._test(against))
+    def for_population(self, finding: Finding) -> Finding:
+        """The finding with the test for the population in place of the one over seeds."""
+        return replace(finding, method=Method.CROSSED, spreads=(), **self._test(self.against))
 
     def _test(self, against: Scatter) -> dict[str, float]:
         return {"p_no_loss": against.p(self.sign, self.bound), "p_loss": against.p(-self.sign, self.bound)}
@@ -43,7 +35,7 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     """The difference between the row and its control over seeds and samples, or the reason why it is unknown. margin: as in Comparison."""
     if metric.name != ACCURACY:
         return f"only a test accuracy is paired over samples, not {metric.words}"
-    sides = [{run.seed: run.predictions for run in distinct(one.runs)} for one in (row, control)]
+    sides = [{run.seed: run.predictions for run in one.runs if run.status == "completed"} for one in (row, control)]
     for whose, found in zip(("its", "the control's"), sides, strict=True):
         if None in found.values():
             return f"some of {whose} runs have no {PREDICTIONS}"
@@ -58,15 +50,11 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
         return "it takes at least 2 test samples"
     s, c = (np.stack([_right(found[seed]) for seed in those]) for found, those in zip(sides, seeds, strict=True))  # [seeds, samples]
     difference = scatter(s, c, paired=paired)
+    if not all(variance > TINY for variance, _ in difference.seeds):
+        return "the seeds tie, so how they scatter is unknown"
     if not metric.relative:
         return Sampled(difference, difference, -metric.sign * margin, metric.sign)
     return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
-
-
-def test_samples(row: Row, control: Row, metric: Metric) -> int | None:
-    """The number of test samples of which the metric is a share; None if the runs do not record it."""
-    known = {run.predictions.samples for one in (row, control) for run in one.runs if run.predictions} if metric.name == ACCURACY else set()
-    return known.pop() if len(known) == 1 else None
 
 
 def _right(found: Predictions) -> np.ndarray:
@@ -74,13 +62,13 @@ def _right(found: Predictions) -> np.ndarray:
     return np.unpackbits(np.frombuffer(found.bits, np.uint8), count=found.samples)
 
 
-def settled(finding: Finding, found: Sampled | str, confidence: float, margin_for: str) -> Finding:
-    """The finding that decides: the one over seeds, as the samples change it."""
+def settled(finding: Finding, found: Sampled | str, margin_for: str) -> Finding:
+    """The finding that decides: the one over seeds, unless the margin is for the population."""
+    if margin_for != POPULATION or finding.method == Method.TIED:
+        return finding
     if isinstance(found, Sampled):
-        return found.settle(finding, confidence, margin_for)
-    if margin_for == POPULATION:
-        return replace(finding, method=Method.UNSAMPLED, p_no_loss=None, p_loss=None, spreads=())
-    return finding
+        return found.for_population(finding)
+    return replace(finding, method=Method.UNSAMPLED, p_no_loss=None, p_loss=None, spreads=())
 
 
 def population(found: Sampled | str, confidence: float) -> Population:
@@ -96,8 +84,4 @@ def notes_on(row: Row, *, wanted: bool) -> list[str]:
     if decision is None or decision.population is None:
         return []
     reason = decision.population.reason
-    if decision.method in (Method.EXACT, Method.EQUAL):
-        shown = "there is no interval" if decision.low is None else "the interval is one test sample to each side, at no stated confidence"
-        more = f"; single samples do not say it either, since {reason}" if reason else ""
-        return [f"the seeds tie and do not say how the difference scatters, so {shown}{more}"]
     return [f"no interval for the population, since {reason}"] if reason and (wanted or reason == OTHER_SAMPLES) else []

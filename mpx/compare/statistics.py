@@ -13,20 +13,14 @@ which is always conservative (Hsu 1938).
 A relative margin of a control whose values are below and above zero would be a share of their sizes, however near zero their mean is. It
 bounds nothing, so nothing is decided.
 
-Values without variance:
-- With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test samples, a spread of half a sample), so
-  nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, one of
-  them finer than a share of samples, such as the losses of FP16 runs with two loss scales that never overflow.
-- With four or more seeds that all agree, the difference is known to one step of the metric: one test sample. The interval extends one step
-  to each side, and nothing is decided within a step of the margin.
-- Means that a project computes in float32 may differ by rounding although they tie. This is not counted as variance with fewer than four
-  seeds, or if the values are shares of a number of test samples.
+Values of one side without any spread do not show how its seeds scatter: all may agree by chance where the test set is small, or since a
+loop never uses its seed. Nothing is decided then. Pairs whose differences have no spread although the values do, as those of one test
+sample, are tested by Welch's test, which takes the spread of the values.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 from scipy import special  # scipy.stats is slow to import
@@ -37,11 +31,8 @@ from mpx.compare.metric import Metric
 POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
 LARGE_SHIFT = 30.0  # above this mean, a noncentral t approaches the limits of double precision
-MIN_SAMPLES, MAX_SAMPLES = 100, 200_000  # plausible sizes of a test set
-# (largest size of a test set, largest rounding error of a mean over it) for means in float64 and in float32
-FRACTIONS = ((MAX_SAMPLES, 1e-12), (1000, 3e-7))
-MIN_VALUES = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
-DOUBLE, SINGLE = 1e-12, 1e-6  # largest relative rounding error of a mean in float64 and in float32
+MIN_VALUES = 4  # values on a side for Welch's degrees of freedom
+ROUNDING = 1e-6  # largest relative rounding error of a mean in float32
 
 
 @dataclass(frozen=True)
@@ -67,13 +58,9 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def examine(
-    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False,
-    samples: int | None = None,
-) -> Finding:  # fmt: skip
-    """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in Comparison.
-
-    alike: the two runs of each seed agree in every other metric as well. samples: of the test set whose share the metric is, if known.
-    """
+    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float
+) -> Finding:
+    """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in Comparison."""
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2
     s = np.array([setting[seed] for seed in shared] if paired else list(setting.values()), dtype=np.float64)  # [seeds]
@@ -84,52 +71,20 @@ def examine(
     found = Finding(Method.NONE, float(s.mean() - c.mean()), n, effect)
     if n < 2:
         return found
-    enough = n >= MIN_VALUES or alike
-    step = 0.0 if alike else 1 / samples if samples else _step(np.concatenate([s, c]))
-    noise = (SINGLE if step or not enough else DOUBLE) * float(max(np.abs(s).max(), np.abs(c).max()))
-    if max(np.ptp(s), np.ptp(c)) <= noise or (enough and paired and np.abs(s - c).max() <= noise):
-        if not enough or abs(better) < step * (1 - 1e-9):
-            return replace(found, method=Method.EQUAL)
-        return _exact(found, step, better, float(abs(moved).max()))
-    # Equal differences of unequal values are a coincidence of a coarse metric and say nothing about the spread. Welch's test then
-    # estimates the spread from the values.
-    pairwise = paired and np.ptp(s - c) > noise and np.ptp(s - moved) > noise
+    noise = ROUNDING * float(max(np.abs(s).max(), np.abs(c).max()))
+    if min(np.ptp(s), np.ptp(c)) <= noise:
+        return replace(found, method=Method.TIED)
+    pairwise = paired and bool(np.ptp(s - c) > noise and np.ptp(s - moved) > noise)
     low, high = _test(s, c, pairwise).interval(confidence)
     if metric.relative and c.min() < 0 < c.max():
         return replace(found, method=Method.SIGNS, low=low, high=high)
     against = _test(s, moved, pairwise)
-    spreads = (float(np.std(s - moved, ddof=1)),) if pairwise else (float(np.std(s, ddof=1)), float(np.std(moved, ddof=1)))
+    sides = (s - moved,) if pairwise else (s, moved)
     return replace(
         found, method=Method.PAIRED if pairwise else Method.WELCH, low=low, high=high,
-        p_no_loss=against.p(metric.sign), p_loss=against.p(-metric.sign), spreads=spreads,
+        p_no_loss=against.p(metric.sign), p_loss=against.p(-metric.sign),
+        spreads=tuple(float(np.std(side, ddof=1)) for side in sides),
     )  # fmt: skip
-
-
-def are_shares(values: Sequence[float]) -> bool:
-    """Whether the metric seems to count the samples of a test set. Of other single values, such as losses, a fifth seem to by chance."""
-    return _step(np.array(values, dtype=np.float64)) > 0
-
-
-def _step(values: np.ndarray) -> float:
-    """The step of a metric that counts samples, from the values' common denominator: 1/360 for 360 test samples. 0 for other metrics."""
-    whole = 100 if 1 < values.max() <= 100 else 1  # a project's accuracy may be in percent
-    samples = 1
-    for value in map(Fraction, np.unique(values).tolist()):
-        shares = (((value / whole).limit_denominator(most), near) for most, near in FRACTIONS)
-        share = next((share for share, near in shares if abs(share - value / whole) <= near), None)
-        if share is None:
-            return 0.0
-        samples = math.lcm(samples, share.denominator)
-    return whole / max(samples, MIN_SAMPLES)
-
-
-def _exact(found: Finding, step: float, better: float, size: float) -> Finding:
-    """A finding whose difference is known to a `step`; without a step it has no interval. A loss of exactly the margin is a loss; no
-    difference is none, also from a control of 0, whose share is 0."""
-    at = found.difference
-    passed = better > 1e-12 * size or at == 0
-    low, high = (at - step, at + step) if step else (None, None)
-    return replace(found, method=Method.EXACT, low=low, high=high, p_no_loss=float(not passed), p_loss=float(passed), spreads=(0.0,))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ UNKNOWN = "–"
 SHARED = "shared"
 TOO_FEW = {
     Method.NONE: "it takes at least 2 of each",
-    Method.EQUAL: "all agree so far, so how they scatter is unknown",
+    Method.TIED: "all of one setting agree so far, so how they scatter is unknown",
     Method.SIGNS: "a share of values below and above zero is no margin",
-    Method.TURNED: "they tie, but test samples turn between them",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
 PER_RUN = (  # parts of the environment that differ for every run, or that a note says

@@ -15,7 +15,12 @@ from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec, share_digits
 from mpx.render.plots.colours import Style, Styles
 from mpx.render.table import Cell, Column, Figure, Table
 
-BADGES = {Verdict.NO_LOSS: ("good", "✓ no loss"), Verdict.LOSS: ("bad", "✗ loss"), Verdict.UNDECIDED: ("open", "? not enough seeds")}
+BADGES = {
+    Verdict.NO_LOSS: ("good", "✓ no loss"),
+    Verdict.LOSS: ("bad", "✗ loss"),
+    Verdict.UNDECIDED: ("open", "? not enough seeds"),
+    Verdict.NOT_COMPARABLE: ("open", "– not comparable"),
+}
 CONTROL = "control"
 SERVED = {  # field of Serving -> its words
     "latency_ms_p50": "latency p50, ms",

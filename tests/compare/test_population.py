@@ -61,15 +61,6 @@ def test_no_interval_has_the_width_zero():
     assert 2.5 < 360 * high < 3
 
 
-def test_where_seeds_tie_the_samples_that_turn_say_how_they_scatter():
-    """Each seed of the setting has one of the first three samples wrong."""
-    c, s = np.ones((3, 100)), np.ones((3, 100))
-    s[[0, 1, 2], [0, 1, 2]] = 0
-    ((variance, _),) = scatter(s, c, paired=True).seeds
-    rest = 100 / 99 * 3 * (1 / 3) / 100  # three samples of variance 1/3 between seeds
-    assert variance == pytest.approx(rest / 100 / 3)
-
-
 def test_it_covers_a_population_that_only_samples_and_one_that_only_seeds_tell_apart():
     draw, inside = np.random.default_rng(3), {"samples": 0, "seeds": 0}
     for _ in range(400):

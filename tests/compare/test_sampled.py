@@ -122,51 +122,9 @@ def test_one_test_sample_says_nothing_of_a_population():
 
 
 def test_only_an_accuracy_is_paired_over_samples():
-    runs = [replace(run, metrics={"test/perplexity": 20 + run.seed}) for run in STUDY]
+    runs = [replace(run, metrics={"test/perplexity": 20 + run.seed / 100}) for run in STUDY]
     group, _ = only(compared(runs, metric="test/perplexity", margin_for=POPULATION))
     assert "only a test accuracy is paired over samples, not test perplexity" in group.notes[0]
-
-
-def tied(count, turning):
-    """The control has all right; each seed of the setting has one sample wrong: another one (`turning`), or the same."""
-    c = np.ones((count, SAMPLES), dtype=bool)
-    s = c.copy()
-    s[range(count), range(count) if turning else 0] = False
-    return [*predicted("fp32-dense", c), *predicted("amp-dense", s)]
-
-
-@pytest.mark.parametrize("count", [3, 5])
-def test_seeds_that_tie_get_an_interval_from_the_samples_that_turn(count):
-    group, found = amp(tied(count, turning=True))
-    assert (found.method, found.verdict) == (Method.TURNED, Verdict.NO_LOSS)
-    assert found.low < -0.001 < found.high
-    assert not group.notes
-
-
-def test_seeds_that_tie_in_every_sample_have_none_and_a_note_says_so():
-    group, found = amp(tied(3, turning=False))
-    assert (found.method, found.low) == (Method.EQUAL, None)
-    assert "amp-dense: the seeds tie and do not say how the difference scatters, so there is no interval" in group.notes
-    assert found.population.low < -0.001 < found.population.high
-    group, found = amp(tied(5, turning=False))
-    assert (found.method, found.high - found.low) == (Method.EXACT, pytest.approx(0.002))
-    assert group.notes[0].endswith("so the interval is one test sample to each side, at no stated confidence")
-
-
-def test_of_a_small_test_set_one_sample_is_more_than_the_margin():
-    right = np.arange(40) < 38
-    both = [run for name in ("fp32-dense", "amp-dense") for run in predicted(name, np.stack([right] * 5))]
-    _, found = amp(both)
-    assert (found.method, found.verdict) == (Method.EQUAL, Verdict.UNDECIDED)
-    _, found = amp(both, margin=0.03)
-    assert (found.method, found.low, found.high) == (Method.EXACT, pytest.approx(-1 / 40), pytest.approx(1 / 40))
-
-
-def test_runs_that_computed_the_same_have_an_interval_for_the_population_all_the_same():
-    both = [*predicted("fp32-dense", C), *predicted("amp-dense", C)]
-    _, found = amp([replace(run, metrics=run.metrics | {"test/loss": 0.2512345}) for run in both])
-    assert (found.method, found.difference, found.low) == (Method.EXACT, 0.0, None)
-    assert found.population.low == pytest.approx(-0.0028, abs=1e-4)
 
 
 def test_every_report_shows_both(capsys):

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from mpx.compare.comparison import Estimate
-from mpx.compare.metric import METRICS, metric_of
+from mpx.compare.metric import METRICS
 from mpx.compare.statistics import estimate, examine, holm, more_seeds, ratio_interval, wilson
 
 ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]
@@ -73,85 +73,28 @@ def test_pairs_the_seeds_that_both_have():
 
 
 @pytest.mark.parametrize(
-    ("s", "c", "no_loss"),
+    ("s", "c"),
     [
-        ((0.95,) * 4, (0.95,) * 4, True),
-        ((0.941,) * 4, (0.95,) * 4, True),
-        ((0.93,) * 4, (0.95,) * 4, False),
-        ((0.939,) * 4, (0.95,) * 4, False),
-        ((0.91, 0.93, 0.95, 0.92), (0.91, 0.93, 0.95, 0.92), True),
+        ((0.9,) * 5, (0.9,) * 5),
+        ((0.95,) * 4, (0.9,) * 4),
+        ((0.9, 0.9 + 3e-8, 0.9 - 3e-8), (0.9,) * 3),
+        ((0.9,) * 5, (0.89, 0.90, 0.91, 0.90, 0.89)),
     ],
+    ids=["all tie", "both sides tie", "tie but for rounding", "one side ties"],
 )
 @pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
-def test_no_variance_is_decided_by_comparison(s, c, no_loss, apart):
+def test_values_without_spread_decide_nothing(s, c, apart):
     found = examine(dict(enumerate(s)), {seed + apart: value for seed, value in enumerate(c)}, ACCURACY, 0.01, 0.95)
-    if apart and len(set(s)) > 1:
-        assert found.method == "Welch"
-        return
-    assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 1.0 - no_loss, float(no_loss))
-    assert found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+    assert (found.method, found.low, found.p_no_loss, found.p_loss) == ("equal seeds", None, None, None)
+    assert more_seeds(found, 0.05) is None
 
 
-def test_the_same_runs_lose_nothing_where_their_error_is_zero():
-    """A margin of 1 % of 0 is 0, and no loss is not a loss of the margin."""
-    zero, errors = {0: 0.0, 1: 0.0}, metric_of("val/error", "min")
-    found = examine(zero, zero, errors, 0.01, 0.95, alike=True)
-    assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 0.0, 1.0)
-    assert examine({0: 0.01, 1: 0.01}, zero, errors, 0.01, 0.95, alike=True).p_loss == 0.0
-
-
-def test_pairs_that_tie_have_an_interval_of_one_test_image_to_both_sides():
-    """A zero-width "95 %" interval would claim more than a test set of 360 images can tell."""
-    s = {seed: (340 + seed) / 360 for seed in range(5)}
-    c = {seed: value + 1 / 360 for seed, value in s.items()}
-    tied = examine(s, s, ACCURACY, 0.01, 0.95)
-    assert (tied.method, tied.low, tied.high) == ("exact", pytest.approx(-1 / 360), pytest.approx(1 / 360))
-    still = examine(dict.fromkeys(s, 341 / 360), dict.fromkeys(c, 343 / 360), ACCURACY, 0.1, 0.95)
-    assert (still.low, still.high) == (pytest.approx(-3 / 360), pytest.approx(-1 / 360))
-    same = examine(s, s, ACCURACY, 0.01, 0.95, alike=True)  # the runs computed the same: there is no spread to speak of
-    assert (same.method, same.difference, same.low, same.high) == ("exact", 0.0, None, None)
-
-
-@pytest.mark.parametrize("lost", [339, 340], ids=["3.1 images allowed", "2.1 images allowed"])
-def test_what_is_within_one_image_of_the_margin_is_not_decided_by_seeds_that_agree(lost):
-    margin = (342 - lost + 0.1) / 360
-    found = examine(dict.fromkeys(range(5), lost / 360), dict.fromkeys(range(5), 342 / 360), ACCURACY, margin, 0.95)
-    assert (found.method, found.p_no_loss, found.p_loss) == ("equal seeds", None, None)
-    more = margin + 3 / 360  # 339/360 and 342/360 could be of 120 images
-    found = examine(dict.fromkeys(range(5), lost / 360), dict.fromkeys(range(5), 342 / 360), ACCURACY, more, 0.95)
-    assert (found.method, found.p_no_loss) == ("exact", 0.0)
-    same = {seed: (340 + seed) / 360 for seed in range(5)}
-    assert examine(same, same, ACCURACY, 0.9 / 360, 0.95).method == "equal seeds"
-    assert examine(same, same, ACCURACY, 0.9 / 360, 0.95, alike=True).method == "exact"
-
-
-@pytest.mark.parametrize("values", [(0.95, 0.95), (0.91, 0.93, 0.95)])
-def test_two_or_three_pairs_of_equal_values_are_a_certainty_where_the_runs_are_alike(values):
-    s = dict(enumerate(values))
-    assert examine(s, s, ACCURACY, 0.01, 0.95, alike=True).method == "exact"
-    found = examine(s, s, ACCURACY, 0.001, 0.95)
-    assert found.method == ("equal seeds" if len(set(values)) == 1 else "Welch")
-    assert found.p_no_loss is None or found.p_no_loss > 0.05
-
-
-@pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
-def test_two_or_three_seeds_that_agree_are_no_certainty(apart):
-    for n in (2, 3):
-        found = examine(dict.fromkeys(range(apart, apart + n), 0.947), dict.fromkeys(range(n), 0.95), ACCURACY, 0.01, 0.95)
-        assert (found.method, found.low, found.p_no_loss, found.p_loss) == ("equal seeds", None, None, None)
-        assert found.difference == pytest.approx(-0.003)
-        assert more_seeds(found, 0.05) is None
-
-
-def false_no_loss(studies, margin, draw, rounded=np.float64, whole=1):
-    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's, control's) seeds of a study.
-
-    whole: what all images count, 100 for a metric in percent.
-    """
+def false_no_loss(studies, margin, draw):
+    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's, control's) seeds of a study."""
     wrong = 0
     for _ in range(studies):
-        s, c = (dict(enumerate((whole * np.rint(images) / 360).astype(rounded).astype(np.float64))) for images in draw())
-        found = examine(s, c, ACCURACY, whole * margin, 0.95)
+        s, c = (dict(enumerate(np.rint(images) / 360)) for images in draw())
+        found = examine(s, c, ACCURACY, margin, 0.95)
         wrong += found.p_no_loss is not None and found.p_no_loss < 0.05
     return wrong / studies
 
@@ -170,19 +113,6 @@ def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
         return rng.normal(342 - 3.6, 0.5, 2), control
 
     assert false_no_loss(2000, 0.01, draw) <= chance(2000)
-
-
-@pytest.mark.parametrize("whole", [1, 100], ids=["shares", "percent"])
-@pytest.mark.parametrize("rounded", [np.float64, np.float32])
-@pytest.mark.parametrize("n", [4, 5, 8])
-def test_false_no_loss_is_rare_too_where_one_image_turns_now_and_then(n, rounded, whole):
-    """Every run of the control has 342 of 360 right; one of the setting 339 or, one time in ten, 338: a loss of 3.1, the margin."""
-    rng = np.random.default_rng(10)
-
-    def draw():
-        return np.where(rng.random(n) < 0.1, 338, 339), np.full(n, 342)
-
-    assert false_no_loss(500, 3.1 / 360, draw, rounded, whole) <= 0.05
 
 
 def test_false_no_loss_is_rare_too_where_the_margin_is_less_than_one_image():
@@ -204,35 +134,11 @@ def test_equal_differences_of_a_coarse_metric_are_no_certainty():
     assert 0.05 < found.p_no_loss < 0.5
 
 
-def test_rounding_to_single_precision_is_no_spread_that_two_or_three_seeds_show():
+def test_rounding_to_single_precision_is_no_spread():
     """A project's means in float32 tie but for their rounding. A t test would take that for how the difference scatters."""
     c = {seed: float(np.float32(value)) for seed, value in enumerate((340 / 360, 343 / 360))}
     found = examine({seed: value - 1 / 360 + 6e-8 * seed for seed, value in c.items()}, c, ACCURACY, 0.01, 0.95)
     assert (found.method, found.p_no_loss > 0.05) == ("Welch", True)
-    found = examine({0: 0.947, 1: 0.947 + 6e-8, 2: 0.947 - 6e-8}, dict.fromkeys(range(3), 0.95), ACCURACY, 0.01, 0.95)
-    assert (found.method, found.p_no_loss) == ("equal seeds", None)
-
-
-def test_in_single_precision_pairs_that_tie_have_an_interval_of_one_test_image_too():
-    s = {seed: float(np.float32((340 + seed) / 360)) for seed in range(5)}
-    c = {seed: value + 6e-8 * (seed % 2) for seed, value in s.items()}
-    tied = examine(s, c, ACCURACY, 0.01, 0.95)
-    assert (tied.method, tied.high - tied.low) == ("exact", pytest.approx(2 / 360))
-    losses = {seed: 0.1234567 + 1e-7 * seed for seed in range(5)}  # no shares of a number of images
-    assert examine(losses, c, ACCURACY, 0.01, 0.95).method == "paired t"
-
-
-def test_the_step_is_one_sample_of_the_test_set_whose_size_is_known():
-    """38 of 40 is 0.95, as is 9,500 of 10,000."""
-    s = dict.fromkeys(range(4), 0.95)
-    assert examine(s, s, ACCURACY, 0.01, 0.95, samples=40).method == "equal seeds"
-    assert examine(s, s, ACCURACY, 0.03, 0.95, samples=40).high == pytest.approx(1 / 40)
-    assert examine(s, s, ACCURACY, 0.01, 0.95, samples=10_000).high == pytest.approx(1 / 10_000)
-
-
-def test_one_side_without_variance_warns_of_nothing():
-    found = examine({0: 1.0, 1: 1.0, 2: 1.0}, {3: 0.98, 4: 0.99, 5: 1.0}, ACCURACY, 0.01, 0.95)
-    assert 0 < found.p_no_loss < 0.05
 
 
 def test_single_values_cannot_tell():
@@ -258,7 +164,8 @@ def rate(studies, sizes, spreads, seed, metric=ACCURACY):
         s = rng.normal(true, spreads[0] * scale, sizes[0])
         c = rng.normal(0.95 if metric is ACCURACY else 90.0, spreads[-1] * scale, sizes[-1])
         apart = 0 if len(sizes) == 1 else 100
-        wrong += examine(dict(enumerate(s)), {i + apart: v for i, v in enumerate(c)}, metric, margin, 0.95).p_no_loss < 0.05
+        found = examine(dict(enumerate(s)), {i + apart: v for i, v in enumerate(c)}, metric, margin, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < 0.05
     return wrong / studies
 
 
@@ -274,11 +181,12 @@ def test_more_seeds_give_the_power_that_they_promise():
     """A study of five seeds says how many it takes; with so many, 80 % of studies with that spread and difference decide."""
     rng = np.random.default_rng(5)
     d = np.array([-0.013, -0.001, 0.006, -0.008, 0.001])
-    found = examine(dict(enumerate(0.95 + d)), dict.fromkeys(range(5), 0.95), ACCURACY, 0.01, 0.95)
+    c = 0.95 + 0.01 * np.arange(1000)
+    found = examine(dict(enumerate(c[:5] + d)), dict(enumerate(c[:5])), ACCURACY, 0.01, 0.95)
     assert found.p_no_loss > 0.05
     n = 5 + more_seeds(found, 0.05)
     decided = [
-        examine(dict(enumerate(0.95 + rng.normal(d.mean(), d.std(ddof=1), n))), dict.fromkeys(range(n), 0.95), ACCURACY, 0.01, 0.95)
+        examine(dict(enumerate(c[:n] + rng.normal(d.mean(), d.std(ddof=1), n))), dict(enumerate(c[:n])), ACCURACY, 0.01, 0.95)
         for _ in range(1000)
     ]
     power = np.mean([finding.p_no_loss < 0.05 for finding in decided])
@@ -286,13 +194,13 @@ def test_more_seeds_give_the_power_that_they_promise():
 
 
 def test_a_gain_is_not_counted_on_and_a_loss_takes_seeds_too():
-    control = dict.fromkeys(range(3), 0.95)
+    control = {0: 0.949, 1: 0.95, 2: 0.951}
     gains = examine({0: 0.95, 1: 0.99, 2: 1.0}, control, ACCURACY, 0.01, 0.95)
     assert gains.effect == pytest.approx(0.01)
     losing = examine({0: 0.95, 1: 0.92, 2: 0.90}, control, ACCURACY, 0.01, 0.95)
     assert losing.effect < 0
     assert more_seeds(losing, 0.05) >= 1
-    at_margin = examine({0: 0.93, 1: 0.95}, dict.fromkeys(range(2), 0.95), ACCURACY, 0.01, 0.95)
+    at_margin = examine({0: 0.93, 1: 0.95}, {0: 0.945, 1: 0.955}, ACCURACY, 0.01, 0.95)
     assert more_seeds(at_margin, 0.05) is None
 
 

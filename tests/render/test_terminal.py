@@ -12,6 +12,8 @@ from mpx.compare.words import number, rate_spec, spread
 from mpx.render.table import Column, Table, parts, print_table
 from mpx.render.terminal import MAX_LEFT_OUT, print_comparison
 
+SPARSE = {"density": 0.5, "skipped_steps": 3, "optimizer_steps": 97}
+
 
 @pytest.fixture
 def printed(capsys):
@@ -25,7 +27,7 @@ def printed(capsys):
 
 def test_every_figure_is_there_and_fits_120_columns(printed):
     runs = seeds("fp32-dense trainer.max_epochs=9", [0.950, 0.951, 0.952])
-    runs += seeds("amp_bf16-2of4 trainer.max_epochs=9", [0.950, 0.951, 0.953], [31000, 31500, 31900], density=0.5, skipped_steps=3)
+    runs += seeds("amp_bf16-2of4 trainer.max_epochs=9", [0.950, 0.951, 0.953], [31000, 31500, 31900], **SPARSE)
     runs += [*seeds("o3-dense trainer.max_epochs=9", [0.7, 0.9]), made("o3-dense trainer.max_epochs=9", 2, status="diverged", metrics={})]
     out = printed(runs)
     assert max(len(line) for line in out.splitlines()) <= 120
@@ -63,7 +65,7 @@ def test_settings_with_brackets_are_shown_as_they_are(printed):
 
 def test_a_narrow_terminal_cuts_no_figure_and_every_part_of_a_table_names_the_settings(printed, monkeypatch):
     runs = seeds("fp32-dense", [0.950, 0.951, 0.952])
-    runs += seeds("amp_bf16-2of4", [0.950, 0.951, 0.953], [31000, 31500, 31900], density=0.5, skipped_steps=3)
+    runs += seeds("amp_bf16-2of4", [0.950, 0.951, 0.953], [31000, 31500, 31900], **SPARSE)
     runs.append(made("amp_bf16-2of4", 3, status="diverged", metrics={}))
     figures = ["0.9510 ± 0.0010", "+0.0003 (−0.0011 to +0.0018)", "31,467 ± 451", "31.44× (30.32 to 32.55)", "60.0 s (1.00×)", "0.500"]
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # so that rich takes the width of COLUMNS
