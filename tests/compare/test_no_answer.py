@@ -62,7 +62,7 @@ def test_lengths_that_no_setting_names_are_not_comparable_either():
 
 def test_a_study_of_the_number_of_steps_compares_them():
     study = lengths(fp32_at_2=40, fp32_at_6=120, amp_at_2=40, amp_at_6=120)
-    group, rows = only(compared(study, control="fp32-dense trainer.max_epochs=2"))
+    group, _ = only(compared(study, control="fp32-dense trainer.max_epochs=2"))
     assert {row.decision.verdict for row in group.rows[1:]} == {Verdict.NO_LOSS}
 
 
