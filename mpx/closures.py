@@ -1,19 +1,30 @@
 """What an optimizer's step computes: the loss, by a closure, and the change of the weights."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Self
 
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from mpx.errors import UserError
 from mpx.private.torch_dispatch import TorchDispatchMode
 
 
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its step calls a function that computes the loss, as that of LBFGS does."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is closure.empty
+def computes_loss_several_times(optimizer: Optimizer) -> bool:
+    """Whether a step is known to do so. The signature of `step` does not tell."""
+    return isinstance(optimizer, LBFGS)
+
+
+def computed_once(loss: Any, refusal: str) -> Callable[[], Any]:
+    """A closure for a step whose loss and gradients are computed already. Raises UserError when it is called again."""
+    losses = [loss]
+
+    def closure() -> Any:
+        if not losses:
+            raise UserError(refusal)
+        return losses.pop()
+
+    return closure
 
 
 class KnowsUpdates(TorchDispatchMode):

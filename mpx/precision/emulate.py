@@ -83,10 +83,12 @@ class _Functions(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except NotImplementedError as error:
+            name = func.__name__.partition(".")[0]  # that of an ATen operation has its overload, as add_.Tensor
             everywhere = "Low precision dtypes not supported" in str(error)  # on a GPU too
-            if everywhere or func.__name__.endswith("_") or "out" in kwargs or _half_among(args) is None:
+            if everywhere or name.endswith("__") or "out" in kwargs or _half_among(args) is None:
                 raise
-            return _in_fp32(func, args, kwargs)  # a few operations, such as avg_pool3d, exist on a CPU in FP32 alone
+            out = _in_fp32(func, args, kwargs)  # avg_pool3d and sums of sparse gradients exist on a CPU in FP32 alone
+            return args[0].copy_(out) if name.endswith("_") else out
 
     def _fits(self, func: Any, args: tuple, kwargs: dict) -> bool:
         """Whether the operands have the format. Recurrent layers with projections or packed sequences do not fit.

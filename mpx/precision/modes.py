@@ -44,6 +44,12 @@ class Mode:
         return "fp8" if self.linear == "fp8_e4m3" else self.matmul
 
     @property
+    def lightning(self) -> str:
+        """The nearest `Trainer(precision=…)` of Lightning's."""
+        bits = {"fp16": "16", "bf16": "bf16"}.get(self.matmul, "32")
+        return f"{bits}-mixed" if self.autocast is not None or self.master else f"{bits}-true"
+
+    @property
     def narrowest(self) -> str:
         """The narrowest format: it decides whether a device can run this mode, and gradients pass through it."""
         return self.linear

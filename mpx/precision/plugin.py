@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
-from mpx.closures import needs_closure
+from mpx.closures import computed_once, computes_loss_several_times
 from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError
 from mpx.precision import skips
@@ -23,7 +23,7 @@ from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
 from mpx.private.lightning import before_step
-from mpx.private.torch_dispatch import every_call_seen, tree_map
+from mpx.private.torch_dispatch import every_call_seen, tree_map, version
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
 SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
@@ -38,8 +38,6 @@ class ModePrecision(Precision):
     weight casts it again, as with "bf16-mixed", because the module's own step may change weights between two uses.
     """
 
-    precision = "32-true"
-
     def __init__(
         self,
         mode: Mode,
@@ -52,6 +50,7 @@ class ModePrecision(Precision):
         every_linear: bool = False,
     ):
         self.mode, self.device, self.emulate, self.max_skips, self.own = mode, device, emulate, max_skips, own
+        self.precision = mode.lightning
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
         self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
@@ -62,7 +61,10 @@ class ModePrecision(Precision):
         self._copied: dict[str, Tensor] = {}  # the weights of the newest forward pass in the model's format, if the mode keeps FP32 ones
         self._watch: Any = nullcontext()  # context of the next backward pass
         self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
+        self._passes = 0  # backward passes of a scaled loss
+        self._unscaled_at: dict[Any, int] = {}  # by optimizer: their number when its gradients were last unscaled
         self._unscaled: dict[Any, Tensor] = {}  # optimizers whose gradients are unscaled before their step: whether they overflowed
+        self._in_scaled_pass = False
         self._several = False  # optimizers of a manual optimization have stepped since the scale was adjusted
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -105,6 +107,12 @@ class ModePrecision(Precision):
     def _with_copies(self) -> Iterator[None]:
         with own_flat_weights(self.model), reparametrized(self.model, self._copied):
             yield
+
+    def tensor_init_context(self) -> AbstractContextManager:
+        """For Trainer.init_module and configure_model, whose weights stay FP32 where the mode keeps FP32 ones."""
+        return nullcontext() if self.mode.master else self._new_tensors()
+
+    module_init_context = tensor_init_context
 
     @contextmanager
     def _new_tensors(self) -> Iterator[None]:
@@ -150,6 +158,9 @@ class ModePrecision(Precision):
             stack.enter_context(self._new_tensors())
             if self.mode.master:
                 stack.enter_context(self._with_copies())
+            self._passes += 1
+            self._in_scaled_pass = True
+            stack.callback(setattr, self, "_in_scaled_pass", False)
             stack.enter_context(self._watch)
             stack.enter_context(self._emulation() if self.emulate and not self._emulating else self._no_autocast())
             if replacements := self._replacements():
@@ -168,7 +179,8 @@ class ModePrecision(Precision):
     def train_step_context(self) -> Iterator[None]:
         """One iteration, at whose end the scale is adjusted once, even if a manual optimization has stepped several optimizers. Otherwise
         later gradients would have another scale."""
-        with super().train_step_context():
+        manual = self.loss_scale is not None and not self.model.automatic_optimization
+        with super().train_step_context(), self._unscaled_backward_refused() if manual else nullcontext():
             yield
         left, self._unscaled = self._unscaled, {}
         for overflowed in left.values():
@@ -178,15 +190,39 @@ class ModePrecision(Precision):
             self.loss_scale.update_after_several()
         for optimizer in left:  # clipped without a step: the next batch may add scaled gradients to them
             self.loss_scale.rescale_(_gradients(optimizer))
+            del self._unscaled_at[optimizer]
+
+    @contextmanager
+    def _unscaled_backward_refused(self) -> Iterator[None]:
+        """loss.backward() must add nothing to the gradients of an optimizer, which are divided by the loss scale."""
+        plain = torch.autograd.backward
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            before = None if self._in_scaled_pass else self._changes_of_gradients()
+            plain(*args, **kwargs)
+            if before not in (None, self._changes_of_gradients()):
+                raise self._not_scaled("loss.backward() adds gradients that are")
+
+        torch.autograd.backward = backward
+        try:
+            yield
+        finally:
+            torch.autograd.backward = plain
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale."""
-        self.steps += 1
+        """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale.
+
+        Without gradients, as after a training_step that returned None, no step is taken.
+        """
         if self.loss_scale is None:
-            return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
-        result = closure()
-        if result is None and model.automatic_optimization:
+            result = super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
+            self.steps += _has_gradients(optimizer)
             return result
+        result = closure()
+        if not _has_gradients(optimizer):
+            return result
+        self.steps += 1
+        kwargs["closure"] = computed_once(result, self._refusal_of(optimizer))
         if not model.automatic_optimization:
             return self._one_of_several(optimizer, model, **kwargs)
         self._unscale(optimizer)
@@ -196,7 +232,15 @@ class ModePrecision(Precision):
         return output
 
     def _unscale(self, optimizer: Any) -> None:
-        self.loss_scale.unscale_(_gradients(optimizer))
+        """Divide the gradients by the scale if a scaled backward pass has come since that was last done."""
+        if self._has_scaled(optimizer):
+            self._unscaled_at[optimizer] = self._passes
+            self.loss_scale.unscale_(_gradients(optimizer))
+        elif not self.model.automatic_optimization:
+            raise self._not_scaled(f"the gradients of {type(optimizer).__name__} are")
+
+    def _has_scaled(self, optimizer: Any) -> bool:
+        return self._unscaled_at.get(optimizer, 0) < self._passes
 
     def _one_of_several(self, optimizer: Any, model: pl.LightningModule, **kwargs: Any) -> Any:
         """A step of a manual optimization: skipped if this optimizer's own gradients overflowed, as torch.amp.GradScaler does."""
@@ -214,6 +258,16 @@ class ModePrecision(Precision):
             self._unscaled[optimizer] = self.loss_scale.found_inf.clone()
             self.loss_scale.found_inf.zero_()
 
+    def _not_scaled(self, what: str) -> UserError:
+        return UserError(
+            f"precision={self.mode.name}: {what} not multiplied by the loss scale, by which each step divides. "
+            "Use self.manual_backward(loss)."
+        )
+
+    def _changes_of_gradients(self) -> list[tuple[int, int]]:
+        every = (gradient for optimizer in self.model.trainer.optimizers for gradient in _gradients(optimizer))
+        return [(id(gradient), version(gradient)) for gradient in every]
+
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Unscale the gradients first if a manual optimization clips them before its step, as with GradScaler.unscale_."""
         plain = getattr(optimizer, "optimizer", optimizer)  # of Lightning's wrapper, which a manual optimization has
@@ -226,12 +280,16 @@ class ModePrecision(Precision):
         self._watch = nullcontext() if context is None else context
 
     def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[nn.Module, list[Any], list[Any]]:
-        """Raises UserError for an optimizer that loss scaling cannot serve."""
-        closing = next((optimizer for optimizer in optimizers if needs_closure(optimizer)), None)
-        if self.loss_scale is not None and closing is not None:
+        """Raises UserError for an optimizer or a module that the mode cannot serve."""
+        for optimizer in optimizers if self.loss_scale is not None else ():
+            if computes_loss_several_times(optimizer):
+                raise UserError(self._refusal_of(optimizer))
+            optimizer.register_step_pre_hook(self._refuse_scaled_gradients)
+        sparse = (layer for layer in model.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)))
+        if self.mode.master and any(layer.sparse for layer in sparse):
             raise UserError(
-                f"precision={self.mode.name} with {type(closing).__name__}, which computes the loss several times a step: a loss scale "
-                "judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that needs no closure."
+                f"precision={self.mode.name} with nn.Embedding(sparse=True): the gradients of its weight copies cannot "
+                "be sparse. Use sparse=False, or precision=amp, which keeps FP32 weights too."
             )
         if self.mode.master and not getattr(model, "module", model).automatic_optimization:  # DDP's module
             raise UserError(
@@ -239,6 +297,21 @@ class ModePrecision(Precision):
                 "optimizer step. Use precision=amp, which keeps FP32 weights too."
             )
         return super().connect(model, optimizers, lr_schedulers)
+
+    def _refusal_of(self, optimizer: Any) -> str:
+        return (
+            f"precision={self.mode.name} with {type(optimizer).__name__}, which computes the loss several times a step: "
+            "a loss scale judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an "
+            "optimizer that computes it once."
+        )
+
+    def _refuse_scaled_gradients(self, optimizer: Any, *step: Any) -> None:
+        """Before each step of PyTorch's optimizer, also one that the module takes past Lightning's."""
+        if self._has_scaled(optimizer) and _has_gradients(optimizer):
+            raise UserError(
+                f"precision={self.mode.name}: {type(optimizer).__name__}.step() would apply gradients that are still "
+                "multiplied by the loss scale. Call step() of Lightning's optimizer, as self.optimizers() returns it."
+            )
 
     @property
     def watched(self) -> bool:
@@ -308,6 +381,10 @@ class ModePrecision(Precision):
 
 def _gradients(optimizer: Any) -> Iterator[Tensor]:
     return (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    return next(_gradients(optimizer), None) is not None
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:

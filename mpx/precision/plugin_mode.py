@@ -8,20 +8,18 @@ from mpx.errors import UserError
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.plugin import ModePrecision
 
-OF_LIGHTNING = {  # Trainer(precision=…) -> the mode of the same arithmetic
-    "32-true": "fp32", "16-mixed": "amp", "bf16-mixed": "amp_bf16", "16-true": "fp16_true", "bf16-true": "bf16_true",
-}  # fmt: skip
-
 
 def mode_of(plugin: Precision) -> Mode:
     """The plugin's mode. Raises UserError if its arithmetic is that of none of mpx's modes."""
     if isinstance(plugin, ModePrecision):
         return plugin.mode
-    if plugin.precision not in OF_LIGHTNING:
+    modes = {mode.lightning: mode for mode in reversed(MODES.values())}  # the first mode of each name
+    if plugin.precision not in modes:
         raise UserError(
-            f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(OF_LIGHTNING)}, or plugins=mpx.Precision(MODE)."
+            f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(modes)}, "
+            "or plugins=mpx.Precision(MODE)."
         )
-    return MODES[OF_LIGHTNING[plugin.precision]]
+    return modes[plugin.precision]
 
 
 def scale_of(plugin: Precision) -> Tensor | None:

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mpx.closures import needs_closure
+from mpx.closures import computes_loss_several_times
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import nothing_to_prune
@@ -52,7 +52,7 @@ class Pruning(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
-        for optimizer in filter(needs_closure, trainer.optimizers):
+        for optimizer in filter(computes_loss_several_times, trainer.optimizers):
             raise UserError(
                 f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the loss several times and moves "
                 "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or another optimizer."

@@ -159,6 +159,17 @@ def test_what_a_cpu_has_not_in_fp16_is_computed_in_fp32():
     assert torch.equal(x.grad, torch.full_like(x, 0.125))
 
 
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_add_up(kind, fmt):
+    """Autograd adds them in place, by an operation that PyTorch does not have on a CPU for 16 bits."""
+    embedding = kind(5, 2, sparse=True, **({"mode": "sum"} if kind is nn.EmbeddingBag else {})).to(FORMATS[fmt].dtype)
+    for indices in ([0, 1], [1, 2], [2, 3]):
+        with Emulate(fmt, autocast=False):
+            embedding(torch.tensor([indices])).sum().backward()
+    assert embedding.weight.grad.to_dense()[:, 0].tolist() == [1, 2, 2, 1, 0]
+
+
 def test_fp16_tensors_come_back_as_fp16():
     """Computed in FP32 and rounded once: as a GPU does, and unlike PyTorch's slow FP16 products on a CPU in speed only."""
     torch.manual_seed(4)
