@@ -20,7 +20,7 @@ from mpx.measure.environment import environment
 from mpx.measure.timing import elapsed, median_time
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles
-from mpx.sparsity.unstructured import Unstructured
+from mpx.sparsity.patterns import Unstructured
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import Arguments, markdown, read, write

@@ -23,7 +23,7 @@ from mpx.models import build
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.plan import Plan
+from mpx.sparsity.recipes import Plan
 from mpx.sparsity.sr_ste import SrSte
 from mpx.spec import Spec
 from mpx.train import CONF

@@ -13,7 +13,7 @@ from mpx.library.record import Record
 from mpx.measure.throughput import Throughput
 from mpx.settings.sparsity import check_recipe
 from mpx.sparsity.callback import Pruning
-from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
+from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
 from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import plan

@@ -42,13 +42,13 @@ class Pruning(Callback):
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
-        self._stepped = False  # an optimizer has its gradients, and its step has not ended
+        self._open = False  # an optimizer has its gradients, and its step has not ended
         self._replayed = 0  # steps, up to the newest batch's end
-        self._unproven = False  # the model is pruned, and no step has shown yet that its optimizers keep it so
+        self._unproven = False  # pruned, and no step has ended since: the optimizers may yet move pruned weights
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls this when the weights are where they train, and the masks are loaded."""
-        self.masks.adopt(pl_module.model)
+        self.masks.bind(pl_module.get_submodule("model"))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
@@ -59,20 +59,20 @@ class Pruning(Callback):
             )
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
-        if not pl_module.automatic_optimization and not self.recipe.fixed:  # a batch may have several steps, and forward passes between
-            for optimizer in trainer.optimizers:
+        if not pl_module.automatic_optimization and not self.recipe.fixed:
+            for optimizer in trainer.optimizers:  # a batch may have several steps, and forward passes between them
                 optimizer.register_step_post_hook(partial(self._after_manual_step, trainer))
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        step, dense, whole = self.step_of(trainer), not self.masks.active, self.masks.complete
+        step, complete = self.step_of(trainer), self.masks.complete
         if step == self._step:  # another batch of an accumulated step
             return
         self._step = step
         due = step >= self.recipe.plan.start  # the step is later than `start` if the run continues a dense checkpoint
-        if dense and due and not self._prepared and not self.recipe.after_training:
+        if due and not (self.masks.active or self._prepared or self.recipe.after_training):
             self._prepare(trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
-        if self.masks.complete and not whole:
+        if self.masks.complete and not complete:
             self._unproven = True
             if trainer.is_global_zero:  # explains why accuracy falls
                 of = f"{len(self.masks.pruned)} of {len(self.masks.weights)}"
@@ -85,7 +85,7 @@ class Pruning(Callback):
             if not pl_module.automatic_optimization:  # the optimizer before this one in the same batch may have been skipped
                 self._end_step(self.step_of(trainer) + 1, [], None)
             self.recipe.on_gradients(self.masks, optimizer)
-            self._stepped = True
+            self._open = True
 
     def _after_manual_step(self, trainer: pl.Trainer, optimizer: Optimizer, *_: Any) -> None:
         overflowed = getattr(optimizer, "found_inf", None)  # a fused optimizer decides on the device whether it skips
@@ -93,18 +93,18 @@ class Pruning(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         before, self._replayed = self._replayed, self.replayed()
-        self._stepped |= self.masks.active and self._replayed > before
-        skipped, proof = getattr(trainer.precision_plugin, "skipped_last", None), self._stepped and self._unproven
+        self._open |= self.masks.active and self._replayed > before
+        proof = self._open and self._unproven
+        skipped = getattr(trainer.precision_plugin, "skipped_last", None)
         self._end_step(self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped)
-
         if proof:
             self._unproven = False
             self.assert_pattern(trainer, "the first step after the pruning ended")
 
     def _end_step(self, step: int, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
         """optimizers: those that stepped. Does nothing if the newest step has ended already."""
-        if self._stepped:
-            self._stepped = False
+        if self._open:
+            self._open = False
             self.recipe.after_step(step, self.masks, optimizers, skipped)
 
     def step_of(self, trainer: pl.Trainer) -> int:

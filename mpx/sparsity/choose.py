@@ -1,14 +1,18 @@
-"""Build the pattern, the rules and the recipe that a run's sparsity settings name."""
+"""Build the pattern, the rules, the plan and the recipe that a run's sparsity settings name."""
+
+import math
 
 from omegaconf import DictConfig
 
+from mpx.errors import UserError
+from mpx.printing import how_many
 from mpx.sparsity.layers import Rules
-from mpx.sparsity.patterns import NofM, Pattern
-from mpx.sparsity.plan import Plan
-from mpx.sparsity.recipes import Gradual, OneShot, Recipe
+from mpx.sparsity.patterns import NofM, Pattern, Unstructured
+from mpx.sparsity.recipes import Gradual, OneShot, Plan, Recipe
 from mpx.sparsity.sr_ste import SrSte
 from mpx.sparsity.tiles import Tiles
-from mpx.sparsity.unstructured import Unstructured
+
+DENSITY_STEPS = 20  # `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
 
 
 def choose_pattern(sparsity: DictConfig) -> Pattern:
@@ -32,3 +36,44 @@ def choose_recipe(sparsity: DictConfig, plan: Plan) -> Recipe:
     if (kind := {"one_shot": OneShot, "gradual": Gradual}.get(sparsity.recipe)) is not None:
         return kind(sparsity.recipe, plan)
     return Recipe(sparsity.recipe, plan, remember=plan.every is not None)
+
+
+def plan(sparsity: DictConfig, total: float, epoch: float) -> Plan:
+    """The plan of a run. total: steps of the run; epoch: steps per epoch; infinite where they are unknown.
+
+    At least one step follows the pruning. Raises UserError for a start or end beyond the run, and for a share of a run
+    of unknown length.
+    """
+    start = _start(sparsity, total, epoch)
+    if sparsity.recipe != "gradual":
+        return Plan(start, start, sparsity.recompute_every)
+    end = _share(sparsity, "end", total)
+    if end < start:
+        raise UserError(f"sparsity.end={sparsity.end:g} is step {end}, before the pruning starts at step {start}. Raise sparsity.end.")
+    return Plan(start, end, sparsity.recompute_every or max(1, (end - start) // DENSITY_STEPS))
+
+
+def _start(sparsity: DictConfig, total: float, epoch: float) -> int:
+    if sparsity.recipe in ("from_start", "one_shot") or sparsity.dense_ckpt is not None:
+        return 0
+    for key, length in (("start_step", 1), ("start_epoch", epoch)):
+        if (value := getattr(sparsity, key)) is not None:
+            if math.isinf(length):
+                raise UserError(f"sparsity.{key}: how many steps an epoch has is unknown. Use sparsity.start_step.")
+            if value * length >= total:
+                raise UserError(
+                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(int(total), 'step')} ({epoch} an epoch). Lower it."
+                )
+            return int(value * length)
+    return _share(sparsity, "start", total)
+
+
+def _share(sparsity: DictConfig, key: str, total: float) -> int:
+    """The step at which this share of the run is over."""
+    share = sparsity[key]
+    if share == 0:
+        return 0
+    if math.isinf(total):
+        way = "trainer.max_steps" if key == "end" else "trainer.max_steps or sparsity.start_step"
+        raise UserError(f"sparsity.{key}={share:g} is a share of a run whose number of steps is unknown. Set {way}.")
+    return int(min(round(share * total), max(total - 1, 0)))

@@ -1,12 +1,14 @@
-"""The coverage table (one row per weight) and the sparsity part of result.json."""
+"""What a run reports of its pruning: the coverage table (one row per weight), the sparsity part of result.json, and how
+much the loss rises when a single layer is pruned."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from mpx.shards import whole
 from mpx.sparsity.kernels import sparse_kernel
 from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import kept_magnitude
 
 DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {  # the sparsity part of a dense run
     "pattern": "dense",
@@ -24,7 +26,7 @@ def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, 
     """
     rows = []
     for weight in masks.weights:
-        values, pruned = whole(weight.parameter.detach()), weight.name in masks.masks
+        values, pruned = weight.parameter.detach(), weight.name in masks.masks
         kernel, why = sparse_kernel(weight, masks.pattern, fmt, device) if pruned else (None, None)
         rows.append(
             {
@@ -70,3 +72,23 @@ def weighted(rows: list[dict[str, Any]], key: str) -> float | None:
     """Mean of `key` over the rows, weighted by each layer's number of weights; None without rows."""
     sizes = [torch.Size(row["shape"]).numel() for row in rows]
     return sum(row[key] * size for row, size in zip(rows, sizes, strict=True)) / sum(sizes) if rows else None
+
+
+@torch.no_grad()
+def sensitivity(masks: Masks, loss: Callable[[], float]) -> list[dict[str, Any]]:
+    """One row per layer to prune, the most sensitive first. The weights are unchanged on return.
+
+    loss: returns the loss of the model with its current weights. A row has name, type, shape, kept_magnitude (0 to 1), dense_loss (nothing
+    pruned), loss and loss_change.
+    """
+    dense = loss()
+    rows = []
+    for weight in masks.pruned:
+        values, mask = weight.parameter, masks.pattern.mask(weight.parameter)
+        before = values.clone()
+        values.masked_fill_(~mask, 0)
+        pruned = loss()
+        values.copy_(before)
+        row = {"name": weight.name, "type": weight.type, "shape": list(values.shape), "kept_magnitude": kept_magnitude(values, mask)}
+        rows.append(row | {"dense_loss": dense, "loss": pruned, "loss_change": pruned - dense})
+    return sorted(rows, key=lambda row: -row["loss_change"])

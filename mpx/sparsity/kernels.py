@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-from mpx.shards import plain_class
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern
 
@@ -40,7 +39,7 @@ def unsupported_pattern(name: str) -> str | None:
 
 def unsupported_layer(layer: nn.Module) -> str | None:
     """Why no product of rows can replace the layer; None if one can."""
-    if plain_class(layer) not in (nn.Linear, nn.Conv2d):
+    if type(layer) not in (nn.Linear, nn.Conv2d):
         kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
         return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
     if isinstance(layer, nn.Conv2d):
@@ -52,7 +51,7 @@ def unsupported_layer(layer: nn.Module) -> str | None:
 
 
 def _no_kernel(layer: nn.Module) -> str:
-    name = plain_class(layer).__name__
+    name = type(layer).__name__
     if has_projections(layer):
         return "cuDNN computes the recurrence of an LSTM, and so the input projections of packed sequences, with dense weights only"
     if isinstance(layer, nn.RNNBase):
@@ -64,14 +63,14 @@ def _no_kernel(layer: nn.Module) -> str:
 
 def may_be_self_attention(layer: nn.Module) -> bool:
     """Whether mpx.deploy can give it layers for its projections, if it is called with one input."""
-    if plain_class(layer) is not nn.MultiheadAttention:
+    if type(layer) is not nn.MultiheadAttention:
         return False
     return layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
 
 
 def has_projections(layer: nn.Module) -> bool:
     """Whether mpx.deploy can give it layers for its input projections."""
-    return plain_class(layer) is nn.LSTM and not layer.proj_size
+    return type(layer) is nn.LSTM and not layer.proj_size
 
 
 def _is_projection(weight: Weight) -> bool:

@@ -24,8 +24,8 @@ class Weight:
     type: str  # the layer's class
     parameter: nn.Parameter
     reason: str | None  # why it stays dense; None if it is pruned
-    layer: str = ""  # the layer's name
-    module: nn.Module | None = None  # the layer
+    layer: str  # the layer's name
+    module: nn.Module
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _refuse_unknown_names(every: list[Weight], rules: Rules) -> None:
 
 def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
-    every = " ".join(weight.reason for weight in found)
+    every = " ".join(weight.reason or "" for weight in found)
     ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
     ways += ["sparsity.shape_rule=any", "a wider model"] if "not a sparse Tensor Core shape" in every else []
     ways += ["another sparsity.density"] if "would stay at density" in every else []

@@ -136,8 +136,8 @@ def _launches_of(weights: Sequence[Tensor]) -> list[Launch]:
 
 
 def _launch(weights: list[Tensor], places: list[int], *, neighbours: bool) -> Launch:
-    rows, starts, programs = [], [], []
-    size = 0
+    rows, starts, size = [], [], 0
+    programs: list[int] = []
     for weight in weights:
         out, inputs, *kernel = weight.shape
         strides = weight.detach().view(out, inputs, -1).stride()

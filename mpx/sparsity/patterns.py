@@ -1,4 +1,5 @@
-"""Patterns choose which values of a weight stay. This module has their interface and N:M along the inputs, with 2of4 as one case.
+"""Patterns choose which values of a weight stay. This module has their interface, N:M along the inputs, with 2of4 as one
+case, and unstructured pruning.
 
 All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Among equal magnitudes
 the earlier position stays, so a mask depends on the values only and not on the device. Infinite and NaN weights rank above every finite
@@ -24,10 +25,14 @@ LARGEST_PAIRWISE = 8  # groups up to this size are ranked by comparing pairs, la
 class Pattern(ABC):
     """Which values of a weight [out, in, ...] stay. Linear: [out, in]; Conv: [out, in/groups, k...]; LSTM: [4·hidden, in]."""
 
-    name: str
     backend = "mpx"  # what chooses the masks: mpx or apex
     rows = 8  # sparse Tensor Cores take outputs in multiples of this
     columns = 16  # and inputs in multiples of this
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As in result.json."""
 
     @abstractmethod
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
@@ -105,6 +110,34 @@ class NofM(Pattern):
         return laid_out_as(kept.reshape(out, *kernel, whole)[..., :inputs].movedim(-1, 1), weight)
 
 
+@dataclass(frozen=True)
+class Unstructured(Pattern):
+    """The largest values of a layer stay, at any position. A baseline for accuracy, since no hardware runs it faster.
+
+    density: share (0 to 1) of each layer's values that stay. Values are ranked within their layer, as in the other patterns.
+
+    Source: Han et al., Learning both Weights and Connections, arXiv:1506.02626.
+    """
+
+    density: float
+    name = "unstructured"
+
+    def kept(self, size: int) -> int:
+        """How many of `size` values stay."""
+        return round(self.density * size)
+
+    def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
+        return [laid_out_as(largest(weight, self.kept(weight.numel())), weight) for weight in weights]
+
+    def holds(self, weight: Tensor) -> Tensor:
+        return (weight.detach() != 0).sum() <= self.kept(weight.numel())
+
+    def misfit(self, shape: Sequence[int]) -> str | None:
+        size = torch.Size(shape).numel()
+        kept = self.kept(size)
+        return f"{kept} of {size} weights would stay at density {self.density:g}" if kept in (0, size) else None
+
+
 def magnitudes(values: Tensor, beyond: float = float("inf")) -> Tensor:
     """|w|, and `beyond` where w is infinite or NaN, since NaN cannot be ranked. `beyond` must be finite if magnitudes are summed."""
     return values.abs().nan_to_num_(nan=beyond, posinf=beyond)
@@ -124,6 +157,12 @@ def keep_largest(values: Tensor, n: int) -> Tensor:
             beaten[j] += earlier
             beaten[i] += ~earlier
     return torch.stack([times < n for times in beaten], -1)
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """A bool tensor that marks the `count` largest magnitudes of a tensor. Of equal magnitudes the earlier (row by row) wins."""
+    order = magnitudes(values.detach()).flatten().argsort(stable=True, dim=0, descending=True)
+    return torch.zeros_like(order, dtype=torch.bool).index_fill_(0, order[:count], True).view(values.shape)
 
 
 @cache

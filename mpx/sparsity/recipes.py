@@ -10,13 +10,22 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.plan import Plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps at which a recipe prunes, counted in optimizer steps, with those that the loss scaler skips."""
+
+    start: int  # the dense phase ends before this step's forward pass
+    end: int  # gradual pruning reaches the full pattern before this step's forward pass
+    every: int | None  # steps between two computations of the masks; None: computed once
 
 
 class Recipe:
@@ -78,7 +87,7 @@ class Gradual(Recipe):
     """
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
-        due = step >= self.plan.end or (step > self.plan.start and (step - self.plan.start) % self.plan.every == 0)
+        due = step >= self.plan.end or (step > self.plan.start and (step - self.plan.start) % (self.plan.every or 1) == 0)
         if due and not masks.complete:
             masks.prune(optimizers, cubic(self.plan, step))
 

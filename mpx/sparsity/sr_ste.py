@@ -16,18 +16,16 @@ therefore differ (Lu et al., STEP, arXiv:2302.01172):
   momentum of its first gradient, divided by a value near zero in the steps that follow, would move it without bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mpx.shards import local
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.plan import Plan
-from mpx.sparsity.recipes import Recipe
+from mpx.sparsity.recipes import Plan, Recipe
 
 
 class SrSte(Recipe):
@@ -48,57 +46,57 @@ class SrSte(Recipe):
             masks.compute()
             masks.apply()
 
+    @torch.no_grad()
     def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
         masks.restore()
-        if not _is_adam(optimizer):
-            own = _among(masks, [parameter for group in optimizer.param_groups for parameter in group["params"]])
-            trained = [weight for weight in own if weight.parameter.grad is not None]
-            grads, stash = [weight.parameter.grad for weight in trained], [masks.stash[weight.name] for weight in trained]
-            torch._foreach_add_(grads, stash, alpha=self.decay)
+        if _is_adam(optimizer):
+            return
+        for _, weights in _groups(masks, optimizer):
+            grads = {weight.name: grad for weight in weights if (grad := weight.parameter.grad) is not None}
+            if grads:
+                torch._foreach_add_(list(grads.values()), [masks.stash[name] for name in grads], alpha=self.decay)
 
     @torch.no_grad()
     def after_step(self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
         for optimizer in filter(_is_adam, optimizers):
-            self._decay(masks, optimizer, skipped)
-            self._restore(masks, optimizer)
+            for group, weights in _groups(masks, optimizer):
+                self._decay(masks, group["lr"], weights, skipped)
+                self._restore(optimizer, group["betas"][1], weights)
         if (step - self.plan.start) % (self.plan.every or 1) == 0:
             masks.compute()
         masks.apply()
 
-    def _decay(self, masks: Masks, optimizer: Optimizer, skipped: Tensor | None) -> None:
-        for group in optimizer.param_groups:
-            if not (ours := _among(masks, group["params"])):
-                continue
-            rate = group["lr"] * self.decay
-            if isinstance(rate, Tensor):  # a number stays one, since its way to the device would wait for the steps before
-                rate = rate.to(ours[0].parameter.device)
-            less = torch._foreach_mul([masks.stash[weight.name] for weight in ours], rate if skipped is None else rate * ~skipped)
-            torch._foreach_sub_([weight.parameter for weight in ours], less)
+    def _decay(self, masks: Masks, lr: Any, weights: list[Weight], skipped: Tensor | None) -> None:
+        rate = lr * self.decay
+        if isinstance(rate, Tensor):  # a number stays one, since its way to the device would wait for the steps before
+            rate = rate.to(weights[0].parameter.device)
+        rate = rate if skipped is None else rate * ~skipped
+        less = torch._foreach_mul([masks.stash[weight.name] for weight in weights], rate)
+        torch._foreach_sub_([weight.parameter for weight in weights], less)
 
     def _hold(self, masks: Masks, optimizer: Optimizer) -> None:
-        betas = _betas(optimizer)
-        for weight in masks.pruned:
-            state = optimizer.state.get(weight.parameter, {})
-            if "exp_avg_sq" in state and (beta := betas.get(id(weight.parameter))) is not None:
-                self.variances[weight.name] = held = state["exp_avg_sq"] / (1 - beta ** state["step"])
-                one_gradient = (1 - beta) * local(held).mean()  # what a gradient of the layer's usual size would add
-                local(held).masked_fill_(local(held) < one_gradient, 0)
+        """Keep the bias-corrected second moments of the dense phase."""
+        for group, weights in _groups(masks, optimizer):
+            beta = group["betas"][1]
+            for weight in weights:
+                state = optimizer.state.get(weight.parameter, {})
+                if "exp_avg_sq" in state:
+                    held = self.variances[weight.name] = state["exp_avg_sq"] / (1 - beta ** state["step"])
+                    held.masked_fill_(held < (1 - beta) * held.mean(), 0)  # the mean: a gradient of the layer's usual size
 
-    def _restore(self, masks: Masks, optimizer: Optimizer) -> None:
-        for group in optimizer.param_groups:
-            known = [weight for weight in _among(masks, group["params"]) if weight.name in self.variances]
-            held = [weight for weight in known if weight.parameter in optimizer.state]
-            if not held:
-                continue
-            states = [optimizer.state[weight.parameter] for weight in held]
-            newest = [local(state["exp_avg_sq"]) for state in states]
-            for weight, variance in zip(held, newest, strict=True):
-                self.variances[weight.name] = self.variances[weight.name].to(variance)  # those of a checkpoint are on the host
-            steps = torch.stack([state["step"] for state in states]).to(newest[0].device)  # in one copy, since they may be on the host
-            biases = (1 - group["betas"][1] ** steps).unbind()
-            values = torch._foreach_mul([local(self.variances[weight.name]) for weight in held], biases)
-            for variance, value in zip(newest, values, strict=True):
-                torch.where(value > 0, value, variance, out=variance)
+    def _restore(self, optimizer: Optimizer, beta: float, weights: list[Weight]) -> None:
+        """Put the kept second moments, with the bias of this step, in the place of the optimizer's."""
+        held = [weight for weight in weights if weight.name in self.variances and weight.parameter in optimizer.state]
+        if not held:
+            return
+        states = [optimizer.state[weight.parameter] for weight in held]
+        newest = [state["exp_avg_sq"] for state in states]
+        for weight, variance in zip(held, newest, strict=True):
+            self.variances[weight.name] = self.variances[weight.name].to(variance)  # those of a checkpoint are on the host
+        steps = torch.stack([state["step"] for state in states]).to(newest[0].device)  # in one copy, since they may be on the host
+        values = torch._foreach_mul([self.variances[weight.name] for weight in held], (1 - beta**steps).unbind())
+        for variance, value in zip(newest, values, strict=True):
+            torch.where(value > 0, value, variance, out=variance)
 
     def state_dict(self) -> dict[str, Any]:
         return {"variances": dict(self.variances)}
@@ -107,16 +105,13 @@ class SrSte(Recipe):
         self.variances = dict(state.get("variances", {}))  # another recipe's dense phase saves none
 
 
-def _among(masks: Masks, parameters: Sequence[Tensor]) -> list[Weight]:
-    """The pruned weights that these parameters are."""
-    members = {id(parameter) for parameter in parameters}
-    return [weight for weight in masks.pruned if id(weight.parameter) in members]
+def _groups(masks: Masks, optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], list[Weight]]]:
+    """The optimizer's groups of parameters that have pruned weights, with these."""
+    for group in optimizer.param_groups:
+        members = {id(parameter) for parameter in group["params"]}
+        if weights := [weight for weight in masks.pruned if id(weight.parameter) in members]:
+            yield group, weights
 
 
 def _is_adam(optimizer: Optimizer) -> bool:
     return "betas" in optimizer.defaults
-
-
-def _betas(optimizer: Optimizer) -> dict[int, float]:
-    """By the id of a parameter: that of its group's second moment."""
-    return {id(parameter): group["betas"][1] for group in optimizer.param_groups for parameter in group["params"]}

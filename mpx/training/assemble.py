@@ -111,7 +111,7 @@ def assemble(
         model,
         loss.of_batch,
         ranks=devices.count,
-        version=lambda: None if masks is None else masks.masks if recipe.fixed else masks.stash,  # a pruning replaces what a step reads
+        version=lambda: None if masks is None else masks.version,
         searched=lambda: reset_peak(devices.root),
     )
 

@@ -20,13 +20,12 @@ from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
-from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
+from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
+from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.permutation import permute_model
-from mpx.sparsity.plan import plan
 from mpx.sparsity.recipes import Recipe
-from mpx.sparsity.sensitivity import sensitivity
 from mpx.training.ema import Ema
 from mpx.training.loss import loss_of
 from mpx.training.meters import judged

@@ -6,11 +6,10 @@ from torch import nn
 
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.patterns import NofM
-from mpx.sparsity.plan import Plan
+from mpx.sparsity.patterns import NofM, Unstructured
+from mpx.sparsity.recipes import Plan
 from mpx.sparsity.sr_ste import SrSte
 from mpx.sparsity.tiles import Tiles
-from mpx.sparsity.unstructured import Unstructured
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

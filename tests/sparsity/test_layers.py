@@ -8,9 +8,8 @@ from mpx.deploy.kernels import sparse_kernels
 from mpx.errors import UserError
 from mpx.sparsity.kernels import sparse_kernel, unsupported_layer
 from mpx.sparsity.layers import Rules, Weight, weights
-from mpx.sparsity.patterns import NofM
+from mpx.sparsity.patterns import NofM, Unstructured
 from mpx.sparsity.tiles import Tiles
-from mpx.sparsity.unstructured import Unstructured
 
 
 class Net(nn.Module):

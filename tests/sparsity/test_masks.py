@@ -6,9 +6,8 @@ from torch import nn
 
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import NEVER_ZERO, Masks
-from mpx.sparsity.patterns import NofM, is_2of4, mask_2of4
+from mpx.sparsity.patterns import NofM, Unstructured, is_2of4, mask_2of4
 from mpx.sparsity.tiles import Tiles
-from mpx.sparsity.unstructured import Unstructured
 
 
 def masks_of(model, pattern=NofM(2, 4), **kwargs):  # noqa: B008

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mpx.sparsity import patterns
-from mpx.sparsity.patterns import NofM, kept_magnitude, mask_2of4
+from mpx.sparsity.patterns import NofM, Unstructured, kept_magnitude, mask_2of4
 from mpx.sparsity.tiles import ROWS, Tiles
-from mpx.sparsity.unstructured import Unstructured
 
 PATTERNS = {
     "2of4": (NofM(2, 4), lambda w: brute_force.n_of_m(w, 2, 4)),

@@ -11,11 +11,11 @@ from torch import nn
 from mpx.models.mlp import MLP
 from mpx.record.files import rows
 from mpx.sparsity.callback import Pruning
+from mpx.sparsity.choose import plan
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.plan import Plan, plan
-from mpx.sparsity.recipes import Gradual, Recipe, cubic
+from mpx.sparsity.recipes import Gradual, Plan, Recipe, cubic
 from mpx.spec import Spec
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")

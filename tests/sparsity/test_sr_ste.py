@@ -10,7 +10,7 @@ from mpx.library.sparsity import Sparsity
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, is_2of4, mask_2of4
-from mpx.sparsity.plan import Plan
+from mpx.sparsity.recipes import Plan
 from mpx.sparsity.sr_ste import SrSte
 
 DECAY = 0.01
