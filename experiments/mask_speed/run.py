@@ -18,9 +18,8 @@ import torch
 
 from mpx.measure.environment import environment
 from mpx.measure.timing import elapsed, median_time
-from mpx.sparsity.patterns import NofM
+from mpx.sparsity.patterns import NofM, Unstructured
 from mpx.sparsity.tiles import Tiles
-from mpx.sparsity.patterns import Unstructured
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import Arguments, markdown, read, write

@@ -128,7 +128,7 @@ def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, s
 
 def sparsity_part(pruning: Pruning | None, fmt: str, device: torch.device) -> dict[str, Any]:
     """fmt: the number format of the run's matrix products."""
-    return dict(DENSE) if pruning is None or pruning.masks is None else pruning.record(fmt=fmt, device=device)
+    return dict(DENSE) if pruning is None or not pruning.masks.weights else pruning.record(fmt=fmt, device=device)
 
 
 def parts_of(trainer: pl.Trainer, seen: Observation, exclusivity: ExclusivityChecks, output_dir: str | Path) -> Mapping[str, Any]:

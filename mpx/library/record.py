@@ -209,7 +209,7 @@ class Record(Callback):
 def _unpruned(trainer: pl.Trainer) -> str | None:
     """Why the trained model does not have its pattern; None if it has, or has none."""
     pruning = find(trainer, Pruning)
-    if pruning is None or pruning.masks is None:
+    if pruning is None or not pruning.masks.weights:
         return None
     try:
         pruning.assert_pattern(trainer, "the training was over")

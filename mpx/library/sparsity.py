@@ -9,16 +9,15 @@ from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
+from mpx.library.parts import find
 from mpx.library.record import Record
 from mpx.measure.throughput import Throughput
 from mpx.settings.sparsity import check_recipe
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
-from mpx.sparsity.layers import weights
+from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.plan import plan
-from mpx.sparsity.recipes import Recipe
-from mpx.sparsity.schedules import SchedulerState, beginnings, restart_schedulers, schedulers
+from mpx.sparsity.recipes import Plan, Recipe
 
 PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
 OF_THE_COMMAND = ("pattern", "backend", "dense_ckpt", "permute", "coverage", "sensitivity")  # settings that no argument has
@@ -44,8 +43,8 @@ class Sparsity(Pruning):
 
     The masks are made when training starts, because the weights and the number of steps are known only then. A checkpoint holds them, and
     a Trainer that loads it continues with them. With manual optimization, one batch is one step. With recipe="one_shot", call
-    `prune_now(trainer)` after `trainer.fit`. The learning rate is the module's. With recipe="asp", its schedule starts again at the pruning
-    if it fits into the remaining steps; otherwise it goes on. A line says which.
+    `prune_now(trainer)` after `trainer.fit`. The learning rate is the module's, and its schedule goes on at the pruning; a function in
+    `after` may restart it.
     Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
     Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378 (2:4, asp); conf/sparsity/2of4.yaml names the others.
     """
@@ -61,9 +60,13 @@ class Sparsity(Pruning):
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != usual[name]}
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones: the steps, with manual optimization
-        self._begun: list[SchedulerState] = []
         self._module: pl.LightningModule | None = None  # for which the masks are
-        self.masks = None
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        """Be without masks until training starts."""
+        recipe = choose_recipe(self.settings, Plan(0, 0, self.settings.recompute_every))
+        super().__init__(Masks([], choose_pattern(self.settings)), recipe, after=[_tell, *self.then])
 
     @property
     def state_key(self) -> str:
@@ -81,33 +84,30 @@ class Sparsity(Pruning):
         if trainer.global_step == 0 and self._loaded is None:
             self._batches = 0
         if trainer.global_step == 0 or self._loaded is not None or pl_module is not self._module:
-            self.masks = None
+            self._start_empty()
         self._module = pl_module
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.make_ready(trainer, pl_module)
         refuse_averages(trainer, pl_module, self.masks, self.recipe)
-        self.masks.adopt(pl_module)
+        self.masks.bind(pl_module)
         super().on_train_start(trainer, pl_module)
 
     def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that is already complete lacks."""
-        if self.masks is None:
-            total, epoch = steps_of(trainer, pl_module)
-            recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
-            pattern = choose_pattern(self.settings)
-            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-            trained = [parameter for group in groups for parameter in group["params"]]
-            found = weights(pl_module, pattern, choose_rules(self.settings), trained)
-            masks = Masks(found, pattern, remember=recipe.remember)
-            super().__init__(masks, recipe, after=[_tell, *self.then])
-            first = schedulers(trainer)
-            self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
-            if recipe.restarts_schedule and recipe.plan.start > 0:
-                self.after = [*self.after, lambda trainer: restart_schedulers(trainer, first, self._begun, total - recipe.plan.start)]
-            if self._loaded is not None:
-                super().load_state_dict(self._loaded)
-                self._loaded = None
+        if self.masks.weights:
+            return
+        self.recipe = choose_recipe(self.settings, plan(self.settings, *steps_of(trainer, pl_module)))
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        trained = [parameter for group in groups for parameter in group["params"]]
+        pattern = self.masks.pattern
+        found = weights(pl_module, pattern, choose_rules(self.settings), trained)
+        self.masks = Masks(found, pattern, remember=self.recipe.remember)
+        if not self.masks.pruned:
+            raise UserError(nothing_to_prune(pattern, found))
+        if self._loaded is not None:
+            super().load_state_dict(self._loaded)
+            self._loaded = None
 
     def step_of(self, trainer: pl.Trainer) -> int:
         return trainer.global_step if trainer.lightning_module.automatic_optimization else self._batches
@@ -121,9 +121,9 @@ class Sparsity(Pruning):
         self.assert_pattern(trainer, "the training was over")
 
     def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
-        if self.masks is None or not self.masks.active:
+        if not self.masks.active:
             return
-        self._look_again(trainer, when)
+        self.masks.bind(trainer.lightning_module)
         try:
             super().assert_pattern(trainer, when)
         except RuntimeError as error:
@@ -133,27 +133,19 @@ class Sparsity(Pruning):
             ) from error
 
     def prune_now(self, trainer: pl.Trainer) -> None:
-        self._look_again(trainer, "the model was about to be pruned")
+        self.masks.bind(trainer.lightning_module)
         super().prune_now(trainer)
 
-    def _look_again(self, trainer: pl.Trainer, when: str) -> None:
-        """The module may have replaced a layer since."""
-        if (name := self.masks.look_again(trainer.lightning_module)) is not None:
-            raise UserError(
-                f"When {when}, the module no longer had {name}, which is pruned, in its shape. Replace a layer before the training, or "
-                "leave it dense with skip."
-            )
-
     def state_dict(self) -> dict[str, Any]:
-        if self.masks is None:
+        if not self.masks.weights:
             return self._loaded or {}
-        return super().state_dict() | {"batches": self._batches, "schedules": self._begun}
+        return super().state_dict() | {"batches": self._batches}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Kept until training starts, when the masks are made. Raises UserError for masks of another pattern."""
         if not state_dict:
             return
-        if state_dict["by"][0] != (name := choose_pattern(self.settings).name):
+        if state_dict["by"][0] != (name := self.masks.pattern.name):
             raise UserError(f"the checkpoint was pruned to {state_dict['by'][0]}, mpx.Sparsity is {name}. Use the same pattern.")
         self._loaded, self._batches = state_dict, state_dict.get("batches", 0)
 
@@ -166,7 +158,7 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
     if recipe.after_training or (masks.complete and not recipe.remember):
         return
     end, (_, epoch) = recipe.plan.end, steps_of(trainer, pl_module)
-    for callback in trainer.callbacks:
+    for callback in vars(trainer)["callbacks"]:
         begins = getattr(callback, "should_update", None)
         name, first = type(callback).__name__, getattr(callback, "swa_start", None)
         if begins is None and first is None:
@@ -197,7 +189,8 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float,
         total = trainer.estimated_stepping_batches
         epoch = batches if math.isinf(batches) else math.ceil(batches / trainer.accumulate_grad_batches)
         return math.inf if total == -1 else total, epoch  # Lightning has -1 for a loader without a length
-    total = batches * trainer.max_epochs if trainer.max_epochs != -1 else math.inf
+    epochs = trainer.max_epochs
+    total = math.inf if epochs is None or epochs == -1 else batches * epochs
     if trainer.max_steps != -1:  # which counts the steps of each optimizer
         total = min(total, trainer.max_steps // max(1, len(trainer.optimizers)))
     return total, batches
@@ -205,8 +198,7 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float,
 
 def _tell(trainer: pl.Trainer) -> None:
     """The first steps after the pruning are warm-up again, and what was logged before is that of another model."""
-    for callback in trainer.callbacks:
-        if isinstance(callback, Throughput):
-            callback.restart_warmup(trainer)
-        elif isinstance(callback, Record):
-            callback.pruned(trainer)
+    if (throughput := find(trainer, Throughput)) is not None:
+        throughput.restart_warmup(trainer)
+    if (record := find(trainer, Record)) is not None:
+        record.pruned(trainer)

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from mpx.closures import computes_loss_several_times
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
-from mpx.sparsity.layers import nothing_to_prune
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
 
@@ -24,7 +23,7 @@ class Pruning(Callback):
     before: called in order just before the pruning; each returns findings for the record (`sensitivity`, `permutation`).
     after: called right after the pruning, to restart what dense training had advanced, such as the schedule.
     replayed: returns how many steps a CUDA graph has replayed. In these, no hook of the optimizer's step is called.
-    Raises UserError if nothing can be pruned, RuntimeError if a saved or finished model breaks its pattern.
+    Raises RuntimeError if a saved or finished model breaks its pattern.
     """
 
     def __init__(
@@ -36,8 +35,6 @@ class Pruning(Callback):
         after: Sequence[Callable[[pl.Trainer], None]] = (),
         replayed: Callable[[], int] = lambda: 0,
     ):
-        if not masks.pruned:
-            raise UserError(nothing_to_prune(masks.pattern, masks.weights))
         self.masks, self.recipe, self.before, self.after, self.replayed = masks, recipe, before, after, replayed
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called

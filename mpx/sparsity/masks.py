@@ -195,8 +195,9 @@ class Masks:
 
 
 def _as(values: Tensor, parameter: Tensor) -> Tensor:
-    """The values on the parameter's device, in its memory layout; the same tensor if they are there."""
-    if values.device == parameter.device and values.stride() == parameter.stride():
+    """The values on the parameter's device, in its format and memory layout; the same tensor if they are."""
+    same = values.device == parameter.device and values.dtype == parameter.dtype
+    if same and values.stride() == parameter.stride():
         return values
     return torch.empty_like(parameter, requires_grad=False).copy_(values)
 

@@ -22,7 +22,7 @@ from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
 from mpx.sparsity.coverage import sensitivity
-from mpx.sparsity.layers import weights
+from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.permutation import permute_model
 from mpx.sparsity.recipes import Recipe
@@ -49,7 +49,10 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
         pattern = _apex(pattern, model, device)
         pattern.refuse(weights(model, pattern, rules, model.parameters()))
         pattern.rehearse(device, permute=bool(sparsity.get("permute")))
-    return Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
+    masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
+    if not masks.pruned:
+        raise UserError(nothing_to_prune(pattern, masks.weights))
+    return masks
 
 
 def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:

@@ -23,7 +23,6 @@ from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
-from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
 from mpx.training.continued_epoch import ContinuedEpoch
 from mpx.training.last_validation import LastValidation, SameWeights
@@ -65,10 +64,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record()
     record["precision"] = precision_part(precision, measuring.observed.audit, measuring.numerics, precision.steps)
-    if run.pruning is not None and not together and run.pruning.masks.sharded:
-        record["sparsity"] = DENSE | {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
-    else:
-        record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
+    record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
 
 
 def test_set(run: Run) -> str:

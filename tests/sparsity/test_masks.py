@@ -114,19 +114,25 @@ def test_masks_survive_a_checkpoint():
 
 
 def test_remembered_values_stay_where_they_are_until_others_are_loaded():
-    """A recorded step reads them there, and is recorded again when they are in another dict."""
+    """A recorded step reads them there, and is recorded again when the version has counted up."""
     model = nn.Linear(16, 8)
     masks = masks_of(model, remember=True)
-    none = masks.stash
+    versions = [masks.version]
     masks.prune([])
-    stash, place = masks.stash, masks.stash["weight"].data_ptr()
-    masks.prune([])
-    assert (masks.stash is stash, masks.stash["weight"].data_ptr()) == (True, place)
-    masks.adopt(model)
-    adopted = masks.stash
+    place = masks.stash["weight"].data_ptr()
+    versions.append(masks.version)
+    for _ in range(2):
+        masks.compute()
+        masks.apply()
+        masks.bind(model)
+    assert (masks.version, masks.stash["weight"].data_ptr()) == (versions[-1], place)
     masks.load_state_dict(masks.state_dict())
-    assert len({id(each) for each in (none, stash, adopted, masks.stash)}) == 4
-    assert torch.equal(masks.stash["weight"], stash["weight"])
+    versions.append(masks.version)
+    moved = nn.Linear(16, 8, dtype=torch.float64)
+    masks.bind(moved)
+    assert masks.pruned[0].parameter is moved.weight
+    assert masks.stash["weight"].dtype == torch.float64
+    assert sorted({*versions, masks.version}) == [*versions, masks.version]
 
 
 @pytest.mark.parametrize("change", [lambda masks: masks.pop("1.weight"), lambda masks: masks.update(other=masks["0.weight"])])
