@@ -518,7 +518,7 @@ def test_weights_that_a_callback_averages(train, begin):
     if begin == 4:
         assert (ran.code, ran.record["sparsity"]["verified"]) == (0, True), ran.err
         return
-    assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
     assert "it averages weights from before the pruning at step" in ran.err
 
 
