@@ -18,7 +18,7 @@ from torch import Tensor
 from trainers import lightning_here, lightning_module, quiet
 from whole import HELD_OUT, Whole
 
-from mpx.data.mnist import read_part
+from mpx.data.image_sets import read_mnist
 
 LOG_EVERY = 20  # steps, as mpx
 EVAL_BATCH, EVAL_BATCHES = {False: 1000, True: 4}, 2  # tiny or not, as mpx
@@ -28,7 +28,7 @@ class Images:
     """Both splits on the device, in batches; the order of an epoch is drawn there."""
 
     def __init__(self, whole: Whole):
-        images, labels = read_part(Path(whole.data_root) / "FashionMNIST" / "raw", "train")
+        (images, labels), _ = read_mnist("fashion_mnist", Path(whole.data_root), download=False)
         x, y = images.to(device()).float().div_(255).sub_(0.286).div_(0.353), labels.to(device())
         self.train, self.held_out = (x[HELD_OUT:], y[HELD_OUT:]), (x[:HELD_OUT], y[:HELD_OUT])
         self.batch, self.steps, self.eval_batch = whole.setup.batch, whole.steps, EVAL_BATCH[whole.setup.tiny]

@@ -3,34 +3,34 @@
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
-A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its licence in licences.py, its name and what it refuses in
-mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md. mpx/settings/reachable.py finds its files.
+A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and `LICENCES`, its name and what it refuses in
+mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md. mpx/settings/reachable.py
+looks for its files.
 
-    splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples, and their seeds
-    loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
-                    processes (workers.py)
-    images.py       image sets in memory (digits.py, mnist.py, cifar10.py), augmented by augment.py; idx.py and pickles.py read their files
-    image_folder.py images that stay on disk; synthetic.py: samples without files
-    text_sets.py    texts with labels; language.py: texts to continue
-    huggingface.py  data sets in the files of the datasets library; custom.py: what a function of the user's makes (checked
-                    by custom_checks.py)
-    encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files, targets.py labels
-    files.py        finding and reading files; download.py: fetching them; licences.py: what their publishers allow
+    splits.py        the contents of a split, and how a batch is taken from it (augment.py)
+    order.py         the order of the samples, and their seeds
+    loaders.py       the loaders that Lightning sees, made by datamodule.py; they get batches from readers.py
+    image_sets.py    images in memory; image_folder.py: images that stay on disk; synthetic.py: samples without files
+    text_sets.py     texts with labels: SST-2, CSV; huggingface.py: those that the datasets library reads
+    targets.py       labels, and the parts of labelled texts; encode.py: texts to token ids, by tokenizer.py
+    language.py      texts to continue
+    custom.py        what a function of the user's makes
+    files.py         finding, reading and downloading files
 """
 
 from importlib import import_module
 from types import SimpleNamespace
 
 from mpx.data.splits import Data
-from mpx.settings.data import check_batch, check_data, family
+from mpx.settings.data import OWN_FAMILIES, check_batch, check_data, family
 from mpx.settings.reachable import check_files
 from mpx.settings.values import checked
 
 SETS = {  # family of the data -> "module:function"; a module is imported when its set is chosen
-    "digits": "digits:load",
-    "mnist": "mnist:load",
-    "fashion_mnist": "mnist:load",
-    "cifar10": "cifar10:load",
+    "digits": "image_sets:load_digits",
+    "mnist": "image_sets:load_mnist",
+    "fashion_mnist": "image_sets:load_mnist",
+    "cifar10": "image_sets:load_cifar10",
     "image_folder": "image_folder:load",
     "sst2": "text_sets:load_sst2",
     "text_csv": "text_sets:load_csv",
@@ -40,6 +40,17 @@ SETS = {  # family of the data -> "module:function"; a module is imported when i
     "custom": "custom:load",
     "synthetic": "synthetic:load",
 }
+NONE_STATED = "stated by the publisher: none beyond citation"
+LICENCES = {  # family of the data -> the licence of its files, as their publisher states it
+    "digits": "CC BY 4.0 (UCI Machine Learning Repository)",
+    "mnist": NONE_STATED,
+    "fashion_mnist": "MIT",
+    "cifar10": NONE_STATED,
+    "sst2": NONE_STATED,
+    "wikitext2": "CC BY-SA",
+    "synthetic": "none needed: the samples are random numbers",
+    **dict.fromkeys(OWN_FAMILIES, "yours"),
+}
 
 __all__ = ["Data", "DataModule", "load"]
 
@@ -47,8 +58,8 @@ __all__ = ["Data", "DataModule", "load"]
 def load(data_cfg) -> Data:
     """Read, check and split the set that `data_cfg` chooses.
 
-    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace; the set's function gets a namespace. Uses no
-    accelerator.
+    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace; the set's function gets a
+    namespace. Uses no accelerator.
     Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or damaged.
     """
     settings = checked("data", data_cfg)

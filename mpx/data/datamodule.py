@@ -6,9 +6,8 @@ import pytorch_lightning as pl
 import torch
 
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.resident import ResidentReader
+from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Data
-from mpx.data.workers import WorkerReader
 from mpx.settings.values import checked
 
 SHARE = 4  # train tensors stay on a GPU if they take less than 1/SHARE of its free memory; the rest is for the model

@@ -1,11 +1,21 @@
-"""Find and read the files below `data.root`. Every error is one line that names the file."""
+"""Find, read and download the files below `data.root`. Every error is one line that names the file."""
 
 import gzip
+import hashlib
+import socket
+import urllib.error
+import urllib.request
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from types import SimpleNamespace
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
+from mpx.whole_file import write_whole
+
+TIMEOUT_S = 20.0  # of a download: to connect, and for each read
 
 
 def folder(cfg: SimpleNamespace) -> Path:
@@ -23,29 +33,74 @@ def need(where: Path, *names: str) -> Path:
     """Like `find`, but raises a UserError that names the missing file."""
     if (path := find(where, *names)) is None:
         other = f" (or {', '.join(names[1:])})" if names[1:] else ""
-        raise UserError(
-            f"data.root: {where / names[0]}{other} is missing, plain or .gz: put it there, point data.root at the folder that has it, "
-            "or set data.download=true on a machine with internet access"
-        )
+        raise missing(where / names[0], f"{other} is missing, plain or .gz")
     return path
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content, unpacked if the name ends in .gz. Raises UserError if it cannot be read or unpacked."""
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"data file {path} is not a whole gzip file ({error}): delete it and fetch it again") from error
-    except OSError as error:
-        raise UserError(f"data file {path} cannot be read ({error.strerror or error}): check the path and its permissions") from error
+def missing(path: Path, what: str = " is missing") -> UserError:
+    """The error for a file that data.download=false does not fetch."""
+    return UserError(
+        f"data.root: {path}{what}: put it there, point data.root at the folder that has it, "
+        "or set data.download=true on a machine with internet access"
+    )
 
 
 def read_text(path: Path) -> str:
-    """The content as text. Raises UserError if it cannot be read or is not UTF-8."""
-    content = read_bytes(path)
+    """The content as text, unpacked if the name ends in .gz. Raises UserError if it cannot be read or is not UTF-8."""
     try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
         return content.decode("utf-8-sig")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"data file {path} is not a whole gzip file ({error}): delete it and fetch it again"
+        ) from error
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"data file {path} is not UTF-8 text (line {line}): save it as UTF-8") from error
+        raise UserError(f"data file {path} is not UTF-8 text ({error.reason}): save it as UTF-8") from error
+    except OSError as error:
+        raise UserError(
+            f"data file {path} cannot be read ({error.strerror or error}): check the path and its permissions"
+        ) from error
+
+
+def download(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = bytes) -> None:
+    """Fetch `url`, convert it and write it to `path`, whole or not at all.
+
+    Raises UserError, also if the result has another SHA-256.
+    """
+    with downloading(path):
+        if path.is_file():  # another process has fetched it meanwhile
+            return
+        with urllib.request.urlopen(url) as answer:
+            content = convert(answer.read())
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != sha256:
+            raise OSError(f"{url} has SHA-256 {digest[:12]}…, expected {sha256[:12]}…")
+        write_whole(path, content)
+
+
+@contextmanager
+def downloading(path: Path) -> Iterator[None]:
+    """Around a download of `path`: one process at a time, since all ranks of a run need the same file, with a time limit.
+
+    Raises UserError that says which file is missing and what to do.
+    """
+    from filelock import FileLock
+
+    before = socket.getdefaulttimeout()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.parent / ".mpx-download.lock"):
+            print(f"downloading {path.name} to {path.parent.absolute()}", flush=True)
+            socket.setdefaulttimeout(TIMEOUT_S)  # torchvision's downloads have no limit of their own
+            yield
+    except (OSError, HTTPException, RuntimeError) as error:  # HTTPException: the answer ends too early
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the open response
+        raise UserError(
+            f"data.root: {path} is missing and the download failed ({first_line(error)}): put the file there "
+            "or point data.root at the folder that has it"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)

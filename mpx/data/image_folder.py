@@ -2,32 +2,27 @@
 
     <data.path>/train/<class>/*.jpg    <data.path>/val/<class>/*.jpg    [<data.path>/test/<class>/*.jpg]
 
-Without test/, val/ is the test set and a share of train/ is held out for validation: the best epoch is never chosen by the test set.
+Without test/, val/ is the test set and a share of train/ is held out for validation: the best epoch is never chosen by
+the test set. torchvision's ImageFolder lists the files.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mpx.data.augment import normalise
-from mpx.data.images import per_channel
+from mpx.data.image_sets import per_channel
 from mpx.data.order import generator, hold_out, seeded
 from mpx.data.splits import Data
 from mpx.errors import UserError, first_line
-from mpx.machine import usable_cores
 from mpx.spec import Spec
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff"}
-CHECKED = 5000  # images that are decoded before training, which takes seconds
 SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from
 
 
@@ -51,10 +46,10 @@ class Files:
     @property
     def checksum(self) -> int:
         """The checksum of the files' names and sizes. Reading a large set would take hours, and a copy has other times."""
-        found = zlib.crc32(self.labels.numpy())
+        crc = zlib.crc32(self.labels.numpy())
         for path in map(Path, self.paths):
-            found = zlib.crc32(f"{path.parent.name}/{path.name} {path.stat().st_size}".encode(), found)
-        return found
+            crc = zlib.crc32(f"{path.parent.name}/{path.name} {path.stat().st_size}".encode(), crc)
+        return crc
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
         """A random seed for each sample, int64 [N, 1]."""
@@ -89,82 +84,56 @@ class Files:
 
 
 def load(cfg: SimpleNamespace) -> Data:
-    """Read the folder's splits. Raises UserError for a missing or empty folder and for classes that differ between the splits."""
+    """Read the folder's splits. Raises UserError for a missing or empty folder, and for classes that differ."""
     size, root = cfg.image_size, Path(str(cfg.path)).expanduser()
-    classes = class_folders(root / "train")
-    train = listed(root / "train", classes)
-    val, test = listed(root / "val", classes), listed(root / "test", classes) if (root / "test").is_dir() else None
-    if test is None:
+    classes, *train = listed(root / "train", None)
+    _, *val = listed(root / "val", classes)
+    if (root / "test").is_dir():
+        _, *test = listed(root / "test", classes)
+    else:
         kept, held_out = hold_out(train[1], max(1, round(cfg.val_share * len(train[0]))))
-        train, val, test = pick(train, kept), pick(train, held_out), val
+        train, val, test = pick(*train, kept), pick(*train, held_out), val
     shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
-    check_images([*train[0], *val[0], *test[0]])
-    splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
+    parts = (train, val, test)
+    splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate(parts)]
     return Data(Spec("image", (3, size, size), len(classes), names=classes), *splits)
 
 
-def class_folders(where: Path) -> tuple[str, ...]:
-    """The names of the folders in `where`, sorted; a class's number is its index."""
-    if not where.is_dir():
-        raise UserError(f"data.path: the folder {where} is missing: data=image_folder expects {where}/<class>/*.jpg")
-    names = tuple(sorted(p.name for p in where.iterdir() if p.is_dir() and not p.name.startswith(".")))
-    if len(names) < 2:
-        raise UserError(f"data.path: {where} has {len(names)} class folders: put the images of each class in {where}/<class>/, at least 2")
-    return names
+def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
+    """(classes, paths, labels int64 [N]) of one split, sorted.
 
-
-def listed(where: Path, classes: tuple[str, ...]) -> tuple[tuple[str, ...], Tensor]:
-    """Paths and labels int64 [N] of one split, sorted. Raises UserError for an empty, missing or surplus class folder."""
-    if surplus := sorted(set(class_folders(where)) - set(classes)):
-        raise UserError(f"data.path: {where / surplus[0]} is a class that train/ does not have: remove it or add it to train/")
-    paths, labels = [], []
-    for number, name in enumerate(classes):
-        folder = where / name
-        found = sorted(images_in(folder)) if folder.is_dir() else []
-        if not found:
-            raise UserError(f"data.path: {folder} has no images ({', '.join(sorted(ENDINGS))}): add some or remove the class everywhere")
-        paths += found
-        labels += [number] * len(found)
-    return tuple(paths), torch.tensor(labels)
-
-
-def images_in(folder: Path) -> Iterator[str]:
-    """Raises UserError for a pipe, a device or a broken link with the name of an image, from which reading could wait for ever."""
-    for path in folder.rglob("*"):
-        if path.suffix.lower() in ENDINGS and not path.is_dir():
-            if not path.is_file():
-                raise UserError(f"data.path: {path} is not an ordinary file: remove it")
-            yield str(path)
-
-
-def check_images(paths: Sequence[str]) -> None:
-    """Decode every image once, so that a damaged one ends the run before training. A large set would take too long: a run that comes to its
-    damaged image names it, too."""
-    if len(paths) <= CHECKED:
-        with ThreadPoolExecutor(usable_cores()) as pool:  # Pillow decodes without holding Python's lock
-            for _ in pool.map(partial(decode, side=1), paths):
-                pass
-
-
-def pick(part: tuple[tuple[str, ...], Tensor], index: Tensor) -> tuple[tuple[str, ...], Tensor]:
-    return tuple(part[0][i] for i in index.tolist()), part[1][index]
-
-
-def decode(path: str, side: int | None = None):
-    """The image as RGB; of a JPEG only the coarsest picture that is at least `side` pixels wide, which is faster.
-
-    Raises a UserError that names the file if it is damaged, no image, or has pixels of 32 bits, whose range is not known.
+    classes: of the train split. Raises UserError for an empty folder or other classes.
     """
+    from torchvision.datasets import ImageFolder
+
+    try:
+        images = ImageFolder(str(where))
+    except OSError as error:
+        raise UserError(
+            f"data.path: {where} has no images in {where}/<class>/ ({first_line(error)}): add some, or remove the class"
+        ) from error
+    names = tuple(images.classes)
+    if len(names) < 2:
+        raise UserError(f"data.path: {where} has one class only ({names[0]}): give each class its folder, at least 2")
+    if classes is not None and (other := sorted(set(names) ^ set(classes))):
+        raise UserError(f"data.path: the class {other[0]} is in only one of {where} and train/: add it, or remove it there")
+    return names, tuple(path for path, _ in images.samples), torch.tensor(images.targets)
+
+
+def pick(paths: tuple[str, ...], labels: Tensor, index: Tensor) -> tuple[tuple[str, ...], Tensor]:
+    return tuple(paths[i] for i in index.tolist()), labels[index]
+
+
+def decode(path: str):
+    """The image as RGB. Raises a UserError that names the file if it is damaged, no image, or has other than 8 bits."""
     from PIL import Image
 
     try:
         with Image.open(path) as image:
-            if side is not None:
-                image.draft("RGB", (side, side))
-            if image.mode in ("I", "F"):
-                raise ValueError("its pixels have 32 bits, where 8 or 16 are needed")
-            if image.mode.startswith("I;16"):  # convert would cut its values off at 255
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            if image.mode.startswith(("I", "F")):  # its conversion to RGB would cut the values off at 255
+                raise ValueError("its pixels have 16 or 32 bits, where 8 are needed")
             return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damaged files
-        raise UserError(f"data.path: {path} cannot be read as an image ({first_line(error)}): replace or remove the file") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # of Pillow, for damaged files
+        raise UserError(
+            f"data.path: {path} cannot be read as an image ({first_line(error)}): replace or remove the file"
+        ) from error

@@ -6,14 +6,17 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from mpx.data import cache, download, tokenizer
-from mpx.data.files import find, folder, need, read_text
+from mpx.data import tokenizer
+from mpx.data.files import download, find, folder, need, read_text
 from mpx.data.splits import Data, Windows
 from mpx.errors import UserError
 from mpx.spec import Spec
 
 WORDS = 33_278  # size of WikiText-2's published vocabulary, with <unk> and <eos>
-WIKITEXT = "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2"
+WIKITEXT = (
+    "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8"
+    "/word_language_model/data/wikitext-2"
+)
 SHA256 = {
     "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
     "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
@@ -26,12 +29,13 @@ def load_wikitext2(cfg: SimpleNamespace) -> Data:
     where = folder(cfg) / "wikitext-2"
     for part, digest in SHA256.items():
         if cfg.download and find(where, *wiki_names(part)) is None:
-            download.file(f"{WIKITEXT}/{part}.txt", where / f"{part}.txt", digest)
+            download(f"{WIKITEXT}/{part}.txt", where / f"{part}.txt", digest)
     place: dict[str, int] = {}  # word -> id, in the order of first appearance
     streams = [word_ids(read_text(need(where, *wiki_names(part))), place) for part in SHA256]
     if len(place) != WORDS:
         raise UserError(
-            f"data.root: the files in {where} have {len(place):,} different words where WikiText-2 has {WORDS:,}: fetch them again"
+            f"data.root: the files in {where} have {len(place):,} different words where WikiText-2 has {WORDS:,}: "
+            "fetch them again"
         )
     return lm_data(cfg, streams, len(place))
 
@@ -81,12 +85,11 @@ def byte_pairs(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], in
     """(ids of each part, int32; vocabulary size) of a byte-pair tokenizer trained on the first part; cached."""
     from tokenizers import Tokenizer
 
-    def make() -> cache.Made:
-        own = tokenizer.train_bpe(lines(parts[0]), cfg.vocab_size, special=[])
-        return {str(i): joined(own.encode_batch(lines(part))) for i, part in enumerate(parts)}, own.to_str()
+    def make() -> tokenizer.Made:
+        trained = tokenizer.train_bpe(lines(parts[0]), cfg.vocab_size, special=[])
+        return {str(i): joined(trained.encode_batch(lines(part))) for i, part in enumerate(parts)}, trained.to_str()
 
-    name = cache.key({"kind": "bpe stream", "vocab_size": cfg.vocab_size}, parts)
-    ids, written = cache.cached(cfg.cache, name, make)
+    ids, written = tokenizer.cached(cfg.cache, {"kind": "bpe stream", "vocab_size": cfg.vocab_size}, parts, make)
     return [ids[str(i)] for i in range(3)], Tokenizer.from_str(written).get_vocab_size()
 
 
@@ -96,12 +99,13 @@ def by_existing(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], i
     A part is one text: tokenizers such as Llama's would begin each line with a space. verbose: whether to warn of a text that is longer
     than the model's longest.
     """
-    found = tokenizer.existing(str(cfg.tokenizer), pads=False)
-    ids = [found(part, add_special_tokens=False, verbose=False)["input_ids"] for part in parts]
-    return [torch.tensor(part, dtype=torch.int32) for part in ids], len(found)
+    existing = tokenizer.existing(str(cfg.tokenizer), pads=False)
+    ids = [existing(part, add_special_tokens=False, verbose=False)["input_ids"] for part in parts]
+    return [torch.tensor(part, dtype=torch.int32) for part in ids], len(existing)
 
 
-STREAMS = {"char": characters, "bpe": byte_pairs}  # data.tokenizer -> what makes streams of token ids; anything else names a tokenizer
+# data.tokenizer -> what makes streams of token ids; anything else names an existing tokenizer
+STREAMS = {"char": characters, "bpe": byte_pairs}
 
 
 def lines(text: str) -> list[str]:
@@ -110,7 +114,7 @@ def lines(text: str) -> list[str]:
 
 
 def joined(encoded: list) -> Tensor:
-    return torch.tensor([i for found in encoded for i in found.ids], dtype=torch.int32)
+    return torch.tensor([i for line in encoded for i in line.ids], dtype=torch.int32)
 
 
 def lm_data(cfg: SimpleNamespace, streams: list[Tensor], vocab_size: int) -> Data:

@@ -1,99 +1,179 @@
-"""Labels as a task has them: read from a table's cells, checked, and as tensors.
+"""Texts with labels as a task has them: checked, split, and as tensors.
 
-| task           | a label                | in CSV                                                |
-|----------------|------------------------|-------------------------------------------------------|
-| classification | a class's name         | as it is                                              |
-| regression     | one or more numbers    | numbers with spaces between them                      |
-| multilabel     | names of labels        | names with ; between them, or nothing                 |
+| task           | a label                | in CSV                                                                |
+|----------------|------------------------|-----------------------------------------------------------------------|
+| classification | a class's name         | as it is                                                              |
+| regression     | one or more numbers    | numbers with spaces between them                                      |
+| multilabel     | names of labels        | names with ; between them, or nothing                                 |
 | tokens         | a name for each word   | names with spaces between them, -100 for none; so are the text's words |
 """
 
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mpx.data.encode import encode, encode_words, fills_left
+from mpx.data.order import SPLIT_SEED, stratified_order
+from mpx.data.splits import Data, Texts
 from mpx.errors import UserError, nearest
 from mpx.printing import how_many
-from mpx.spec import NO_LABEL
+from mpx.spec import NO_LABEL, Spec
 
-MOST_NUMBERS = 20  # if labels are more different whole numbers than this, they are probably quantities and no classes
+Part = tuple[list[Any], list[Any]]  # texts (for tokens also lists of words), and labels as the table above has them
+Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)
+FEW = 0.02  # share of a split's texts that may be train texts, too, without changing a result; published sets have some
 
 
 def from_cell(task: str, cell: str) -> Any:
-    """The label that a table's cell holds. Raises ValueError for a cell without finite numbers where the task needs them."""
+    """The label that a table's cell holds. Raises ValueError for a cell without finite numbers where they are needed."""
     if task == "regression":
-        return numbers(cell.split())
+        return finite(cell.split())
     if task == "multilabel":
         return [name.strip() for name in cell.split(";") if name.strip()]
     return cell.split() if task == "tokens" else cell
 
 
-def numbers(parts: Iterable[Any]) -> list[float]:
-    """Raises ValueError for a part that is not a finite number."""
+def finite(parts: Iterable[Any]) -> list[float]:
+    """The parts of a label as numbers. Raises ValueError for a part that is not a finite number."""
     for part in parts:
         if _number(part) is None:
             raise ValueError(f"the label {part!r} is not a finite number, and data.task=regression needs one")
     return [float(part) for part in parts]
 
 
+def held_out(parts: Named, task: str) -> Named:
+    """All three splits. A fixed tenth of the train rows, stratified if they have classes, takes the place of a missing one.
+
+    Raises UserError for too few rows.
+    """
+    source, (texts, labels) = parts["train"]
+    absent, tenth = [name for name in ("val", "test") if name not in parts], len(texts) // 10
+    if not absent:
+        return parts
+    if tenth == 0:
+        raise UserError(
+            f"data.path: {source} has {how_many(len(texts), 'row')}, too few to split: give 10 or more, or "
+            "data.val_path and data.test_path"
+        )
+    place = {name: number for number, name in enumerate(sorted(set(labels)))} if task == "classification" else {}
+    order = stratified_order(torch.tensor([place[label] if place else 0 for label in labels]), SPLIT_SEED).tolist()
+    whole = dict(parts)
+    for name in absent:
+        index, order = order[:tenth], order[tenth:]
+        whole[name] = (source, _take(texts, labels, index))
+    return whole | {"train": (source, _take(texts, labels, order))}
+
+
+def _take(texts: list[Any], labels: list[Any], index: list[int]) -> Part:
+    return [texts[i] for i in index], [labels[i] for i in index]
+
+
+def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
+    """Texts as token ids, and labels as the task has them. order: of the classes. Raises UserError for wrong labels."""
+    source, (_, labels) = parts["train"]
+    classes = classes_of(task, labels, source, order)
+    wanted = {name: targets(task, part[1], classes, where) for name, (where, part) in parts.items()}
+    if task == "tokens":
+        ids, places, vocab_size, pad_id = encode_words(cfg, {name: _words(*parts[name]) for name in parts})
+        wanted = {name: _of_tokens(places[name], rows) for name, rows in wanted.items()}
+        for name, numbers in wanted.items():
+            if not (numbers != NO_LABEL).any():
+                raise UserError(
+                    f"data file {parts[name][0]}: none of the first data.seq_len={cfg.seq_len} tokens of any text of the "
+                    f"{name} data has a label. Label some, or raise data.seq_len."
+                )
+    else:
+        ids, vocab_size, pad_id = encode(cfg, {name: part[0] for name, (_, part) in parts.items()})
+    padded = any(bool((part == pad_id).any()) for part in ids.values())
+    left = any(fills_left(part, pad_id) for part in ids.values())
+    names = () if task == "regression" else tuple(classes)
+    padding = {"pad_id": pad_id, "padded": padded, "left": left}
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, **padding, task=task, names=names)
+    _warn_of_train_texts(parts)
+    return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
+
+
+def _warn_of_train_texts(parts: Named) -> None:
+    """A model knows the answers to texts that it was trained on by heart, and their accuracy looks like a result."""
+    train_texts = set(map(str, parts["train"][1][0]))
+    for name in ("val", "test"):
+        source, (texts, _) = parts[name]
+        if (shared := sum(str(text) in train_texts for text in texts)) >= FEW * len(texts):
+            print(
+                f"data file {source}: {shared:,} of {len(texts):,} {name} texts are train texts, too, so the {name} results "
+                "are better than those of new texts. Remove the duplicates, or give other files.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _words(source: str, part: Part) -> list[list[str]]:
+    """The words of each text. Raises UserError for a text with another number of words than labels."""
+    texts, labels = part
+    split = [text if isinstance(text, list) else text.split() for text in texts]
+    for words, names in zip(split, labels, strict=True):
+        if len(words) != len(names):
+            raise UserError(
+                f"data file {source}: the text '{' '.join(words)[:60]}' has {how_many(len(words), 'word')} and "
+                f"{how_many(len(names), 'label')}: data.task=tokens needs a label for each word, with spaces between "
+                "them: correct it"
+            )
+    return split
+
+
+def _of_tokens(places: Tensor, rows: list[list[int]]) -> Tensor:
+    """The class of each token that begins a word, else NO_LABEL: int64 [N, T]. places: the word's number, or -1."""
+    labels = torch.full(places.shape, NO_LABEL, dtype=torch.int64)
+    for number, (place, row) in enumerate(zip(places, rows, strict=True)):
+        begins = place >= 0
+        labels[number, begins] = torch.tensor(row, dtype=torch.int64)[place[begins].long()]
+    return labels
+
+
 def classes_of(task: str, labels: Sequence[Any], source: str, order: Sequence[str] = ()) -> list[str]:
     """The names of all classes in the train split, in the order of their numbers; for regression one for each number.
 
-    order: that of the data set, if it has one; otherwise numbers are in order, and other names sorted. Raises UserError for fewer than
-    needed.
+    order: that of the data set, if it has one; otherwise numbers are in order, and other names sorted. Raises UserError
+    for fewer than needed.
     """
     if task == "regression":
         return [str(place) for place in range(len(labels[0]))]
-    found = set(labels) if task == "classification" else {name for row in labels for name in row} - without(task).keys()
-    numbered = all(_number(name) is not None for name in found)  # 10 comes after 9
-    names = [name for name in order if name in found] or sorted(found, key=lambda name: (_number(name), name) if numbered else name)
-    if len(names) < (1 if task == "multilabel" else 2):
-        there = f"one class only ({names[0]})" if names else "no label"
-        raise UserError(f"data file {source} has {there}: two or more are needed, check data.label_column")
-    if task == "classification":
-        _say_if_numbers(names, len(labels), source)
-    return names
+    names = set(labels) if task == "classification" else {name for row in labels for name in row} - _without(task).keys()
+    numbered = all(_number(name) is not None for name in names)  # 10 comes after 9
+    by_name = sorted(names, key=lambda name: (_number(name), name) if numbered else name)
+    classes = [name for name in order if name in names] or by_name
+    if len(classes) < (1 if task == "multilabel" else 2):
+        what = f"one class only ({classes[0]})" if classes else "no label"
+        raise UserError(f"data file {source} has {what}: two or more are needed, check data.label_column")
+    return classes
 
 
-def without(task: str) -> dict[str, int]:
+def _without(task: str) -> dict[str, int]:
     """What a word without a label has in its place."""
     return {str(NO_LABEL): NO_LABEL} if task == "tokens" else {}
 
 
-def _say_if_numbers(names: Sequence[str], rows: int, source: str) -> None:
-    """Classifying measured quantities learns nothing of use, and looks like a result."""
-    numbers = [number for name in names if (number := _number(name)) is not None]
-    quantities = len(numbers) == len(names) and (any(n != int(n) for n in numbers) or len(names) > MOST_NUMBERS)
-    if not quantities and not rows >= 10 < len(names) > rows / 2:
-        return
-    kind = "numbers" if quantities else "texts"
-    print(
-        f"data.label_column: {source} has {len(names):,} different labels in {rows:,} rows, which are {kind} such as {names[0]}: each "
-        "becomes a class. If they are quantities, use data.task=regression; check data.label_column",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
-
-
 def _number(value: Any) -> float | None:
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
-def targets(task: str, labels: Sequence[Any], classes: Sequence[str], source: str) -> Tensor | list[list[int]]:
+def targets(task: str, labels: Sequence[Any], classes: Sequence[str], source: str) -> Any:
     """int64 [N], float32 [N, classes], or for tokens a list of class numbers for each text.
 
     Raises UserError for a label without a class.
     """
     if task == "regression":
         return _values(labels, len(classes), source)
-    place = {name: number for number, name in enumerate(classes)} | without(task)
+    place = {name: number for number, name in enumerate(classes)} | _without(task)
     if task == "classification":
         return torch.tensor(_numbers(labels, place, source))
     rows = [_numbers(row, place, source) for row in labels]
@@ -115,12 +195,12 @@ def _values(labels: Sequence[Sequence[float]], count: int, source: str) -> Tenso
 
 
 def _numbers(labels: Iterable[str], place: dict[str, int], source: str) -> list[int]:
-    found = []
+    numbers = []
     for label in labels:
         if label not in place:
             raise UserError(
-                f"data file {source} has the label '{label}', which no train row has: use one of {', '.join(list(place)[:10])}."
-                f"{nearest(label, place)}"
+                f"data file {source} has the label '{label}', which no train row has: use one of "
+                f"{', '.join(list(place)[:10])}.{nearest(label, place)}"
             )
-        found.append(place[label])
-    return found
+        numbers.append(place[label])
+    return numbers

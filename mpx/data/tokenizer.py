@@ -1,12 +1,25 @@
-"""Train a tokenizer with the `tokenizers` library, or load an existing one with transformers."""
+"""Train a tokenizer with the `tokenizers` library and cache it with its token ids, or load one with transformers."""
 
+import hashlib
+import json
 import os
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from fnmatch import fnmatch
+from importlib.metadata import version
+from pathlib import Path
+
+from torch import Tensor
 
 from mpx.errors import UserError, first_line
+from mpx.whole_file import write_whole
+
+Made = tuple[dict[str, Tensor], str]  # token ids by name, and their tokenizer as JSON
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
-FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # one of which an existing tokenizer needs: transformers makes an empty one
+# An existing tokenizer has one of them. Without any, transformers makes an empty tokenizer.
+FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 ANOTHER = (
     "choose wordpiece, bpe, a folder with tokenizer.json, or a hub name on a machine with internet access. A pretrained model is "
     "given its own tokenizer unless data.tokenizer names another one"
@@ -22,7 +35,8 @@ def train_wordpiece(texts: list[str], vocab_size: int):
     from tokenizers import Tokenizer, models, trainers
 
     draft = wordpiece_shell(Tokenizer(models.WordPiece(unk_token="[UNK]")))
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=[*SPECIAL, *letters(draft, texts)], show_progress=False)
+    special = [*SPECIAL, *letters(draft, texts)]
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
     draft.train_from_iterator(texts, trainer=trainer)
     tokenizer = wordpiece_shell(Tokenizer(models.WordPiece(draft.get_vocab(), unk_token="[UNK]")))
     tokenizer.add_special_tokens(SPECIAL)
@@ -43,7 +57,8 @@ def letters(tokenizer, texts: list[str]) -> list[str]:
     """The letters in `texts`, sorted: first as the start of a word (a), then as a continuation (##a)."""
     different = {word for text in texts for word in tokenizer.normalizer.normalize_str(text).split()}
     words = {word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(" ".join(sorted(different)))}
-    return sorted({letter for word in words for letter in word}) + sorted({f"##{letter}" for word in words for letter in word[1:]})
+    first = {letter for word in words for letter in word}
+    return sorted(first) + sorted({f"##{letter}" for word in words for letter in word[1:]})
 
 
 def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
@@ -54,7 +69,9 @@ def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer=trainer)
     return tokenizer
 
@@ -84,11 +101,45 @@ def existing(name: str, *, pads: bool):
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
-    except Exception as error:  # damaged files raise nearly anything, also an exception of the tokenizers library's own
+    except Exception as error:  # damaged files raise nearly anything
         raise UserError(f"data.tokenizer={name} cannot be loaded ({first_line(error)}): {ANOTHER}") from error
     if pads and tokenizer.pad_token_id is None:
         raise UserError(
-            f"data.tokenizer={name} has no padding token, which texts of different lengths need. Set its pad_token, as GPT-2's to its "
-            "eos_token, and save it with save_pretrained; or choose another one."
+            f"data.tokenizer={name} has no padding token, which texts of different lengths need. Set its pad_token, "
+            "as GPT-2's to its eos_token, and save it with save_pretrained; or choose another one."
         )
     return tokenizer
+
+
+def cached(folder: str, settings: dict, texts: Iterable[str], make: Callable[[], Made]) -> Made:
+    """What `make` returns, from the file in `folder` that is named by a hash of everything that it depends on.
+
+    A file that is missing or damaged is written. A folder that cannot be written to causes a warning.
+    """
+    from safetensors import safe_open
+    from safetensors.torch import save
+
+    path = Path(folder).expanduser() / f"{cache_key(settings, texts)}.safetensors"
+    with suppress(Exception), safe_open(path, framework="pt") as file:  # a damaged file raises nearly anything
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["tokenizer"]  # noqa: SIM118
+    ids, tokenizer = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, save(ids, metadata={"tokenizer": tokenizer}))
+    except OSError as error:
+        warnings.warn(
+            f"data.cache: cannot write to {path.parent} ({error.strerror or error}), so the tokenizer is trained "
+            "again next time: choose another data.cache",
+            stacklevel=2,
+        )
+    return ids, tokenizer
+
+
+def cache_key(settings: dict, texts: Iterable[str]) -> str:
+    """A hash of settings, texts, and the library's version, on which it depends what a tokenizer learns from them."""
+    about = settings | {"tokenizers": version("tokenizers"), "layout": 2}
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for text in texts:
+        content = text.encode()
+        digest.update(b"%d " % len(content) + content)
+    return digest.hexdigest()[:32]

@@ -12,7 +12,7 @@ from mpx.compare.run import Served
 from mpx.compare.served import told_apart
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
-from mpx.data.licences import LICENCES
+from mpx.data import LICENCES
 from mpx.deploy.again import commands
 from mpx.deploy.record import CARD, rows_of, tested_whole, writing
 from mpx.render.table import Column, Table, escaped, in_markdown, words

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader
-from mpx.data.resident import ResidentReader
+from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Images, Texts, Windows
-from mpx.data.workers import WorkerReader
 from mpx.measure.timing import median_time
 from mpx.spec import Spec
 from mpx.training.meters import Meters

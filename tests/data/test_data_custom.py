@@ -10,7 +10,7 @@ import torch
 from few_steps import FEW_STEPS
 
 import mpx.data
-from mpx.data.workers import WorkerReader
+from mpx.data.readers import WorkerReader
 from mpx.errors import UserError
 
 SOURCE = """
@@ -65,7 +65,7 @@ class Stream(IterableDataset):
     def __iter__(self): return iter(())
 def two(): return tensors()[:2]
 def stream(): return Stream(), Noisy(3), Noisy(3)
-def empty(): return tensors(), [], []
+def empty(): return tensors()[0], [], []
 def uneven(): return (torch.zeros(4, 1, 8, 8), torch.zeros(3)), (), ()
 def flat(): return tuple((torch.zeros(4, 64), torch.zeros(4, dtype=torch.long)) for _ in range(3))
 def floats(): return tuple((x, y / 2) for x, y in tensors())
@@ -198,7 +198,8 @@ def test_worker_processes_make_the_same_samples(custom):
 
 MISTAKES = [
     ("two", {}, "data._target_=my_function.two returned a tuple of 2; it must return three: the train, validation and test data."),
-    ("stream", {}, "the train data are a Stream; a Dataset with __len__ and __getitem__, or a pair of tensors (x, y), is needed"),
+    ("stream", {}, "the train data are a Stream; a Dataset with __len__ and __getitem__ that is not empty, or a pair of"),
+    ("empty", {}, "the validation data are a list; a Dataset with __len__ and __getitem__ that is not empty, or a pair of"),
     ("uneven", {}, "the train data have 4 x and 3 y: give one y for each x"),
     ("flat", {}, "an x of the train data is torch.float32 of shape [64]; data.kind=image needs floats or uint8 [C, H, W]. Change it, or"),
     (
@@ -240,7 +241,7 @@ MISTAKES = [
     (
         "ids",
         {"kind": "text", "task": "tokens", "vocab_size": 5},
-        "x of the train data has token ids from 1 to 20, outside of data.vocab_size=5. Renumber them, or give data.vocab_size.",
+        "x of the train data has token ids from 1 to 20, where they are numbered from 0 to 4. Renumber them, or give data.vocab",
     ),
     ("unlabelled", {"kind": "text", "task": "tokens"}, "no token of the test data has a label: every y is -100. Label some."),
     ("texts", {"kind": "text", "vocab_size": 21, "pad_id": 21}, "data.pad_id=21 must be below data.vocab_size=21. Raise data.vocab_size."),
@@ -260,7 +261,7 @@ def test_a_sample_unlike_the_others_is_named(custom):
         batch(data.train, 7)
     with pytest.raises(UserError, match=r"train\[2\] has labels from 2 to 2, where they are numbered from 0 to 1"):
         batch(custom("datasets", classes=2).train, 2)
-    with pytest.raises(UserError, match=r"x of train\[9\] has token ids from 1 to 9, outside of data\.vocab_size=9\. Renumber them"):
+    with pytest.raises(UserError, match=r"x of train\[9\] has token ids from 1 to 9, where they are numbered from 0 to 8\. Renumber"):
         batch(custom("letters", kind="text", classes=2, vocab_size=9).train, 9)
 
 

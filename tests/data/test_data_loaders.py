@@ -6,8 +6,7 @@ import torch
 import mpx.data
 from mpx.data import datamodule
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.resident import ResidentReader
-from mpx.data.workers import WorkerReader
+from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.errors import UserError
 
 CPU = torch.device("cpu")

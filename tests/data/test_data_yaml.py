@@ -11,8 +11,7 @@ from PIL import Image
 import mpx.data
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.resident import ResidentReader
-from mpx.data.workers import WorkerReader
+from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.errors import UserError
 from mpx.settings.data import IMAGES, family
 from mpx.settings.fields import FIELDS

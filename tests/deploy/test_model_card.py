@@ -15,8 +15,7 @@ from started import start
 from transformers import GPT2ForSequenceClassification
 
 from mpx.compare.statistics import wilson
-from mpx.data import SETS
-from mpx.data.licences import LICENCES
+from mpx.data import LICENCES, SETS
 from mpx.deploy import __main__ as deploy_main
 from mpx.deploy.build import trained
 from mpx.deploy.card import card

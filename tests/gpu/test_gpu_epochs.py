@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import nn
 
 from mpx.data.loaders import TrainLoader
-from mpx.data.resident import ResidentReader
+from mpx.data.readers import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
 from mpx.runs.checkpoint_writer import CheckpointWriter

@@ -178,24 +178,6 @@ def test_label_smoothing_is_for_classes(train, words):
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
-    [
-        ([37.5, 38, 36.9] * 20, "60 rows, which are numbers such as 36.9"),
-        (list(range(30)) * 3, "30 different labels in"),
-        ([f"text {i}" for i in range(60)], "which are texts such as text 0"),
-        ([0, 1] * 30, None),
-        (["good", "bad"] * 30, None),
-    ],
-    ids=["decimals", "many numbers", "nearly all different", "two numbers", "names"],
-)
-def test_labels_that_look_like_quantities_are_said_to_become_classes(capsys, labels, said):
-    classes_of("classification", list(map(str, labels)), "rows.csv")
-    err = capsys.readouterr().err
-    assert err.count("\n") == (said is not None)
-    assert said is None or (said in err and "use data.task=regression; check data.label_column" in err)
-
-
-@pytest.mark.parametrize(
     ("labels", "classes"),
     [(["10", "9", "2", "-1"], ["-1", "2", "9", "10"]), (["10.0", "9.5"], ["9.5", "10.0"]), (["b10", "b9", "2"], ["2", "b10", "b9"])],
 )

@@ -1,0 +1,176 @@
+"""Image sets that fit in memory: scikit-learn's digits, and MNIST, Fashion-MNIST and CIFAR-10 as torchvision reads them."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from mpx.data.files import downloading, folder, missing
+from mpx.data.order import SPLIT_SEED, hold_out, stratified_order
+from mpx.data.splits import Data, Images
+from mpx.errors import UserError, first_line
+from mpx.settings.data import IMAGES
+from mpx.spec import Spec
+
+Part = tuple[Tensor, Tensor]  # uint8 images [N, C, H, W], int64 labels [N]
+DIGITS_TEST, DIGITS_VAL = 360, 140  # samples
+TESTED = 10_000  # test samples of MNIST, Fashion-MNIST and CIFAR-10
+CLASSES = 10
+
+
+def load_digits(cfg: SimpleNamespace) -> Data:
+    """scikit-learn's 1,797 handwritten digits (UCI, 8×8 pixels of 0 to 16), which ship with the package.
+
+    A fixed stratified shuffle splits them into 360 test, 140 validation and 1,297 train samples. The file is ordered
+    by writer, so that a sequential split would test on the handwriting of other people.
+    """
+    images, labels = _digits()
+    order = stratified_order(labels, SPLIT_SEED)
+    held_out = DIGITS_TEST + DIGITS_VAL
+    parts = order[held_out:], order[DIGITS_TEST:held_out], order[:DIGITS_TEST]
+    train, val, test = ((images[index], labels[index]) for index in parts)
+    return image_data(cfg, train, val, test, top=16)
+
+
+@functools.cache
+def _digits() -> Part:
+    """Reading the text of the file takes a tenth of a short run, and a process may have many."""
+    from sklearn.datasets import load_digits as read
+
+    bunch = read()
+    return torch.from_numpy(bunch.images).to(torch.uint8)[:, None], torch.from_numpy(bunch.target).long()
+
+
+def load_mnist(cfg: SimpleNamespace) -> Data:
+    """MNIST or Fashion-MNIST: 60,000 train and 10,000 test grey images of 28×28 pixels in ten classes."""
+    return published(cfg, *read_mnist(cfg.name, folder(cfg), download=cfg.download))
+
+
+def read_mnist(name: str, root: Path, *, download: bool) -> tuple[Part, Part]:
+    """(train, test) of "mnist" or "fashion_mnist". Raises UserError for files that are missing or damaged.
+
+    Files as torchvision has them, packed or not: `<root>/MNIST/raw/train-images-idx3-ubyte[.gz]` and so on.
+    """
+    from torchvision import datasets
+
+    kind = {"mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
+    raw = root / kind.__name__ / "raw"
+    packed = [raw / name for name, _ in kind.resources]
+    absent = [path for path in packed if not path.is_file() and not path.with_suffix("").is_file()]
+    if absent:
+        _fetch(kind, root, absent[0], download)
+    with _unpacked(kind, root) as where:
+        try:
+            parts = [kind(where, train=train) for train in (True, False)]
+        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError, OSError) as error:
+            raise _damaged(raw, first_line(error)) from error
+    train, test = ((part.data[:, None], part.targets.long()) for part in parts)
+    _check(name, train, test, raw)
+    return train, test
+
+
+def load_cifar10(cfg: SimpleNamespace) -> Data:
+    """CIFAR-10: 50,000 train and 10,000 test colour images of 32×32 pixels in ten classes.
+
+    Files: the "python version", `<data.root>/cifar-10-batches-py/`. torchvision unpickles them only if their MD5 sums
+    are the publisher's, so that no other code runs.
+    """
+    from torchvision.datasets import CIFAR10
+    from torchvision.datasets.utils import check_integrity
+
+    where = folder(cfg) / CIFAR10.base_folder
+    sums = [*CIFAR10.train_list, *CIFAR10.test_list, [CIFAR10.meta["filename"], CIFAR10.meta["md5"]]]
+    absent = [where / name for name, _ in sums if not (where / name).is_file()]
+    if absent:
+        _fetch(CIFAR10, folder(cfg), absent[0], cfg.download)
+    try:
+        parts = [CIFAR10(str(folder(cfg)), train=train) for train in (True, False)]
+    except RuntimeError as error:
+        wrong = next((where / name for name, md5 in sums if not check_integrity(str(where / name), md5)), where)
+        raise _damaged(wrong, "its MD5 sum is not the publisher's") from error
+    train, test = ((torch.from_numpy(part.data).permute(0, 3, 1, 2), torch.tensor(part.targets)) for part in parts)
+    _check("cifar10", train, test, where)
+    return published(cfg, train, test)
+
+
+def _fetch(kind: type, root: Path, path: Path, download: bool) -> None:
+    """Let torchvision download a set of which `path` is missing, and check its MD5 sums. Raises UserError."""
+    if not download:
+        raise missing(path)
+    with downloading(path):
+        kind(str(root), download=True)
+
+
+@contextmanager
+def _unpacked(kind: type, root: Path) -> Iterator[str]:
+    """A root in which torchvision finds the set's files unpacked: `root` itself, or a temporary folder.
+
+    data.root may be read-only, and its packed files are checked against the publisher's MD5 sums.
+    """
+    from torchvision.datasets.utils import check_integrity, extract_archive
+
+    packed = {root / kind.__name__ / "raw" / name: md5 for name, md5 in kind.resources}
+    if all(path.with_suffix("").is_file() for path in packed):
+        yield str(root)
+        return
+    with TemporaryDirectory(prefix="mpx-") as made:
+        raw = Path(made) / kind.__name__ / "raw"
+        raw.mkdir(parents=True)
+        for path, md5 in packed.items():
+            if not check_integrity(str(path), md5):
+                raise _damaged(path, "its MD5 sum is not the publisher's")
+            extract_archive(str(path), str(raw))
+        yield made
+
+
+def _check(name: str, train: Part, test: Part, where: Path) -> None:
+    """Raise UserError for another number or size of images, and for other labels than the ten classes'."""
+    known = IMAGES[name]
+    for (images, labels), count in ((train, known.train), (test, TESTED)):
+        shape = (count, known.channels, known.side, known.side)
+        if images.shape != shape or labels.shape != (count,) or labels.unique().tolist() != list(range(CLASSES)):
+            raise _damaged(where, f"it holds images {list(images.shape)} where {list(shape)} of ten classes are expected")
+
+
+def published(cfg: SimpleNamespace, train: Part, test: Part) -> Data:
+    """The end of the published train set is held out for validation, stratified."""
+    kept, held_out = hold_out(train[1], cfg.val_size)
+    parts = [(train[0][index], train[1][index]) for index in (kept, held_out)]
+    return image_data(cfg, *parts, test)
+
+
+def image_data(cfg: SimpleNamespace, train: Part, val: Part, test: Part, top: int = 255) -> Data:
+    """The splits, by the settings image_size, mean, std, augment, pad, crop and cutout. top: of the brightest pixel."""
+    parts = [train, val, test]
+    if cfg.image_size is not None:
+        parts = [(resize(images, cfg.image_size, top), labels) for images, labels in parts]
+        top = 255
+    mean, std = per_channel(cfg.mean), per_channel(cfg.std)
+    random = {"augment": cfg.augment, "pad": cfg.pad, "crop": cfg.crop, "cutout": cfg.cutout}
+    splits = [Images(x, y, mean, std, top, **(random if i == 0 else {})) for i, (x, y) in enumerate(parts)]
+    return Data(Spec("image", tuple(splits[0].images.shape[1:]), CLASSES), *splits)
+
+
+def per_channel(values: list[float]) -> Tensor:
+    """One number per channel as float32 [C, 1, 1]."""
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+
+
+def resize(images: Tensor, size: int, top: int) -> Tensor:
+    """Squares of `size` pixels, 0..255, made in pieces that bound the memory. images: uint8 [N, C, H, W] in 0..top."""
+    from torchvision.transforms.v2 import functional as v2
+
+    def piece(x: Tensor) -> Tensor:
+        bright = x.to(torch.float32) * (255 / top)
+        return v2.resize(bright, [size, size], antialias=True).round().clamp(0, 255).to(torch.uint8)
+
+    return torch.cat([piece(x) for x in images.split(1024)])
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(f"data.root: {path} is damaged ({what}): delete it and fetch it again (data.download=true)")
