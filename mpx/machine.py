@@ -16,6 +16,9 @@ from mpx.control_groups import cpu_quota, memory_limit
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 GIB = 2**30  # bytes
+# GNU OpenMP's variable: how often a CPU thread of PyTorch looks for work before it sleeps. By default it looks 300,000 times, and takes the
+# core from the thread that it waits for where other programs run as well. experiments/cpu_threads compares values.
+SPINS = ("GOMP_SPINCOUNT", "1000")
 
 
 def usable_cores() -> int:
@@ -46,6 +49,12 @@ def cpu_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def wait_briefly() -> None:
+    """Let CPU threads that wait for one another sleep soon, unless the user has said how they wait. PyTorch reads it when it is imported."""
+    if not {SPINS[0], "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ[SPINS[0]] = SPINS[1]
 
 
 def keep_within_quota(processes: int) -> None:

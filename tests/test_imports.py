@@ -39,6 +39,17 @@ def test_a_program_that_has_imported_pytorch_keeps_its_ways():
     assert gc.get_freeze_count() == before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyTorch has another OpenMP")
+@pytest.mark.parametrize(("given", "waits"), [({}, 1000), ({"GOMP_SPINCOUNT": "77"}, 77), ({"OMP_WAIT_POLICY": "PASSIVE"}, 0)])
+def test_threads_wait_briefly_unless_the_user_says_how(given, waits):
+    """OpenMP itself prints what it has read."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = "from mpx.imports import heavy\nwith heavy(): import torch"
+    printing = plain | given | {"OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=printing, capture_output=True, text=True, timeout=60)
+    assert f"GOMP_SPINCOUNT = '{waits}'" in done.stderr
+
+
 def test_a_run_imports_so(train, monkeypatch):
     begun = []
     monkeypatch.setattr(outcome, "heavy", lambda: begun.append(True) or nullcontext())

@@ -103,10 +103,19 @@ def speed_part(
     unlike = seen.step.unlike if replicas(trainer) == trainer.world_size else SHARED
     emulated = seen.audit.emulate
     speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and unlike is None else None)
-    speed |= {"exclusive": exclusive, "exclusive_reason": reason} | ({} if unlike is None else {"model_tflops_per_s_reason": unlike})
+    speed |= {"exclusive": exclusive, "exclusive_reason": reason} | _others(exclusivity, trainer.world_size)
+    speed |= {} if unlike is None else {"model_tflops_per_s_reason": unlike}
     if emulated or unlike is not None:
         return speed | {"mfu": None, "mfu_reason": EMULATED if emulated else unlike}
     return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), exclusivity.device, output_dir, count=trainer.world_size)
+
+
+def _others(exclusivity: ExclusivityChecks, world: int) -> dict[str, Any]:
+    """The share of the CPU cores that other programs have used while the run trained."""
+    if world > 1:
+        return {"cpu_used_by_others": None, "cpu_used_by_others_reason": "the run's own processes count as others, too"}
+    share = exclusivity.cpu.share()
+    return {"cpu_used_by_others": share} | ({} if share is not None else {"cpu_used_by_others_reason": "only Linux tells"})
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:

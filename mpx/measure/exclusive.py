@@ -12,11 +12,47 @@ BUSY = 0.1  # share of all cores that others may use; with more, all threads wai
 Answer = tuple[bool | None, str | None]  # whether no other process computes on the device (None: unknown); the reason if not True
 
 
+class OtherPrograms:
+    """How much of this process's CPU cores other programs use, from its construction on."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.monotonic(), self._now()
+
+    def share(self) -> float | None:
+        """Of the time of all cores, 0 to 1. The ranks of one run are not told from other programs. None where the system does not tell."""
+        took, now = time.monotonic() - self._began, self._now()
+        if self._before is None or now is None or not took:
+            return None
+        others = now - self._before
+        return min(max(others / (took * len(os.sched_getaffinity(0))), 0.0), 1.0)
+
+    @staticmethod
+    def _now() -> float | None:
+        """Seconds that the cores have spent on other programs."""
+        try:
+            cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+            ticks = os.sysconf("SC_CLK_TCK")
+            lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+            busy = sum(sum(map(int, fields[1:9])) - sum(map(int, fields[4:6])) for fields in lines if fields[0] in cores)
+            return busy / ticks - sum(_cpu_ticks_of(process) for process in _family()) / ticks
+        except (AttributeError, OSError, ValueError):  # not Linux
+            return None
+
+
+def _cpu_ticks_of(process: int) -> int:
+    """What a process and its children that have ended have used. Source: proc_pid_stat(5), utime to cstime."""
+    try:
+        return sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    except (OSError, ValueError):  # it has just ended
+        return 0
+
+
 class ExclusivityChecks:
     """Checks at several moments whether another process computes on `device`."""
 
     def __init__(self, device: torch.device):
         self.device = device
+        self.cpu = OtherPrograms()
         self._shared: Answer | None = None  # the first result that found the device shared
         self._newest: Answer = None, None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from mpx.compare.metric import judged_by_record
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
+from mpx.measure.exclusive import BUSY
 from mpx.printing import shown
 from mpx.record.result import CHANGED_AFTER, EMULATED, VALIDATED_AT
 from mpx.render.table import Table, console, print_table, words
@@ -26,6 +27,8 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     if CHANGED_AFTER in record["environment"]:
         rows.append(("validated", "before the training's end replaced the weights; last.ckpt and best.ckpt hold those before"))
     rows += _rates(speed, emulated=precision["emulated"])
+    if (others := speed.get("cpu_used_by_others") or 0.0) > BUSY:
+        rows.append(("other programs", f"kept {others:.0%} of the CPU cores busy: the run is slower than it would be alone"))
     rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))
     if precision["loss_scale"] is not None:

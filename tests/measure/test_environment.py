@@ -7,6 +7,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from mpx.control_groups import memory_limit
 from mpx.machine import GIB
 from mpx.measure.devices import devices
 from mpx.measure.environment import command, environment
-from mpx.measure.exclusive import cpu_busy, exclusive, exclusive_among
+from mpx.measure.exclusive import OtherPrograms, cpu_busy, exclusive, exclusive_among
 from mpx.version import parse_status, with_digest
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
@@ -203,6 +204,28 @@ def test_a_busy_core_is_seen():
     finally:
         worker.kill()
         worker.communicate()
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's account of its CPU time")
+def test_what_other_programs_use_is_told_from_what_this_one_and_its_children_use():
+    others, began, used = OtherPrograms(), time.monotonic(), os.times()
+    burn = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    children = [subprocess.Popen([sys.executable, "-c", burn]) for _ in os.sched_getaffinity(0)]
+    for child in children:
+        child.wait()
+    ours = sum(os.times()[:4]) - sum(used[:4])
+    whole = (time.monotonic() - began) * len(children)
+    assert ours > 0.3
+    assert others.share() < 1 - ours / whole + 0.1
+
+    # A grandchild whose parent has ended belongs to nobody here.
+    started = subprocess.run(["sh", "-c", f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"], capture_output=True, text=True)
+    try:
+        others = OtherPrograms()
+        time.sleep(0.5)
+        assert others.share() > 0.3 / len(children)
+    finally:
+        os.kill(int(started.stdout), signal.SIGKILL)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

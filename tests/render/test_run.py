@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from made_runs import record
 
 from mpx.render.run import print_run
@@ -27,3 +28,14 @@ def test_a_slow_run_of_a_small_model_keeps_its_digits(capsys):
     assert f"│ folder        │ {folder} │" in out
     print_run(made, Path(folder.replace("x", "xx")))
     assert capsys.readouterr().out.endswith(f"┘\nfolder {folder.replace('x', 'xx')}\n")
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.53, "kept 53% of the CPU cores busy"), (0.05, None), (None, None)])
+def test_other_programs_that_kept_the_cores_busy_are_named(share, said, capsys):
+    made = record() | {"metric": {"name": "test/accuracy", "goal": "max"}}
+    made["config"]["sparsity"] = {}
+    made["speed"] |= {"mfu": None, "cpu_used_by_others": share}
+    print_run(made, Path("outputs/s/net/seed0"))
+    out = capsys.readouterr().out
+    assert ("other programs" in out) is (said is not None)
+    assert said is None or said in " ".join(out.split())
