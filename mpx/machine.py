@@ -16,8 +16,8 @@ from mpx.control_groups import cpu_quota, memory_limit
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 GIB = 2**30  # bytes
-# GNU OpenMP's variable: how often a CPU thread of PyTorch looks for work before it sleeps. By default it looks 300,000 times, and takes the
-# core from the thread that it waits for where other programs run as well. experiments/cpu_threads compares values.
+# GNU OpenMP's variable: how often a CPU thread of PyTorch looks for work before it sleeps. By default it looks
+# 300,000 times, and beside other programs takes the core from the thread that it waits for (experiments/cpu_threads).
 SPINS = ("GOMP_SPINCOUNT", "1000")
 
 
@@ -52,7 +52,10 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 
 def wait_briefly() -> None:
-    """Let CPU threads that wait for one another sleep soon, unless the user has said how they wait. PyTorch reads it when it is imported."""
+    """Let CPU threads that wait for one another sleep soon, unless the user has said how they wait.
+
+    OpenMP reads it when PyTorch is imported.
+    """
     if not {SPINS[0], "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ[SPINS[0]] = SPINS[1]
 

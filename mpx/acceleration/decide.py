@@ -23,7 +23,6 @@ MAX_SUMMED = 2**17
 # Logits of a language model for one position of a batch. Compiling the loss of so many would save about a sixth of a recurrent step; of
 # WikiText-2's 2,662,240 it saves more than a quarter (experiments/language_model), and of few nothing: cuDNN's layers take all the time.
 LARGE_LOSS = 1_000_000
-FLAT = "trainer.strategy=fsdp shards only weights in the ordinary layout"
 
 
 def decide(
@@ -50,11 +49,11 @@ def decide(
         batches=(steps - done) * cfg.trainer.accumulate_grad_batches,
         figures=figures if notebook is None else notebook.read(figures),
         against_graphs=_against_graphs(cfg.trainer, precision),
-        against_compiling=_against_compiling(cfg.trainer.strategy, precision),
+        against_compiling=_against_compiling(precision),
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(precision, model, _logits(cfg.data, spec)),
         against_search=_against_search(model, audit=cfg.audit),
-        against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
+        against_channels_last=_against_channels_last(model, spec),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
@@ -109,9 +108,7 @@ def masks_in_full(model: nn.Module) -> str | None:
     return "transformers writes out the whole attention mask then and cannot use its fast kernels" if masked else None
 
 
-def _against_compiling(strategy: str, precision: ModePrecision) -> str | None:
-    if strategy == "fsdp":
-        return "trainer.strategy=fsdp gathers weights between the layers, where compiled code would end"
+def _against_compiling(precision: ModePrecision) -> str | None:
     return f"precision={precision.mode.name} is emulated here, operation by operation" if precision.emulate else None
 
 

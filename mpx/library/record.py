@@ -21,11 +21,11 @@ from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.plugin_mode import mode_of
 from mpx.private.lightning import combine_what_is_logged
+from mpx.processes import not_finite
 from mpx.record.result import line_of, metric_name, note_validation, stage_of, words_of_validation
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.settings.recorder import check_record, plain
-from mpx.shards import not_finite
 from mpx.sparsity.callback import Pruning
 
 

@@ -18,10 +18,10 @@ from mpx.measure.batches import usual_size
 from mpx.measure.environment import environment, host_of_rank_0, joined
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory
+from mpx.processes import not_finite
 from mpx.record.result import line_of, note_validation, words_of_validation
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
-from mpx.shards import not_finite
 
 LOSS = "train/loss"
 Sparsity = Callable[[], dict[str, Any]] | None  # returns the sparsity part of result.json; None: it is measured from the model

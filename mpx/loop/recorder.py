@@ -16,6 +16,7 @@ from mpx.loop.record import LoopRecord, Sparsity
 from mpx.loop.scalars import number
 from mpx.loop.steps import Shapes, Steps
 from mpx.precision.modes import MODES
+from mpx.processes import refuse_sharded
 from mpx.runs import signals
 from mpx.runs.own import OwnRun
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
@@ -78,6 +79,7 @@ class Recorder:
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
         setting = plain(setting)
         check_recorder(given, setting)
+        refuse_sharded(model.parameters() if model is not None else ())
         self.setting, self.model = setting, model
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
         self._ranks: Ranks | None = None  # from the `with` statement on
@@ -287,8 +289,6 @@ class Recorder:
         windows = self._steps.windows
         windows.leave("end")
         self._ranks.leave(windows.measured_steps, windows.samples)
-        if error is None and self._sparsity is not None:
-            self._sparsity()  # rank 0's gathers weights that FSDP has sharded, for which all ranks are needed
 
 
 def _device_of(model: nn.Module | None) -> torch.device | str:

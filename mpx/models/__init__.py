@@ -9,7 +9,6 @@ checkpoint loads into that library's own class.
     resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
     lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py; custom.py: the user's own
     arguments.py    errors in the arguments of their constructors
-    blocks.py       finds the layers that FSDP gathers one by one
     probe.py        tries a network on one sample before training; evaluating.py: in evaluation mode
 """
 

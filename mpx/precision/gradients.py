@@ -11,7 +11,6 @@ from mpx.precision.ops import inside, multiplied
 from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.switches import tf32_products
 from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, computing_again, tree_leaves, tree_map, without_dispatch_modes
-from mpx.shards import local
 
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
 BINS = HIGHEST - LOWEST + 2  # and one for zeros
@@ -53,8 +52,8 @@ class GradientWatch(TorchDispatchMode):
         return out
 
     def _count(self, values: Tensor) -> None:
-        whole = local(values.detach())
-        size = _some(whole).abs()
+        values = values.detach()
+        size = _some(values).abs()
         nonzero, finite = size != 0, size < self.format.overflows_at  # NaN is neither zero nor finite
         counts = [
             nonzero,
@@ -62,7 +61,7 @@ class GradientWatch(TorchDispatchMode):
             nonzero & (size <= FORMATS["fp16"].rounds_to_zero * self.scale),
             ~finite,
         ]
-        stands_for = whole.numel() / max(1, size.numel())  # values for each of those looked at, so that a large tensor has its weight
+        stands_for = values.numel() / max(1, size.numel())  # values for each of those looked at, so that a large tensor has its weight
         counted = torch.stack([count.sum() for count in counts]).double() * stands_for
         self.counts = counted if self.counts is None else self.counts + counted
 

@@ -16,7 +16,6 @@ from mpx.precision.plugin import ModePrecision
 from mpx.precision.plugin_mode import mode_of, scale_of
 from mpx.precision.rounding import HALVES, upcast
 from mpx.private.torch_modules import CONVOLUTION
-from mpx.shards import whole
 
 INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto
 # Fields of result.json; in TensorBoard, below numerics/.
@@ -201,4 +200,4 @@ def _norm(gradients: list[Tensor]) -> Tensor:
     """The norm in FP32, since that of 16-bit gradients would be rounded to 16 bits, and in FP16 be infinite above 65,504."""
     if any(gradient.dtype in HALVES for gradient in gradients):
         gradients = [get_total_norm([upcast(gradient)]) for gradient in gradients]  # one by one, since a copy of all takes memory
-    return whole(get_total_norm(gradients))
+    return get_total_norm(gradients)

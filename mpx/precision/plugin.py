@@ -25,6 +25,7 @@ from mpx.precision.tf32 import AlignedChannels
 from mpx.private.lightning import before_step
 from mpx.private.torch_dispatch import every_call_seen, tree_map, version
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
+from mpx.processes import refuse_sharded
 
 SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
 
@@ -68,6 +69,7 @@ class ModePrecision(Precision):
         self._several = False  # optimizers of a manual optimization have stepped since the scale was adjusted
 
     def convert_module(self, module: nn.Module) -> nn.Module:
+        refuse_sharded(module.parameters())
         self.model = module
         on_gpu = not self.emulate and self.device.type == "cuda"
         self.bf16_rnn = on_gpu and self.mode.autocast == torch.bfloat16 and has_rnn(module)

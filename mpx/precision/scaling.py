@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scale_, values_of_sparse
-from mpx.shards import agree, is_sharded, local
 
 COUNTS = ("skipped", "in_a_row")  # which a resumed run continues; the other counts describe the current part alone
 
@@ -70,10 +69,7 @@ class LossScale:
 
     @torch.no_grad()
     def unscale_(self, gradients: Iterable[Tensor]) -> None:
-        """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips the step.
-
-        One overflow in any process's part of a sharded gradient skips the step of all.
-        """
+        """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips the step."""
         self._multiply(gradients, self.scale.double().reciprocal().float())
 
     @torch.no_grad()
@@ -85,9 +81,7 @@ class LossScale:
 
     def _multiply(self, gradients: Iterable[Tensor], factor: Tensor) -> None:
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-        sharded = None
         for gradient in gradients:
-            sharded, gradient = gradient if is_sharded(gradient) else sharded, local(gradient)
             if gradient.is_sparse and gradient.dtype == torch.float16:  # the sum of values with the same index may overflow
                 gradient.copy_(gradient.coalesce())
             values = values_of_sparse(gradient) if gradient.is_sparse else gradient
@@ -97,8 +91,6 @@ class LossScale:
             unscale_(tensors, found, factor.to(device))
             if found is not self.found_inf:
                 self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
-        if sharded is not None:
-            agree(self.found_inf, on=sharded)
 
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
         """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others wait for it."""

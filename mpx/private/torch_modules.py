@@ -10,8 +10,6 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.stateless import _reparametrize_module
 
-from mpx.private.torch_dispatch import tree_map
-
 CONVOLUTION = _ConvNd  # the base class of all convolutions
 BATCH_NORM = _BatchNorm  # the base class of all batch norms
 NORM_WITH_STATISTICS = _NormBase  # the base class of the norms that may track running statistics
@@ -50,15 +48,6 @@ def replica_of(module: nn.Module) -> nn.Module:
 def replicate_by(module: nn.Module, replicate: Callable[[], nn.Module]) -> None:
     """Let nn.DataParallel copy this module by `replicate`. It has no public hook."""
     module._replicate_for_data_parallel = replicate
-
-
-def without_views(output: Any) -> Any:
-    """A layer's output with copies in place of views.
-
-    FSDP gathers a block's weights for the backward pass when the gradient of the block's output arrives, by a hook. PyTorch drops the hook
-    of a view on which a later layer works in place, such as nn.ReLU(inplace=True). There is no public way to tell a view.
-    """
-    return tree_map(lambda value: value.clone() if isinstance(value, Tensor) and value._is_view() else value, output)
 
 
 def stop_workers(loader: Any) -> None:

@@ -12,14 +12,13 @@ from torch import Tensor
 from mpx.errors import UserError
 from mpx.printing import how_many
 from mpx.processes import from_all
-from mpx.shards import is_sharded
 
 
 class Agreement(Callback):
     """At each save, compares weights, optimizer state, loss scale, masks and averages with those of rank 0, bit for bit.
 
     Each rank has running means of batch norm, and averages of them, of its own. Those of rank 0 are saved, and sent to all ranks before
-    each validation and test. If weights are sharded, each process holds other rows of them, so only the loss scale is compared.
+    each validation and test.
     Raises UserError on every rank, before anything is written, if the ranks differ.
     """
 
@@ -33,9 +32,7 @@ class Agreement(Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.world_size == 1:
             return
-        compared = {"loss scale and skipped steps": checkpoint.get("ModePrecision", {})}
-        if not any(is_sharded(weight) for weight in pl_module.parameters()):
-            compared |= _replicated(pl_module, checkpoint)
+        compared = {"loss scale and skipped steps": checkpoint.get("ModePrecision", {})} | _replicated(pl_module, checkpoint)
         if differing := _differing(dict(_leaves(compared)), trainer.strategy.root_device):
             others = f" and {how_many(len(differing) - 1, 'other')}" if len(differing) > 1 else ""
             raise UserError(

@@ -10,7 +10,6 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.private.lightning import restart_epoch
 from mpx.processes import from_all
-from mpx.shards import is_sharded
 
 
 def states() -> dict[str, Any]:
@@ -70,22 +69,18 @@ class RandomState(Callback):
             parts = [state, *state.get("others", ())]
             restore_states(parts[trainer.global_rank if len(parts) == trainer.world_size else 0])
         if self.apart and trainer.global_rank > 0 and len(parts) != trainer.world_size:
-            _seed_apart(trainer.global_rank, sharded=any(map(is_sharded, pl_module.parameters())))
+            _seed_apart(trainer.global_rank)
 
 
-def _seed_apart(rank: int, *, sharded: bool) -> None:
-    """Seed the generators of this process by its rank and what the generator of all of them would draw next.
+def _seed_apart(rank: int) -> None:
+    """Seed PyTorch's generators of this process by its rank and what the generator of all of them would draw next.
 
-    If weights are sharded, processes gather them together, so a layer that a draw on the host leaves out must be left out by all: only
-    the device's generator is seeded. Python's and NumPy's stay in any case.
+    Python's and NumPy's stay.
     """
     alike = torch.Generator()
     alike.set_state(torch.get_rng_state())
     seed = int(torch.randint(2**62, (rank,), generator=alike)[-1])
-    if sharded:
-        torch.cuda.manual_seed(seed)  # does nothing without CUDA
-    else:
-        torch.manual_seed(seed)  # and the device's
+    torch.manual_seed(seed)  # and the device's
 
 
 class SameOrder(Callback):

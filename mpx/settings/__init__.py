@@ -7,7 +7,7 @@ project.py        checks the user's own project; target.py: builds what a `_targ
 recorder.py       checks the arguments of mpx.Recorder and mpx.Record
 goal.py           whether a metric rises or falls, for both
 extras.py         finds conf/, and says how to get optional packages
-check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, fsdp.py, reachable.py;
+check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py;
                   unread.py: settings that no part of the run reads
 front_door.py     code that all commands share; words.py: checks the command line as typed; translate.py: Hydra's errors in one line
 

@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.errors import UserError
 from mpx.settings.data import OWN_FAMILIES, check_data, family
 from mpx.settings.fields import SCALES, SEEDS_EACH
-from mpx.settings.fsdp import check_fsdp
 from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
@@ -56,7 +55,6 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_trainer(cfg)
     _check_precision(cfg, typed)
     check_sparsity(cfg, typed)
-    check_fsdp(cfg)
     _check_retry(cfg)
     if cfg.get("until") is not None:
         check_looks(cfg.until)
@@ -112,8 +110,6 @@ def against_graphs(trainer: DictConfig) -> str | None:
     """Why CUDA graphs are not possible with these settings of the trainer; None where the settings allow them."""
     if trainer.accelerator == "cpu":
         return "trainer.accelerator=cpu"
-    if trainer.strategy == "fsdp":
-        return "trainer.strategy=fsdp gathers weights within a step"
     if trainer.compile == "reduce-overhead":
         return "trainer.compile=reduce-overhead makes its own"
     if trainer.accumulate_grad_batches > 1:

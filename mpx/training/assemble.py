@@ -41,7 +41,6 @@ from mpx.sparsity.recipes import Recipe
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
-from mpx.training.fsdp import refuse_scalars
 from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
@@ -88,8 +87,6 @@ def assemble(
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
     model = build(cfg.model, data.spec)
     check_crop(model, data.spec, cfg.data.get("crop"))
-    if cfg.trainer.strategy == "fsdp":
-        refuse_scalars(model)
     history = _history(cfg, folder, model, data.checksums)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)

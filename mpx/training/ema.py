@@ -9,7 +9,6 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
-from mpx.shards import gathered, local, sharded_as
 from mpx.sparsity.masks import Masks
 
 
@@ -43,46 +42,46 @@ class Ema(Callback):
             if self._loaded and not torch.isfinite(average).all():
                 raise ValueError(f"its average of {name} is infinite or NaN")
             self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False)
-            local(self.averages[name]).copy_(local(sharded_as(average.detach(), value)))
+            self.averages[name].copy_(average.detach())
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()
     def update(self, model: nn.Module, skipped: Tensor | None) -> None:
         """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it was not."""
-        averages = [local(average) for average in self.averages.values()]
+        averages = list(self.averages.values())
         share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 - decay, computed directly: 1 minus an FP32 decay has few digits left
         self.steps.add_(1 if skipped is None else ~skipped)
         share = share if skipped is None else share * ~skipped
-        towards = torch._foreach_sub([local(value).float() for _, value in _averaged(model)], averages)
+        towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)
         torch._foreach_mul_(towards, share)
         torch._foreach_add_(averages, towards)
 
     def restart(self, trainer: pl.Trainer) -> None:
         """Start again from the present weights: averages from before the pruning are not zero where the weights now are."""
         for name, value in _averaged(trainer.lightning_module.model):
-            local(self.averages[name]).copy_(local(value.detach()))
+            self.averages[name].copy_(value.detach())
         self.steps.zero_()
 
     @torch.no_grad()
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put the averages in the place of the trained weights."""
         named = dict(_averaged(pl_module.model))
-        self._training = [local(value.detach()).clone() for value in named.values()]
+        self._training = [value.detach().clone() for value in named.values()]
         for name, value in named.items():
-            local(value).copy_(local(self.averages[name]))
+            value.copy_(self.averages[name])
         if self.masks is not None:
             self.masks.mask_averages(named)
 
     @torch.no_grad()
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for (_, value), trained in zip(_averaged(pl_module.model), self._training, strict=True):
-            local(value).copy_(trained)
+            value.copy_(trained)
         self._training = []
 
     on_test_start, on_test_end = on_validation_start, on_validation_end
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": {name: gathered(average) for name, average in self.averages.items()}, "steps": self.steps}
+        return {"averages": dict(self.averages), "steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded, self.steps = state_dict["averages"], state_dict["steps"]

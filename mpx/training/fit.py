@@ -17,7 +17,7 @@ from mpx.machine import keep_within_quota
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
-from mpx.processes import from_all
+from mpx.processes import from_all, not_finite
 from mpx.record.result import TRAINED_BEFORE
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
@@ -27,7 +27,6 @@ from mpx.runs.reading import continuing
 from mpx.runs.trained_as import refuse_other_setting
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
-from mpx.shards import not_finite
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.project import assemble_project
@@ -194,7 +193,6 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", "No positive samples found in target.*")  # of a rare label, in few samples
     warnings.filterwarnings("ignore", "Average precision score for one or more classes was `nan`.*")
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
-    warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # its logits, which nothing changes in place
     warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # a plain run may continue one with masks or averages

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from mpx.private.lightning import put_averages_in_place
 from mpx.runs.checkpoint import reached_max_steps
 from mpx.runs.random_state import restore_states, states
-from mpx.shards import local
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
@@ -90,7 +89,7 @@ def _sums(module: nn.Module) -> list[int | None]:
 def _sum(weight: Tensor) -> int | None:
     """None for a weight that has no bits to add: one without values, lazy, or of a tensor class of another library."""
     try:
-        return int(_bits(local(weight.detach())).sum())
+        return int(_bits(weight.detach()).sum())
     except (RuntimeError, ValueError, TypeError):  # NotImplementedError is a RuntimeError
         return None
 

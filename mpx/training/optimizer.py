@@ -7,8 +7,6 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
-from mpx.shards import is_sharded, local
-
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
@@ -39,8 +37,8 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
 
 def _fused_is_sound(name: str, parameters: list[nn.Parameter]) -> bool:
     """Whether fused steps update all weights. Before 2.15, PyTorch's fused SGD silently skips most 16-bit weights on a CPU
-    (pytorch#191763). It refuses sharded weights, and every fused step refuses complex ones."""
-    if any(p.is_complex() for p in parameters) or (name == "sgd" and is_sharded(parameters[0])):
+    (pytorch#191763). Every fused step refuses complex weights."""
+    if any(p.is_complex() for p in parameters):
         return False
     on_cpu_in_16_bits = any(p.device.type == "cpu" and p.dtype in (torch.float16, torch.bfloat16) for p in parameters)
     return name != "sgd" or not on_cpu_in_16_bits or TorchVersion(torch.__version__) >= "2.15"
@@ -63,7 +61,7 @@ def _refuse_unfit_state(optimizer: torch.optim.Optimizer) -> None:
                 raise ValueError(f"its optimizer's {name} is a {type(value).__name__}")
             if isinstance(value, Tensor) and value.dim() and value.shape != weight.shape:
                 raise ValueError(f"its optimizer's {name} does not fit a weight of shape {tuple(weight.shape)}")
-            if isinstance(value, Tensor) and not torch.isfinite(local(value)).all():
+            if isinstance(value, Tensor) and not torch.isfinite(value).all():
                 raise ValueError(f"its optimizer's {name} is infinite or NaN")
             if name in ("step", "exp_avg_sq") and (value < 0).any():
                 raise ValueError(f"its optimizer's {name} is negative")

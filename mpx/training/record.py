@@ -43,7 +43,7 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
 def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
     """Fill in the parts of result.json that are known after training, however it ended.
 
-    together: every process of the run calls this, so that sharded weights can be gathered.
+    together: every process of the run calls this, so that its hosts can be named.
     """
     measuring, precision = run.measuring, run.precision
     if together:

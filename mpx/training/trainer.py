@@ -34,7 +34,6 @@ from mpx.settings.sparsity import nothing_to_train
 from mpx.sparsity.callback import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
-from mpx.training.fsdp import Fsdp
 from mpx.training.last_validation import LastValidation
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
@@ -84,7 +83,7 @@ def build_trainer(
         **{key: OmegaConf.to_object(settings)[key] for key in PASSED},
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,
         accelerator="gpu" if devices.root.type == "cuda" else "cpu",
-        strategy=_strategy(settings.strategy, devices, manual=manual),
+        strategy=_strategy(devices, manual=manual),
         plugins=[precision, writer, cluster_environment(launch())],
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
@@ -93,7 +92,6 @@ def build_trainer(
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        inference_mode=settings.strategy != "fsdp",  # detach of a sharded tensor fails in it (with NCCL; with gloo, Lightning avoids it)
         use_distributed_sampler=own is not None,  # mpx's loaders shard themselves and repeat no sample
     )
     leave_signals_alone(trainer)
@@ -105,10 +103,8 @@ def build_trainer(
     return trainer
 
 
-def _strategy(requested: str, devices: Devices, *, manual: bool) -> str | DDPStrategy:
+def _strategy(devices: Devices, *, manual: bool) -> str | DDPStrategy:
     """manual: steps may leave out parameters."""
-    if requested == "fsdp":
-        return Fsdp()
     if devices.count == 1:
         return "auto"
     if devices.root.type == "cuda":  # a recorded step keeps its gradients in DDP's buckets

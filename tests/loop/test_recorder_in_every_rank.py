@@ -20,8 +20,6 @@ from torch.distributed.fsdp import fully_shard
 import mpx
 from mpx.loop import ranks, record
 from mpx.measure import environment, windows
-from mpx.sparsity.coverage import coverage
-from mpx.sparsity.coverage import record as sparsity
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
@@ -168,22 +166,17 @@ def test_processes_that_share_samples(tmp_path):
 def _shards(rank, folder):
     _join(rank, folder)
     net = fully_shard(nn.Linear(16, 8), mesh=init_device_mesh("cpu", (2,)))
-    masks = Masks(weights(net, NofM(2, 4), Rules(min_size=1)), NofM(2, 4))
-    with _recorder(folder, sparsity="2of4") as run:
-        masks.prune([])
-        run.pruned(lambda: sparsity(masks, "asp", coverage(masks, fmt="fp32", device=torch.device("cpu"))))
-        _loop(run, rank)
-        dist.barrier()
-        time.sleep(rank / 5)
+    for part in (
+        lambda: mpx.Recorder(study="ranks", setting=SETTING, output_dir=folder, model=net),
+        lambda: mpx.Precision("bf16_true").convert_module(net),
+    ):
+        with pytest.raises(mpx.UserError, match=r"^the model's weights are sharded over processes \(FSDP\), .* Use DDP"):
+            part()
     dist.barrier()
 
 
-def test_sparsity_of_a_sharded_model(tmp_path):
-    """Rank 0 needs all ranks for it, also those whose block ends later."""
+def test_a_sharded_model_is_refused(tmp_path):
     on_ranks(2, _shards, str(tmp_path))
-    found = _result(tmp_path, "net-set-fp32-2of4")
-    assert (found["sparsity"]["verified"], found["sparsity"]["density"]) == (True, 0.5)
-    assert found["speed"]["train_samples_per_s"] > 0
 
 
 def _fails(rank, folder):

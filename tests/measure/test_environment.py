@@ -219,7 +219,8 @@ def test_what_other_programs_use_is_told_from_what_this_one_and_its_children_use
     assert others.share() < 1 - ours / whole + 0.1
 
     # A grandchild whose parent has ended belongs to nobody here.
-    started = subprocess.run(["sh", "-c", f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"], capture_output=True, text=True)
+    burning = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
+    started = subprocess.run(["sh", "-c", burning], stdout=subprocess.PIPE, text=True)
     try:
         others = OtherPrograms()
         time.sleep(0.5)

@@ -39,15 +39,6 @@ def test_each_process_draws_numbers_of_its_own():
     assert draws(2, apart=True) == by_rank[2]
 
 
-def test_sharded_models_are_driven_alike(monkeypatch):
-    """A layer that one process leaves out by a draw on the host would let the others wait for its part of the weights."""
-    seeded = []
-    monkeypatch.setattr("mpx.runs.random_state.is_sharded", lambda tensor: True)
-    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
-    assert draws(2, apart=True) == draws(1, apart=True) == draws(0, apart=True)
-    assert len(set(seeded)) == 2, "the devices of all but the first"
-
-
 def test_a_checkpoint_of_another_number_of_processes():
     torch.manual_seed(7)
     one = states()
