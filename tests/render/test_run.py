@@ -34,6 +34,8 @@ def test_a_slow_run_of_a_small_model_keeps_its_digits(capsys):
 def test_other_programs_that_kept_the_cores_busy_are_named(share, said, capsys):
     made = record() | {"metric": {"name": "test/accuracy", "goal": "max"}}
     made["config"]["sparsity"] = {}
+    made["precision"] |= {"gradient_overflow_fraction": 0.0}
+    made["sparsity"] |= {"pattern": "dense", "layers": []}
     made["speed"] |= {"mfu": None, "cpu_used_by_others": share}
     print_run(made, Path("outputs/s/net/seed0"))
     out = capsys.readouterr().out
