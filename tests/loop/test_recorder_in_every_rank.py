@@ -20,9 +20,8 @@ from torch.distributed.fsdp import fully_shard
 import mpx
 from mpx.loop import ranks, record
 from mpx.measure import environment, windows
-from mpx.sparsity.layers import Rules, weights
-from mpx.sparsity.masks import Masks
-from mpx.sparsity.patterns import NofM
+from mpx.precision.modes import MODES
+from mpx.precision.plugin import ModePrecision
 
 STEP_S, WARMUP, STEPS = 0.02, 2, 10
 SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
@@ -168,7 +167,7 @@ def _shards(rank, folder):
     net = fully_shard(nn.Linear(16, 8), mesh=init_device_mesh("cpu", (2,)))
     for part in (
         lambda: mpx.Recorder(study="ranks", setting=SETTING, output_dir=folder, model=net),
-        lambda: mpx.Precision("bf16_true").convert_module(net),
+        lambda: ModePrecision(MODES["bf16_true"], torch.device("cpu"), emulate=False).convert_module(net),
     ):
         with pytest.raises(mpx.UserError, match=r"^the model's weights are sharded over processes \(FSDP\), .* Use DDP"):
             part()
