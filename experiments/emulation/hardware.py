@@ -1,29 +1,25 @@
-"""The same emulation with the hardware's own sums and functions: how much of the distance to the hardware do they explain?
+"""The same emulation with the hardware's own sums: how much of the distance to the hardware do they explain?
 
-Nothing is rounded otherwise than in mpx's emulation. What changes is the order and the width in which products are summed up, and, for
-LSTMs, who computes tanh and the exponential. Sums come from torch's own products on Tensor Cores, or, for kernels that torch does not
-choose by itself, from `in_steps`, a model of what one Tensor Core instruction after another makes of a sum.
+Nothing is rounded otherwise than in mpx's emulation. What changes is the order and the width in which products are
+summed up. Sums come from torch's own products on Tensor Cores, or, for kernels that torch does not choose by itself,
+from `in_steps`, a model of what one Tensor Core instruction after another makes of a sum.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import unfold
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpx.precision import lstm
 from mpx.precision.modes import MODES
 from mpx.precision.rounding import ROUND
-from mpx.precision.squash import tanh_approx
 from mpx.precision.switches import float32_matmuls, tf32_products
 
 aten = torch.ops.aten
 PARTS = (1, 4, 16, 64)  # in which a convolution's weight gradient is summed up
 TAKES = {"fp16": 16, "bf16": 16, "tf32": 8}  # products that one instruction adds to a sum
-TANH = 'template <typename T> T f(T x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }'
-SIGMOID = "template <typename T> T f(T x) { return __fdividef(1.f, 1.f + __expf(-x)); }"
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,6 @@ def variants(operation: str, fmt: str) -> list[Hardware]:
             for parts in PARTS
         ]
         found.append(Hardware("weight gradient summed in steps", False, lambda fmt: stack(tensor_cores(fmt, 1, in_steps=True))))
-    if operation == "lstm":
-        found.append(Hardware("and the GPU's functions", False, lambda fmt: stack(tensor_cores(fmt), functions())))
-    if operation == "lstm" and fmt == "tf32":
-        found.append(Hardware("and one product in FP32", False, lambda fmt: stack(tensor_cores(fmt), functions(), first_step_in_fp32())))
-        found.append(Hardware("and summed in steps", False, lambda fmt: stack(tensor_cores(fmt, in_steps=True), functions())))
     return found
 
 
@@ -121,36 +112,3 @@ class _Sums(TorchDispatchMode):
         size = len(rows) // self.parts
         found = [self._product(torch.mm, r.t(), p) for r, p in zip(rows.split(size), patches.split(size), strict=True)]
         return sum(found[1:], found[0]).view_as(weight)
-
-
-@contextmanager
-def functions() -> Iterator[None]:
-    """tanh.approx.f32 and the sigmoid as the GPU computes them, in place of our tables."""
-    tanh, sigmoid = (torch.cuda.jiterator._create_jit_fn(code) for code in (TANH, SIGMOID))
-    names, ours = ("STANDARD", "PERSISTENT", "STATIC"), {}
-    for name in names:
-        kernel = ours[name] = getattr(lstm, name)
-        fields = {field: tanh for field in ("tanh", "tanh_last", "tanh_before") if getattr(kernel, field) is tanh_approx}
-        setattr(lstm, name, replace(kernel, **fields))
-    ours["sigmoid"], lstm.sigmoid = lstm.sigmoid, sigmoid
-    try:
-        yield
-    finally:
-        for name, value in ours.items():
-            setattr(lstm, name, value)
-
-
-@contextmanager
-def first_step_in_fp32() -> Iterator[None]:
-    """The first step's share of the recurrent weights' gradient from operands that nobody rounded: TF32 is allowed, and cuBLAS chooses."""
-    ours = lstm.recurrent_gradient
-
-    def gradient(d_gates, states, fmt):
-        with float32_matmuls(MODES["fp32"], emulate=True):
-            return d_gates[0].t() @ states[0] + ours(d_gates[1:], states[1:], fmt)
-
-    lstm.recurrent_gradient = gradient
-    try:
-        yield
-    finally:
-        lstm.recurrent_gradient = ours

@@ -19,11 +19,13 @@ Each row shows the worst value over all operands, gradients and spreads.
 
 - *As the hardware*: the ratio of an emulation with the same roundings that also adds like the hardware. It multiplies rounded operands on
   Tensor Cores, computes weight gradients of convolutions as one product in 1, 4, 16 or 64 parts, and computes these and TF32 products
-  step by step like consecutive Tensor Core instructions; the nearest result counts. For LSTMs it also uses the hardware's functions
-  (`tanh.approx.f32`, `__expf`). What remains is unknown.
+  step by step like consecutive Tensor Core instructions; the nearest result counts. What remains is unknown.
 - *Apart*: the distance between emulations that differ only in their sums, which is the effect that the order of sums can have.
 - *Inf and NaN*: the largest share of them among a value's elements. If they are not in the same places, the column shows how many are not,
   and how close the exact values of those are to 65,520, from which FP16 rounds to infinity.
+
+**To be measured again**: the rows of `lstm` come from an emulation that followed each of cuDNN's three algorithms. It has the standard
+algorithm's roundings for all recurrent layers now, so those of the other two (FP16 and TF32 up to 128 units, FP16 64×128×512) are larger.
 
 {table}
 
@@ -38,33 +40,26 @@ ratio. **{rest} are not explained**: {where}.
   instead, and so does mpx (`mpx/precision/emulate.py`). With sums on Tensor Cores the emulation is then equal **bit for bit**, except for
   the weight gradients of convolutions with few channels, which round ties away from zero.
 - **TF32 is a permission.** cuBLAS computes some products with short sums in FP32 although TF32 is allowed: of 17 shapes in four layouts,
-  seven products, all with sums of 32 or 48 (`tf32_products.csv`). In the TF32 LSTM of 128 units, cuDNN does so for the first step's share
-  of the recurrent weights' gradient: with that one product in FP32, its ratio falls from 0.63 to 0.02. The emulation always rounds.
+  seven products, all with sums of 32 or 48 (`tf32_products.csv`). The emulation always rounds.
 - **FP16 results depend on the order of sums.** A Tensor Core truncates the bits that it shifts out, so a long sum sometimes falls on the
   other side of an FP16 rounding boundary: 0.1 to 8 % of the elements differ. More of FP8's BF16 results differ, since its fast sums keep
   fewer bits. Convolutions with long sums (FP16 weight gradients) therefore exceed {limit}.
 - **How a Tensor Core adds.** An H200 takes 16 FP16 products (8 of TF32) and the current sum, truncates each two bits below the last FP32
   bit of the largest, adds them, and truncates the sum to FP32 (`in_steps` in `hardware.py`; earlier GPUs take fewer products and keep
   fewer bits, Fasi et al. 2021). The FP16 weight gradient of stride 2 is at 0.15 from the emulation and at 0.12 from the nearest sum that
-  torch computes. It is within 0.007 of such consecutive sums, and most of it is equal to the bit. TF32 LSTMs also come closer.
-- **cuDNN's LSTMs are known to the bit.** In FP16 and BF16 with 64 to 512 units, forward pass and all seven gradients: with the hardware's
-  sums and functions no element differs, except in one kernel (below). Single steps with identity weights keep gates and their gradients
-  separate. They showed the order of all products and sums, which of them are fused, and which functions are `tanhf` or the instruction
-  `tanh.approx.f32` (`mpx/precision/lstm.py`). Without a GPU, a table gives `tanh.approx.f32` within 1.2·10⁻⁶, and a formula the sigmoid
-  (`mpx/precision/squash.py`).
-- **cuDNN has three LSTM algorithms.** (1) The standard algorithm. (2) A persistent algorithm for up to 128 units in FP16 and TF32. It has
-  an FP32 recurrence and uses `tanh.approx` (error up to 8·10⁻⁶, also in FP32, where an LSTM of 64 units is less accurate than one of 512).
-  In the backward pass it uses `tanhf` for the last step's cell state and adds the sum over gates last. (3) The algorithm that PyTorch
-  selects in FP16 by its own rule (one layer, more than 128 units, units and inputs divisible by 128, batch divisible by 8 and at most
-  128). It rounds neither the recurrent products nor the cell state. For the third (64×128×512) the roundings are known, but not the order
-  of its sums.
+  torch computes. It is within 0.007 of such consecutive sums, and most of it is equal to the bit.
+- **cuDNN has three LSTM algorithms**, and the emulation has the roundings of the first for all recurrent layers
+  (`mpx/precision/recurrent.py`). (1) The standard algorithm rounds what it stores. (2) A persistent algorithm for up to 128 units in FP16
+  and TF32 has an FP32 recurrence and uses `tanh.approx.f32` (error up to 8·10⁻⁶, also in FP32). (3) The algorithm that PyTorch selects in
+  FP16 by its own rule (one layer, more than 128 units, units and inputs divisible by 128, batch divisible by 8 and at most 128) rounds
+  neither the recurrent products nor the cell state.
 - **A recurrence amplifies differences.** In FP16 one value in a thousand falls on the other side of a rounding boundary, because of its sum
-  or the last bit of a function. Over six steps, and with gradients that add hundreds of such values, up to 41 % of the elements differ.
+  or the last bit of a function. Over six steps, and with gradients that add hundreds of such values, two fifths of the elements differ.
 - **Infinities** are in the same places, with two exceptions. One element in a million, whose exact value lies within 0.02 % of the limit,
   depends on the order of the sum. And **one kernel is faulty**: `sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16…` (forward, 16
   channels, cuDNN 9.19) returns 0 for results below −65,520. All 478 elements that should have been −∞ were 0, and all 462 above the limit
   were +∞. Loss scaling cannot detect such an overflow. The emulation returns −∞.
-- **What is not explained**: the FP16 gradients of PERSIST_STATIC's biases stay at 0.42, of which the order of sums explains 0.41.
+- **What is not explained** are LSTMs where cuDNN runs its second or third algorithm, and the gradients of biases.
 
 **Trade-off and limits.** One GPU generation and library version. The emulation is made to study accuracy, overflow and underflow. It is
 bit-equal only to the kernels that were studied. A compiled step may cast to FP8 without rounding to BF16 first, as eager steps and the

@@ -87,7 +87,7 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
     from mpx.precision.emulate import Emulate
     from mpx.precision.fp8 import Float8Linear, Layers
     from mpx.precision.modes import MODES as TABLE
-    from mpx.precision.rnn import BFloat16RNN
+    from mpx.precision.recurrent import BFloat16RNN
     from mpx.precision.switches import float32_matmuls
 
     own = {name: value.detach().to(dtype or torch.float32).requires_grad_() for name, value in leaves.items()}

@@ -58,7 +58,7 @@ def of_an_lstm(fmt: str, way: str) -> float:
 
     from mpx.bench.kernels.work import Work, graphed
     from mpx.measure.timing import median_time
-    from mpx.precision.rnn import BFloat16RNN
+    from mpx.precision.recurrent import BFloat16RNN
 
     dtype, (batch, tokens, features) = getattr(torch, fmt), LSTM
     weights = dtype if way == "cast" else torch.float32

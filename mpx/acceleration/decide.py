@@ -13,7 +13,7 @@ from mpx.machine import builds_kernels
 from mpx.measure.environment import VERSION
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
-from mpx.precision.rnn import has_rnn
+from mpx.precision.recurrent import has_rnn
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.settings.check import against_graphs
 from mpx.spec import Spec

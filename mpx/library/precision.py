@@ -9,13 +9,13 @@ from torch import nn
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
 from mpx.measure.first_step import Entered
+from mpx.precision import plugin
 from mpx.precision.modes import MODES, emulated
-from mpx.precision.plugin import ModePrecision
 from mpx.precision.switches import float32_matmuls
 from mpx.settings.check import check_scale
 
 
-class Precision(ModePrecision):
+class Precision(plugin.ModePrecision):
     """Trains any LightningModule in a precision mode: `pl.Trainer(plugins=mpx.Precision("amp"))`.
 
     It works with automatic and manual optimization, and with any number of optimizers.
@@ -62,3 +62,6 @@ class Precision(ModePrecision):
     def teardown(self) -> None:
         self._switches.close()
         super().teardown()
+
+
+ModePrecision = Precision  # by its __qualname__, for pickle, which takes it to processes that Lightning spawns

@@ -18,10 +18,8 @@ from mpx.precision import fp8
 from mpx.precision.attention import attention
 from mpx.precision.autocast import Casts, announced
 from mpx.precision.formats import FORMATS
-from mpx.precision.lstm import lstm
 from mpx.precision.ops import inside, multiplied, part_of
-from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
-from mpx.precision.rnn import RNNS
+from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
 from mpx.precision.rounding import HALVES, ROUND, stored_in, truncated_to_tf32, upcast
 from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, in_plain_backward, tree_leaves, tree_map
 
@@ -62,12 +60,9 @@ class _Functions(TorchFunctionMode):
     def __init__(self, fmt: str, casts: Casts | None, linears: fp8.Layers | None):
         super().__init__()
         self.dtypes, self.casts, self.linears = (torch.float32,) if fmt == "tf32" else HALVES, casts, linears
-        self.whole = {torch.lstm: partial(lstm, fmt)}
-        # In TF32, fused attention is as accurate as FP32, and recurrent layers other than the LSTM consist of single products.
-        if fmt != "tf32":
-            steps = {torch.gru: gru_step, torch.rnn_tanh: tanh_step, torch.rnn_relu: relu_step}
-            self.whole |= {function: partial(layers, step, fmt) for function, step in steps.items()}
-            self.whole |= {torch.lstm_cell: partial(lstm_cell, fmt), torch.gru_cell: partial(gru_cell, fmt)}
+        self.whole = {function: partial(layers, step, fmt) for function, step in LAYERS.items()}
+        if fmt != "tf32":  # in which cells consist of single products, and fused attention is as accurate as FP32
+            self.whole |= {function: partial(cell, step, fmt) for function, step in CELLS.items()}
             self.whole[scaled_dot_product_attention] = partial(attention, fmt)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -96,7 +91,7 @@ class _Functions(TorchFunctionMode):
         A packed sequence has its batch sizes in place of the state.
         """
         first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        if first.dtype not in self.dtypes or func not in RNNS:
+        if first.dtype not in self.dtypes or func not in LAYERS:
             return first.dtype in self.dtypes
         return isinstance(args[3], bool) and len(args[2]) == (4 if args[3] else 2) * args[4] * (2 if args[7] else 1)
 

@@ -18,7 +18,7 @@ from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear, Layers
 from mpx.precision.modes import Mode
-from mpx.precision.rnn import BFloat16RNN, has_rnn
+from mpx.precision.recurrent import BFloat16RNN, has_rnn
 from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels

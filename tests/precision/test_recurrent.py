@@ -1,4 +1,4 @@
-"""Emulated GRUs, plain recurrent layers and cells: PyTorch's own in the limit of no rounding, and in FP16 what FP16 can hold."""
+"""Emulated recurrent layers and cells: PyTorch's own in the limit of no rounding, and in FP16 what FP16 can hold."""
 
 import pytest
 import torch
@@ -9,52 +9,57 @@ from torch.utils.checkpoint import checkpoint
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.ops import inside
-from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
-from mpx.precision.rounding import to_fp16
+from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
+from mpx.precision.rounding import ROUND, to_fp16
 
 OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}]
-LAYERS = {"gru": (nn.GRU, {}, gru_step), "tanh": (nn.RNN, {}, tanh_step), "relu": (nn.RNN, {"nonlinearity": "relu"}, relu_step)}
-CELLS = {"gru": (nn.GRUCell, torch.gru_cell, gru_cell), "lstm": (nn.LSTMCell, torch.lstm_cell, lstm_cell)}
+MADE = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN, "relu": lambda *sizes, **how: nn.RNN(*sizes, nonlinearity="relu", **how)}
+FUNCTIONS = {"lstm": torch.lstm, "gru": torch.gru, "tanh": torch.rnn_tanh, "relu": torch.rnn_relu}
+CELL_TYPES = (nn.GRUCell, nn.LSTMCell, nn.RNNCell)
+LAYER_TYPES = (nn.GRU, nn.LSTM, nn.RNN)
+
+
+def tensors(value):
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def gradients(out, leaves):
-    out = out if isinstance(out, tuple) else (out,)
-    return torch.autograd.grad(sum(part.float().square().sum() for part in out), leaves)
+    return torch.autograd.grad(sum(part.float().square().sum() for part in tensors(out)), leaves)
+
+
+def assert_equal_with_gradients(got, expected, leaves):
+    every = ((*tensors(out), *gradients(out, leaves)) for out in (got, expected))
+    for a, b in zip(*every, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", MADE)
 def test_layers_compute_what_pytorchs_do(name, options):
     """Stored in FP32, nothing is rounded."""
     torch.manual_seed(0)
-    make, own, step = LAYERS[name]
-    layer, x = make(6, 8, **own, **options), torch.randn(4, 5, 6, requires_grad=True)
-    directions, batch = 1 + layer.bidirectional, x.shape[0 if layer.batch_first else 1]
-    h = torch.randn(layer.num_layers * directions, batch, 8, requires_grad=True)
-    expected = layer(x, h)
+    layer, x = MADE[name](6, 8, **options), torch.randn(4, 5, 6, requires_grad=True)
+    shape = (layer.num_layers * (1 + layer.bidirectional), x.shape[0 if layer.batch_first else 1], 8)
+    states = [torch.randn(shape, requires_grad=True) for _ in range(2 if name == "lstm" else 1)]
+    hx = tuple(states) if name == "lstm" else states[0]
     how = (layer.bias, layer.num_layers, 0.0, True, layer.bidirectional, layer.batch_first)
-    got = layers(step, "fp16", x, h, layer._flat_weights, *how)
-    leaves = [x, h, *layer.parameters()]
-    for a, b in zip((*got, *gradients(got, leaves)), (*expected, *gradients(expected, leaves)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    got = layers(LAYERS[FUNCTIONS[name]], "fp16", x, hx, layer._flat_weights, *how)
+    assert_equal_with_gradients(got, layer(x, hx), [x, *states, *layer.parameters()])
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("name", CELLS)
-def test_cells_compute_what_pytorchs_do(name, bias):
+@pytest.mark.parametrize(("make", "function"), [(nn.GRUCell, torch.gru_cell), (nn.LSTMCell, torch.lstm_cell)])
+def test_cells_compute_what_pytorchs_do(make, function, bias):
     torch.manual_seed(0)
-    make, theirs, ours = CELLS[name]
-    cell = make(6, 8, bias=bias)
-    leaves = [torch.randn(5, size, requires_grad=True) for size in (6, 8, 8)]
-    state = (leaves[1], leaves[2]) if name == "lstm" else leaves[1]
-    leaves = [*leaves[: 3 if name == "lstm" else 2], *cell.parameters()]
-    expected, got = theirs(leaves[0], state, *cell.parameters()), ours("fp16", leaves[0], state, *cell.parameters())
-    every = [(value if isinstance(value, tuple) else (value,)) for value in (got, expected)]
-    for a, b in zip((*every[0], *gradients(got, leaves)), (*every[1], *gradients(expected, leaves)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    layer, x = make(6, 8, bias=bias), torch.randn(5, 6, requires_grad=True)
+    states = [torch.randn(5, 8, requires_grad=True) for _ in range(2 if make is nn.LSTMCell else 1)]
+    hx = tuple(states) if make is nn.LSTMCell else states[0]
+    got = cell(CELLS[function], "fp16", x, hx, *layer.parameters())
+    assert_equal_with_gradients(got, layer(x, hx), [x, *states, *layer.parameters()])
 
 
-MADE = {
+ROUNDED = {
+    "lstm": lambda: nn.LSTM(6, 8, 2, bidirectional=True),
     "gru": lambda: nn.GRU(6, 8, 2, bidirectional=True, dropout=0.2),
     "rnn": lambda: nn.RNN(6, 8, nonlinearity="relu"),
     "lstm with projections": lambda: nn.LSTM(6, 8, proj_size=4),
@@ -65,30 +70,38 @@ MADE = {
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("name", MADE)
-def test_in_fp16(name):
-    """State, gates and gradients are what FP16 holds, and near FP32's."""
+@pytest.mark.parametrize("fmt", ["fp16", "tf32"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_values_are_the_formats_and_near_fp32s(name, fmt):
+    """State, gates and gradients are what FP16 holds. TF32 rounds nothing but operands."""
     torch.manual_seed(0)
-    layer = MADE[name]().eval()
+    layer = ROUNDED[name]().eval()
     x = torch.randn(5, 6, requires_grad=True) if "cell" in name else torch.randn(4, 5, 6, requires_grad=True)
     leaves = [x, *layer.parameters()]
-    exact = _first(layer(x))
+    exact = tensors(layer(x))[0]
     expected = gradients(exact, leaves)
-    with Emulate("fp16"):
-        out = _first(layer(x))
+    with Emulate(fmt):
+        out = tensors(layer(x))[0]
         got = gradients(out, leaves)
-    assert out.dtype == torch.float16
+    assert out.dtype == (torch.float16 if fmt == "fp16" else torch.float32)
     assert not torch.equal(out.float(), exact)
     for a, b in zip((out, *got), (exact, *expected), strict=True):
-        assert torch.equal(to_fp16(a.float()), a.float())
+        assert fmt == "tf32" or torch.equal(ROUND[fmt](a.float()), a.float())
         assert (a.float() - b).norm() <= 0.01 * b.norm()
 
 
-def _first(out):
-    return out[0] if isinstance(out, tuple) else out
+def test_dropout_between_layers_only():
+    torch.manual_seed(2)
+    layer, x = nn.LSTM(6, 8, 2, dropout=0.5), torch.randn(4, 5, 6)
+    with Emulate("bf16"):
+        runs = [layer(x)[0] for _ in range(2)]
+        layer.eval()
+        still = [layer(x)[0] for _ in range(2)]
+    assert not torch.equal(*runs)
+    assert torch.equal(*still)
 
 
-@pytest.mark.parametrize("make", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize("make", LAYER_TYPES)
 def test_packed_sequences(make):
     torch.manual_seed(0)
     layer, x = make(6, 8), torch.randn(4, 3, 6)
@@ -102,26 +115,26 @@ def test_packed_sequences(make):
     assert torch.equal(to_fp16(layer.weight_hh_l0.grad), layer.weight_hh_l0.grad)
 
 
-@pytest.mark.parametrize("make", [nn.GRU, nn.LSTM, nn.RNN, nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+@pytest.mark.parametrize("make", [*LAYER_TYPES, *CELL_TYPES])
 def test_bias_gradients_overflow(make):
     """A sum over batch and steps that FP16 does not hold, of gradients that it does."""
     layer = make(2, 3)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.zero_()
-    x = torch.zeros((64, 2) if isinstance(layer, nn.RNNCellBase) else (1, 64, 2))
+    x = torch.zeros((64, 2) if make in CELL_TYPES else (1, 64, 2))
     for scale, finite in ((1000.0, True), (8000.0, False)):
         layer.zero_grad()
         with Emulate("fp16"):
-            out = _first(layer(x))
-            (out * scale).sum().backward()
+            (tensors(layer(x))[0] * scale).sum().backward()
         biases = torch.cat([parameter.grad for name, parameter in layer.named_parameters() if "bias" in name])
         assert bool(biases.isfinite().all()) == finite
 
 
-def test_steps_are_parts_of_one_operation():
+@pytest.mark.parametrize("make", [nn.GRU, nn.LSTM])
+def test_steps_are_parts_of_one_operation(make):
     """Seen as an RNN, forward and backward, and no more when it has ended."""
-    layer, x, seen = nn.GRU(2, 3), torch.randn(2, 1, 2), []
+    layer, x, seen = make(2, 3), torch.randn(2, 1, 2), []
 
     class Seen(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -136,10 +149,6 @@ def test_steps_are_parts_of_one_operation():
     assert inside() is None
 
 
-CELL_TYPES = (nn.GRUCell, nn.LSTMCell, nn.RNNCell)
-LAYER_TYPES = (nn.GRU, nn.LSTM, nn.RNN)
-
-
 @pytest.mark.parametrize(
     ("make", "packed"), [*((make, False) for make in (*CELL_TYPES, *LAYER_TYPES)), *((make, True) for make in LAYER_TYPES)]
 )
@@ -150,8 +159,7 @@ def test_a_recurrent_layer_takes_the_output_of_another_layer(make, packed):
     with Emulate("fp16"):
         x = first(torch.randn(2, 4) if make in CELL_TYPES else torch.randn(3, 2, 4))
         assert x.dtype == torch.float16
-        out = second(pack_padded_sequence(x, torch.tensor([3, 2])) if packed else x)
-        out = next(leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        out = tensors(second(pack_padded_sequence(x, torch.tensor([3, 2])) if packed else x))[0]
         assert out.dtype == torch.float16
         out.float().sum().backward()
     assert not torch.is_autocast_enabled("ipu")
@@ -159,13 +167,12 @@ def test_a_recurrent_layer_takes_the_output_of_another_layer(make, packed):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("make", [nn.GRU, nn.RNN, nn.LSTM])
-def test_a_checkpointed_layer_has_the_same_gradients(make, reentrant):
+def test_a_checkpointed_layer_has_the_same_gradients(reentrant):
     torch.manual_seed(0)
-    layer, x = make(6, 8, num_layers=2), torch.randn(4, 5, 6, requires_grad=True)
+    layer, x = nn.LSTM(6, 8, num_layers=2), torch.randn(4, 5, 6, requires_grad=True)
     leaves = [x, *layer.parameters()]
 
-    def found(call):
+    def computed(call):
         for leaf in leaves:
             leaf.grad = None
         with Emulate("fp16"):
@@ -174,6 +181,6 @@ def test_a_checkpointed_layer_has_the_same_gradients(make, reentrant):
             out.float().square().sum().backward()
         return [leaf.grad for leaf in leaves]
 
-    plain = found(lambda function, x: function(x))
-    again = found(lambda function, x: checkpoint(function, x, use_reentrant=reentrant))
+    plain = computed(lambda function, x: function(x))
+    again = computed(lambda function, x: checkpoint(function, x, use_reentrant=reentrant))
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
