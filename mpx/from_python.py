@@ -26,10 +26,9 @@ from mpx.imports import check_compilers_cache
 from mpx.runs import outcome, signals
 from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, errors_as_user_error, expect_schemas, typed
+from mpx.settings.front_door import CONF, checked_words, errors_as_user_error, expect_schemas, typed
 from mpx.settings.project import with_project
 from mpx.settings.translate import KEYS
-from mpx.settings.words import checked_words
 
 
 class RunRecord(dict):

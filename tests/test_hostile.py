@@ -4,7 +4,6 @@ A case is a function of a folder that makes what the command needs there, and re
 tests/runs/test_spoiled_checkpoints.py, of printing in tests/test_printing.py, of single keys in tests/test_messages.py.
 """
 
-import os
 
 import pytest
 from few_steps import FEW_STEPS
@@ -26,27 +25,6 @@ def images(folder):
     return [*MLP, *SMALL, f"data.path={folder}/images"], folder / "images" / "train" / "cat" / "0.png"
 
 
-def pipe(folder):
-    words, image = images(folder)
-    image.unlink()
-    os.mkfifo(image)
-    return words
-
-
-def device(folder):
-    words, image = images(folder)
-    image.unlink()
-    image.symlink_to("/dev/zero")
-    return words
-
-
-def broken_link(folder):
-    words, image = images(folder)
-    image.unlink()
-    image.symlink_to(folder / "nowhere")
-    return words
-
-
 def no_image(folder):
     words, image = images(folder)
     image.write_bytes(b"no image")
@@ -57,15 +35,6 @@ def cut_image(folder):
     words, image = images(folder)
     image.write_bytes(image.read_bytes()[:60])
     return words
-
-
-def own(content):
-    def make(folder):
-        (folder / "own" / "task").mkdir(parents=True)
-        (folder / "own" / "task" / "mine.yaml").write_bytes(content)
-        return ["--config-dir", f"{folder}/own", "task=mine", *FEW_STEPS]
-
-    return make
 
 
 def csv(content):
@@ -93,7 +62,6 @@ def given(*words):
 
 SHAPE = ["data=synthetic", "data.kind=image"]
 CASES = {
-    "a list of GPUs without one": (given("trainer.accelerator=auto", "trainer.devices=[0,1]"), "trainer.devices=[0, 1] picks GPUs"),
     "more processes than cores": (given("trainer.devices=4096"), "trainer.devices=4096 starts as many processes"),
     "a shape that fits no memory": (given(*SHAPE, "data.shape=[3,9999999,9999999]"), "data.shape=[3, 9999999, 9999999] with data.samples="),
     "texts that fit no memory": (
@@ -102,16 +70,8 @@ CASES = {
     ),
     "a type that is no network": (given("model=custom", "model._target_=builtins.dict"), "model._target_=builtins.dict does not say which"),
     "a function that is no network": (given("model=custom", "model._target_=builtins.len"), "model._target_=builtins.len: missing"),
-    "a constant": (given("model=custom", "model._target_=math.pi"), "model._target_=math.pi cannot be built in"),
-    "a pipe among images": (pipe, "train/cat/0.png is not an ordinary file: remove it"),
-    "a device among images": (device, "train/cat/0.png is not an ordinary file: remove it"),
-    "a broken link among images": (broken_link, "train/cat/0.png is not an ordinary file: remove it"),
     "a file that is no image": (no_image, "train/cat/0.png cannot be read as an image"),
     "half an image": (cut_image, "train/cat/0.png cannot be read as an image"),
-    "broken YAML": (own(b"a: [1\n"), "own/task/mine.yaml, line 2: this is not YAML (expected ',' or ']'"),
-    "tabs in YAML": (own(b"a:\n\t- 1\n"), "own/task/mine.yaml, line 2: this is not YAML"),
-    "zeros in YAML": (own(b"a: \0\n"), "this is not YAML"),
-    "YAML in another encoding": (own("a: é\n".encode("utf-16")), "a file of the --config-dir is not UTF-8 text"),
     "a row of another length": (csv(b"one,two,three\n"), "rows.csv, line 202: 3 columns where the header has 2"),
     "rows that are not UTF-8": (csv(b"\xff\xfe,yes\n"), "rows.csv is not UTF-8 text (line 202)"),
     "an empty text": (text(b""), "is empty: give a text file"),
@@ -151,7 +111,6 @@ OTHERS = [  # the command, its words, what lies in its folder, words of the line
     (compare, ["study=a"], loop, "study=a: outputs/a is not there"),
     (compare, ["output_dir=/dev/null"], None, "output_dir=/dev/null is a file"),
     (compare, ["study=" + "a" * 5000], None, "is not there"),
-    (compare, ["--config-name", "train"], None, "--config-name: mpx.compare reads its own configuration only. Leave it out."),
     (compare, ["model=mlp"], None, "model is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (compare, ["margin=1e400"], None, "margin=inf must be a number"),
     (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd is not a folder"),

@@ -35,13 +35,6 @@ def test_hydras_options():
     assert {"--multirun", "-m", "--help", "--config-dir"} <= set(hydra.options())
 
 
-def test_hydras_writers():
-    from hydra.core import utils
-
-    assert all(inspect.isfunction(getattr(utils, name)) for name in hydra.WRITERS)
-    assert hasattr(importlib.import_module(hydra.YAML_READER), "FileConfigSource")
-
-
 def test_lightnings_signals_and_processes():
     from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
     from pytorch_lightning.strategies.launchers import subprocess_script

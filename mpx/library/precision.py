@@ -43,7 +43,7 @@ class Precision(plugin.ModePrecision):
         usual = defaults("precision", mode).get("loss_scale", {})
         scale = checked("precision.loss_scale", loss_scale, usual, "mpx.Precision")
         if scale:
-            check_scale(scale, loss_scale, prefix="")
+            check_scale(scale, prefix="")
         self._arguments = {"loss_scale": scale, "max_skips": scale.pop("max_skips", None), "own": True}
         super().__init__(MODES[mode], torch.device("cpu"), emulate=False, **self._arguments)
         self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != usual[name]}

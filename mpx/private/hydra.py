@@ -2,10 +2,6 @@
 
 from collections.abc import Collection
 
-# Hydra's functions that write files: errors of theirs come from its folder, not from the job. Hydra wraps neither in an exception.
-WRITERS = ("run_job", "_save_config")
-YAML_READER = "hydra._internal.core_plugins.file_config_source"  # the module that reads the files of conf/ and of a --config-dir
-
 
 def options() -> Collection[str]:
     """The command line options, such as --multirun. Hydra offers no list of them. --experimental-rerun is none here: it runs the code in a

@@ -7,9 +7,8 @@ project.py        checks the user's own project; target.py: builds what a `_targ
 recorder.py       checks the arguments of mpx.Recorder and mpx.Record
 goal.py           whether a metric rises or falls, for both
 extras.py         finds conf/, and says how to get optional packages
-check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py;
-                  unread.py: settings that no part of the run reads
-front_door.py     code that all commands share; words.py: checks the command line as typed; translate.py: Hydra's errors in one line
+check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py
+front_door.py     what all commands do with a command line; translate.py: Hydra's errors in one line
 
 Library callers get the same rules: mpx.data.load and mpx.models.build call values.checked, data.check_data and model.check_model.
 """

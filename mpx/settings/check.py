@@ -1,21 +1,20 @@
 """Check a composed configuration: each value against its rule, then combinations."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.data import OWN_FAMILIES, check_data, family
-from mpx.settings.fields import SCALES, SEEDS_EACH
+from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_pretrained, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
-from mpx.settings.unread import check_unread
 from mpx.settings.values import check_value, key_of, leaves
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
@@ -25,9 +24,6 @@ FIXED = {
 }  # fmt: skip
 # Fixed keys -> choices that let a user set them.
 SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN_FAMILIES, "data.kind": ("synthetic", "custom")}
-OF_DYNAMIC = ("growth_factor", "backoff_factor", "growth_interval", "floor", "ceiling")  # what a fixed loss scale does not read
-FP16_MAX = 65504
-IN_FP16 = ("fp16_true", "o3")  # precision modes whose gradients are FP16 when they are clipped
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
@@ -48,14 +44,13 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         _check_two_batch_sizes(cfg, typed)
         check_model(cfg.model, cfg.data.kind, cfg.data.get("task", "classification"), family(cfg.data))
         check_data(cfg.data)
-        check_unread(cfg, typed)
+        _check_rates(cfg, typed)
         _check_tokenizer(cfg)
         _check_optimizer(cfg)
-        _check_smoothing(cfg)
     _check_trainer(cfg)
-    _check_precision(cfg, typed)
+    if (scale := cfg.precision.get("loss_scale")) is not None:
+        check_scale(scale)
     check_sparsity(cfg, typed)
-    _check_retry(cfg)
     if cfg.get("until") is not None:
         check_looks(cfg.until)
     _check_checkpoint(cfg)
@@ -92,18 +87,8 @@ def _check_two_batch_sizes(cfg: DictConfig, typed: Sequence[str]) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
         raise UserError("trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For example trainer.gradient_clip_val=1.0.")
-    largest = FP16_MAX if cfg.precision.mode in IN_FP16 else SCALES[1]
-    if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val > largest:
-        raise UserError(
-            f"trainer.gradient_clip_val={cfg.trainer.gradient_clip_val:g} must be at most {largest:g} for trainer.gradient_clip_algorithm="
-            f"value with precision={cfg.precision.mode}, whose gradients are not larger. Lower it, or leave both out."
-        )
     if cfg.trainer.cuda_graphs is True and (reason := against_graphs(cfg.trainer)) is not None:
         raise graphs_refused(reason)
-    if cfg.trainer.accelerator == "cpu" and OmegaConf.is_list(cfg.trainer.devices):
-        raise UserError(
-            f"trainer.devices={list(cfg.trainer.devices)} picks GPUs, but trainer.accelerator=cpu. Use a number, as trainer.devices=2."
-        )
 
 
 def against_graphs(trainer: DictConfig) -> str | None:
@@ -121,27 +106,22 @@ def graphs_refused(reason: str) -> UserError:
     return UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
 
 
-def _check_precision(cfg: DictConfig, typed: Sequence[str]) -> None:
-    mode = cfg.precision.mode
-    scale = cfg.precision.get("loss_scale")
-    if scale is not None and mode not in SCALED:  # put there with +
-        raise UserError(f"precision={mode} scales no loss. Leave precision.loss_scale out, or use precision=amp.")
-    if scale is not None:
-        check_scale(scale, [key.removeprefix("precision.loss_scale.") for key in typed])
-
-
-def check_scale(scale: Mapping[str, Any], given: Iterable[str], prefix: str = "precision.loss_scale.") -> None:
-    """Raise UserError for a key that a fixed scale does not read, or values that do not fit together. given: keys as the scale has them.
-
-    prefix: of the keys in errors.
-    """
-    if not scale["dynamic"] and (idle := next((key for key in given if key in OF_DYNAMIC), None)):
-        raise UserError(f"{prefix}{idle} has no meaning for a fixed loss scale. Leave it out, or use {prefix}dynamic=true.")
+def check_scale(scale: Mapping[str, Any], prefix: str = "precision.loss_scale.") -> None:
+    """Raise UserError for a first scale that lies outside of the scales allowed. prefix: of the keys in errors."""
     if scale["dynamic"] and not scale["floor"] <= scale["initial"] <= scale["ceiling"]:
         raise UserError(
             f"{prefix}initial={scale['initial']:g} must lie between {prefix}floor={scale['floor']:g} and "
             f"{prefix}ceiling={scale['ceiling']:g}. Change one of them, or use {prefix}dynamic=false."
         )
+
+
+def _check_rates(cfg: DictConfig, typed: Sequence[str]) -> None:
+    used = f"model.lr.{cfg.optimizer.name}"
+    given = [key for key in typed if key.startswith("model.lr.")]
+    if given and used not in given:
+        raise UserError(f"{given[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use {used}, or leave it out.")
+    if given and cfg.optimizer.lr != (lr := cfg.model.lr[cfg.optimizer.name]):
+        raise UserError(f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={lr:g}. Give one of them.")
 
 
 def _check_optimizer(cfg: DictConfig) -> None:
@@ -155,16 +135,6 @@ def _check_tokenizer(cfg: DictConfig) -> None:
             f"data.tokenizer={cfg.data.tokenizer} is trained on this data, and its token ids mean nothing to the pretrained {model}. "
             "Leave it out: the model brings its own tokenizer."
         )
-
-
-def _check_smoothing(cfg: DictConfig) -> None:
-    if cfg.label_smoothing and (task := cfg.data.get("task")) in ("regression", "multilabel"):
-        raise UserError(f"label_smoothing={cfg.label_smoothing:g} is for classes, and data.task={task} has none. Use label_smoothing=0.")
-
-
-def _check_retry(cfg: DictConfig) -> None:
-    if cfg.retry_failed and cfg.if_exists not in ("auto", "resume"):
-        raise UserError(f"retry_failed=true and if_exists={cfg.if_exists} both say what to do with a failed run. Leave one of them out.")
 
 
 def check_looks(until: Mapping[str, Any]) -> None:

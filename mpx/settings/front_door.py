@@ -1,10 +1,12 @@
 """Code that all commands share: start, command line, and errors in the settings as one line."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
@@ -12,13 +14,17 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.environment_variables import let_hydra_raise, shows_traceback
 from mpx.errors import MISTAKE, UserError, causes
 from mpx.printing import print_without_failing
+from mpx.private.hydra import options
 from mpx.settings.extras import CONF
-from mpx.settings.translate import GROUPS, KEYS, translated
-from mpx.settings.values import dotted
-from mpx.settings.words import checked_words
+from mpx.settings.translate import GROUPS, KEYS, nearest_key, translated
+from mpx.settings.values import dotted, key_of
 from mpx.version import version
 
 MULTIRUN = {"-m", "--multirun"}
+NAME = re.compile(r"[\w.+/]+")  # of a key
+SYNTAX = set("'[]{}(),$\\")  # by these characters Hydra knows lists, mappings, functions, sweeps and other keys' values
+# Hydra reads some values as no text, and drops a path and an ending: it would name the choice otherwise than mpx.
+NO_CHOICE = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|.*[/.].*", re.IGNORECASE)
 
 
 @contextmanager
@@ -66,6 +72,55 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
     except FileNotFoundError:
         raise UserError("the working directory has been removed. Change to one that exists, as by cd.") from None
     sys.argv[1:] = checked_words(sys.argv[1:], keys, program, CONF)
+
+
+def checked_words(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
+    """Return `words` with the home folder for ~ in each `key=~/…`, which some shells leave, and with quotes around a value that holds a =,
+    such as a run's folder. Raises UserError for words that Hydra misunderstands.
+
+    keys: those that `program` takes. conf: the folder of the groups.
+    """
+    words, keys = list(words), list(keys)
+    for word in words:
+        _check_option(word, keys, program)
+        _check_single(word, keys)
+        _check_choice(word, keys, conf)
+    return [_quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda match: match[1] + str(Path.home()), word)) for word in words]
+
+
+def _quoted(word: str) -> str:
+    key, _, value = word.partition("=")
+    if "=" not in value or '"' in value or not NAME.fullmatch(key):
+        return word
+    return f'{key}="{value}"' if SYNTAX.isdisjoint(value) or os.path.exists(value) else word
+
+
+def _check_option(word: str, keys: list[str], program: str) -> None:
+    if not word.startswith("-") or word.split("=")[0] in options():
+        return
+    name = word.lstrip("-").split("=")[0].replace("-", "_")
+    raise UserError(
+        f"{word.split('=')[0]}: no such option. Settings are written key=value, without dashes.{nearest_key(name, keys)} "
+        f"python -m {program} --help lists them all."
+    )
+
+
+def _check_single(word: str, keys: list[str]) -> None:
+    """OmegaConf would put a single value in the place of the settings below the key."""
+    key, _, value = word.partition("=")
+    below = next((known for known in keys if known.startswith(f"{key_of(key)}.")), None)
+    if below is not None and key_of(key) not in GROUPS and not value.startswith(("{", "$")):
+        raise UserError(f"{word}: {key_of(key)} is not a single value. Set its keys, as {below}=VALUE.")
+
+
+def _check_choice(word: str, keys: list[str], conf: Path) -> None:
+    group, _, given = word.partition("=")
+    if group not in GROUPS or group not in keys:
+        return
+    for choice in given.split(","):
+        if NO_CHOICE.fullmatch(choice.strip(" '\"")):
+            allowed = sorted(path.stem for path in (conf / group).glob("*.yaml"))
+            raise UserError(f"{group}={choice}: no such choice. Allowed: {', '.join(allowed)}; or leave it out.")
 
 
 def multirun_first() -> None:

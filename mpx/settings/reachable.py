@@ -31,7 +31,6 @@ BELOW_ROOT = {
 
 def check_files(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first file or folder of the data settings that does not exist."""
-    _check_homes(data)
     _check_paths(data)
     _check_root(data)
     if family(data) == "huggingface" and find_spec("datasets") is None:
@@ -87,17 +86,6 @@ def check_device(cfg: DictConfig) -> None:
         )
 
 
-def _check_homes(data: Mapping[str, Any]) -> None:
-    """Raise UserError for the home folder of a user who does not exist, for which `Path(…).expanduser()` would raise later."""
-    for name in ("root", "cache", "path", "val_path", "test_path"):
-        given = data.get(name)
-        if given is not None and os.path.expanduser(given).startswith("~"):
-            user = Path(given).parts[0]
-            raise UserError(
-                f"data.{name}={given}: {user} is not a user's home folder. Write the whole path, or ./{given} for a folder here."
-            )
-
-
 def _check_paths(data: Mapping[str, Any]) -> None:
     for name in ("path", "val_path", "test_path"):
         given = data.get(name)
@@ -108,9 +96,8 @@ def _check_paths(data: Mapping[str, Any]) -> None:
             raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
         if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
-        if family(data) not in ("image_folder", "huggingface") and not os.path.isfile(path):
-            kind = "a folder" if os.path.isdir(path) else "not an ordinary file"
-            raise UserError(f"data.{name}={given} is {kind}. data={family(data)} reads a file: give its path.")
+        if family(data) not in ("image_folder", "huggingface") and os.path.isdir(path):
+            raise UserError(f"data.{name}={given} is a folder. data={family(data)} reads a file: give its path.")
 
 
 def _check_root(data: Mapping[str, Any]) -> None:
@@ -149,8 +136,9 @@ def check_pretrained(model: Mapping[str, Any]) -> None:
     name = pretrained(model)
     if name is not None and name.startswith(("/", ".", "~")) and not os.path.isdir(name):
         key = "model.name" if model.get("pretrained") is None else "model.pretrained"
-        home = ", and ~ is not expanded" if name.startswith("~") else ""
-        raise UserError(f"{key}={name} is not a folder (seen from {Path.cwd()}{home}). Give that of a downloaded model, or a hub name.")
+        raise UserError(
+            f"{key}={name} is not a folder (seen from {Path.cwd()}). Give that of a downloaded model, or a hub name."
+        )
 
 
 def check_target(group: str, settings: Mapping[str, Any]) -> None:

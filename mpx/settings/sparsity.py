@@ -5,7 +5,6 @@ from collections.abc import Sequence, Set
 
 from omegaconf import DictConfig
 
-from mpx.environment_variables import report_file
 from mpx.errors import UserError
 from mpx.settings.apex import check_apex
 
@@ -18,8 +17,6 @@ RECIPES_OF = {  # key -> the recipes that read it
     "decay": ("sr_ste",),
     "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
 }
-# How keys begin that say how a run trains. label_smoothing and data.augment are none of them: mpx.deploy fine-tunes with those of the run.
-OF_TRAINING = ("trainer.max_", "trainer.ema_decay", "trainer.gradient_clip_", "schedule")  # the fine-tuning of mpx.deploy reads the others
 
 
 def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
@@ -29,10 +26,8 @@ def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
         return
     own = {key.removeprefix("sparsity.") for key in typed if key.startswith("sparsity.")}
     check_recipe(sparsity, own)
-    _check_dense_checkpoint(cfg, own)
-    _check_trained(sparsity, typed)
+    _check_dense_checkpoint(cfg)
     check_apex(cfg)
-    _check_sensitivity(sparsity)
 
 
 def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
@@ -41,18 +36,6 @@ def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
     _check_start(sparsity, given)
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
         raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
-
-
-def _check_sensitivity(sparsity: DictConfig) -> None:
-    if not sparsity.sensitivity or sparsity.dense_ckpt is not None:
-        return
-    if sparsity.recipe == "from_start":
-        raise UserError(
-            "sparsity.sensitivity=true measures a trained model, and sparsity.recipe=from_start has none. Use sparsity.recipe=asp."
-        )
-    given = [key for key in ("start_step", "start_epoch") if sparsity[key] is not None] or ["start"]
-    if sparsity.recipe in PHASED and sparsity[given[0]] == 0:
-        raise UserError(f"sparsity.sensitivity=true measures a trained model, and sparsity.{given[0]}=0 leaves none. Raise it.")
 
 
 def _check_read_by_recipe(sparsity: DictConfig, given: Set[str]) -> None:
@@ -75,18 +58,7 @@ def nothing_to_train(sparsity: DictConfig) -> bool:
     return sparsity.pattern != "dense" and sparsity.recipe == "one_shot" and sparsity.dense_ckpt is not None
 
 
-def _check_trained(sparsity: DictConfig, typed: Sequence[str]) -> None:
-    """Refuse settings of a training that does not take place. Other jobs of a sweep may train."""
-    if not nothing_to_train(sparsity) or report_file() is not None:
-        return
-    if idle := [key for key in typed if key.startswith(OF_TRAINING)]:
-        raise UserError(
-            f"{idle[0]} has no meaning for sparsity.recipe=one_shot with sparsity.dense_ckpt, which prunes the checkpoint and trains "
-            "nothing. Leave it out, or use sparsity.recipe=asp to train after the pruning."
-        )
-
-
-def _check_dense_checkpoint(cfg: DictConfig, own: Set[str]) -> None:
+def _check_dense_checkpoint(cfg: DictConfig) -> None:
     path = cfg.sparsity.dense_ckpt
     if path is None:
         return
@@ -94,5 +66,3 @@ def _check_dense_checkpoint(cfg: DictConfig, own: Set[str]) -> None:
         raise UserError(f"sparsity.dense_ckpt={path} is not a file. Give a checkpoint of a dense run, or sparsity.dense_ckpt=null.")
     if cfg.ckpt_path is not None:
         raise UserError("ckpt_path and sparsity.dense_ckpt both bring weights. Give one of them.")
-    if given := own & {"start", "start_step", "start_epoch"}:
-        raise UserError(f"sparsity.dense_ckpt skips the dense phase, so sparsity.{min(given)} has no meaning. Leave one of them out.")

@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterable
-from traceback import walk_tb
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
@@ -11,7 +10,6 @@ from yaml import YAMLError
 
 from mpx.errors import DISK_FULL, UserError, nearest
 from mpx.printing import shown
-from mpx.private.hydra import WRITERS, YAML_READER
 from mpx.settings.bench import BENCH
 from mpx.settings.compare import COMPARE
 from mpx.settings.deploy import DEPLOY
@@ -37,24 +35,20 @@ def translated(error: BaseException, keys: Iterable[str] = KEYS, program: str = 
 
 
 def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None:
-    if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
-        return f"a file of the --config-dir is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         where = error.filename or "a file of this command"
         return f"{where} cannot be written ({error.strerror}). Free some space, or write elsewhere."
     if not isinstance(error, KNOWN):
-        return _unwritable(error) if isinstance(error, OSError) and _in_hydras_folder(error) else None
-    if isinstance(error, YAMLError):
-        return _no_yaml(error)
+        return None
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
         key, _, value = (error.override or "").partition("=")
         if program in FIRST and (not value or "-" in key):  # a folder without its key
             return f"{error.override!r} is not a setting: write key=value, as {FIRST[program]}."
-        quoted = ("=" in value or not value.isascii()) and '"' not in value
-        example = f"{key}={_quoted(value)}" if quoted else 'key="a, b"'
-        return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
+        return (
+            f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
+        )
     if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
         if program not in SWEEPING:
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
@@ -64,37 +58,6 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
         or_list = "" if no_list else f", or write a list as {key}=[…]"
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
     return _unfit(error) or _unknown_key(error, keys, program) or str(error)
-
-
-def _quoted(value: str) -> str:
-    """The value, or each item of a list, in quotes. A comma within inner brackets, as in the folder widths=[8,8], separates no items."""
-    if listed := re.fullmatch(r"(\[?)([^\[\]]*)(\]?)", value):
-        return listed[1] + ",".join(f'"{item.strip()}"' for item in listed[2].split(",")) + listed[3]
-    return f'"{value}"'
-
-
-def _no_yaml(error: YAMLError) -> str:
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
-    where = f"{mark.name}, line {mark.line + 1}" if mark is not None else getattr(error, "name", "a file")
-    return f"{where}: this is not YAML ({problem}). Correct it, or leave out the --config-dir that it is in."
-
-
-def _unwritable(error: OSError) -> str:
-    return (
-        f"{error.filename}: Hydra cannot write there ({error.strerror}). Choose another folder with hydra.run.dir=DIR, in a sweep "
-        "hydra.sweep.dir=DIR, or leave it out."
-    )
-
-
-def _raised_in(error: BaseException, module: str) -> bool:
-    return any(frame.f_globals.get("__name__") == module for frame, _ in walk_tb(error.__traceback__))
-
-
-def _in_hydras_folder(error: OSError) -> bool:
-    """Whether Hydra raised it while writing to its own folder, and not a job that Hydra runs."""
-    rooms = ("hydra", "hydra_plugins", "mpx")
-    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__", "").split(".")[0] in rooms]
-    return error.filename is not None and any(frame.f_code.co_name in WRITERS for frame in frames[-1:])
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:
