@@ -16,8 +16,7 @@ from mpx.precision.modes import MODES, Mode, emulated
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.folder import LAST, RESULT
 from mpx.runs.history import changed_data
-from mpx.runs.reading import read_checkpoint
-from mpx.runs.weights import has_averages, load_averages, load_weights
+from mpx.runs.weights import has_averages, load_averages, load_weights, read_checkpoint
 from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
 from mpx.settings.target import named

@@ -1,16 +1,13 @@
 """Private API of PyTorch Lightning 2.6."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from subprocess import Popen
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities.data import sized_len
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar, StochasticWeightAveraging, WeightAveraging
-from pytorch_lightning.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
+from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
@@ -40,19 +37,6 @@ def set_closure_result(closure: Any, result: Any) -> None:
 def before_step(precision: Precision, model: pl.LightningModule, optimizer: Any) -> None:
     """Call the hooks on_before_optimizer_step, then clip the gradients, as Lightning does between a closure and its step."""
     precision._after_closure(model, optimizer)
-
-
-def saved_at(checkpoint: ModelCheckpoint) -> int:
-    """The optimizer step of the newest file that it wrote; 0 if there is none."""
-    return checkpoint._last_global_step_saved
-
-
-@contextmanager
-def batch_counted(trainer: pl.Trainer) -> Iterator[None]:
-    """A checkpoint counts the newest batch for the loggers. Lightning 2.6 does so after the validation that follows the batch."""
-    trainer.fit_loop.epoch_loop._batches_that_stepped += 1
-    yield
-    trainer.fit_loop.epoch_loop._batches_that_stepped -= 1
 
 
 def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
@@ -90,72 +74,6 @@ def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
     trainer.fit_loop._iteration_based_training = lambda: False
 
 
-class LookAhead(_PrefetchDataFetcher):
-    """Fetches a batch before it is needed, to know whether there is one, though there is a limit on their number. It fetches none beyond
-    that limit, since a stream may go on in the next epoch from where it is."""
-
-    def __iter__(self) -> "LookAhead":
-        super().__iter__()
-        return self.begin()
-
-    def begin(self) -> "LookAhead":
-        self.length = len(self.combined_loader)
-        self._fetch()
-        return self
-
-    def __next__(self) -> Any:
-        if not self.batches:
-            raise StopIteration
-        batch = self.batches.pop(0)
-        self._fetch()
-        return batch
-
-    def _fetch(self) -> None:
-        if self.fetched < self.length:
-            with suppress(StopIteration):
-                self.batches.append(_DataFetcher.__next__(self))
-        self.done = not self.batches
-
-
-def find_the_end_of_streams(trainer: pl.Trainer) -> None:
-    """Let the last batch of a loader without a length be the last of an epoch that limit_train_batches would let go on.
-
-    Lightning 2.6 takes that limit for the length. Where the data end before it, no batch is the last one: it does not validate, and no
-    scheduler steps that does so once an epoch.
-    """
-    loop = trainer.fit_loop
-    setup = loop.setup_data
-
-    def setup_data() -> None:
-        before = loop._data_fetcher
-        setup()
-        fetcher, loader = loop._data_fetcher, loop._combined_loader
-        limited = fetcher is not before and type(fetcher) is _PrefetchDataFetcher and fetcher.length is not None
-        if not limited or all(sized_len(part) is not None for part in loader.flattened):
-            return
-        ahead = LookAhead()
-        ahead.setup(loader)
-        ahead.iterator = fetcher.iterator
-        loop._data_fetcher, trainer.val_check_batch = ahead.begin(), float("inf")
-
-    loop.setup_data = setup_data
-
-
-def put_averages_in_place(trainer: pl.Trainer) -> None:
-    """What Lightning's callbacks that average weights do at the end of a training, where a continued run has no step left. With batch norms
-    StochasticWeightAveraging has done it earlier."""
-    for callback in trainer.callbacks:
-        plain = isinstance(callback, StochasticWeightAveraging) and not callback._model_contains_batch_norm
-        if plain or isinstance(callback, WeightAveraging):
-            callback.on_train_end(trainer, trainer.lightning_module)
-
-
-def let_plateaus_step(trainer: pl.Trainer) -> None:
-    """At the end of an epoch, let ReduceLROnPlateau see its metric, also where the run has continued within that epoch. Lightning 2.6
-    leaves the step out there, since a checkpoint holds no metrics; but the run has validated since."""
-    trainer.fit_loop._restarting = False  # as Lightning sets it right after that step
-
-
 def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
     """Have Lightning call, in a training step, only the hooks that a callback defines.
 
@@ -166,24 +84,6 @@ def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
         for hook in STEP_HOOKS:
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 setattr(callback, hook, None)
-
-
-def restart_epoch(trainer: pl.Trainer) -> None:
-    """Make the iterators over the training data again, which draws the random numbers that decide their order.
-
-    A continued run has made them before `on_train_start`, which no public hook follows in time. An iterator that continues within an epoch
-    stays, as does one whose loader has a state of its own or no length: it may have given its first samples already.
-    """
-    loaders = trainer.fit_loop._combined_loader.flattened
-    if trainer.fit_loop.restarted_mid_epoch or any(hasattr(loader, "load_state_dict") for loader in loaders):
-        return
-    if trainer.num_training_batches != float("inf"):
-        iter(trainer.fit_loop._data_fetcher)
-
-
-def logged_for_the_epoch(trainer: pl.Trainer) -> list[str]:
-    """The names of what a module has logged in this epoch's training steps, for the whole epoch."""
-    return sorted({metric.meta.forked_name(on_step=False) for metric in trainer.fit_loop._results.values() if metric.meta.on_epoch})
 
 
 def combine_what_is_logged(trainer: pl.Trainer) -> None:

@@ -1,19 +1,22 @@
 """Two checkpoints: `last.ckpt` to continue from, and `best.ckpt` by the validation metric. Both load into the plain model."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
-from pytorch_lightning.trainer.states import TrainerFn
+from lightning_fabric.plugins import TorchCheckpointIO
+from pytorch_lightning.callbacks import Checkpoint
 
-from mpx.private.lightning import batch_counted, saved_at
 from mpx.runs import signals
-from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.end_signal import EndSignal
-from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
+from mpx.runs.folder import BEST, LAST, PART
+
+OLD_BEST = "Best{"  # begins the key of the best epoch in checkpoints that mpx wrote with Lightning's ModelCheckpoint
 
 
 def reached_max_steps(trainer: pl.Trainer) -> bool:
@@ -21,119 +24,126 @@ def reached_max_steps(trainer: pl.Trainer) -> bool:
     return 0 < trainer.max_steps <= trainer.global_step
 
 
-class Best(ModelCheckpoint):
-    """Writes `best.ckpt` after each epoch whose validation is the best so far. check: called before; raises if `monitor` is not logged."""
+class WholeFiles(TorchCheckpointIO):
+    """Writes checkpoints. A file appears whole or not at all, also after a power failure."""
 
-    def __init__(self, folder: Path, monitor: str | None, mode: str, check: Callable[[pl.Trainer], None] = lambda trainer: None):
-        super().__init__(
-            dirpath=folder / CHECKPOINTS,
-            filename="best",
-            monitor=monitor,
-            mode=mode,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
-            auto_insert_metric_name=False,
-        )
-        self.path, self.check = folder / BEST, check
-        self._validated = False
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        def write(beside: Path) -> None:
+            with open(beside, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The best epoch so far of a folder that has been moved is still its best. ModelCheckpoint would let the next one replace it."""
-        state = checkpoint.get("callbacks", {}).get(self.state_key)
-        if state and Path(trainer.ckpt_path).resolve().parent == Path(self.dirpath):
-            moved = {path: str(Path(self.dirpath, Path(path).name)) for path in state["best_k_models"]}
-            state["dirpath"], state["best_k_models"] = self.dirpath, {moved[path]: score for path, score in state["best_k_models"].items()}
-            for key in ("kth_best_model_path", "best_model_path"):
-                state[key] = moved.get(state[key], state[key])
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._validated = True
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._validated:
-            self.check(trainer)
-            super().on_train_epoch_end(trainer, pl_module)
-        self._validated = False
-
-    def forget(self, trainer: pl.Trainer) -> None:
-        """Start the search again. After pruning, a dense checkpoint no longer counts."""
-        self.best_model_score = None
-        self.best_k_models = {}
-        self.kth_best_model_path = self.best_model_path = ""
-        self.kth_value = torch.tensor(float("-inf") if self.mode == "max" else float("inf"))
+        _write_whole(Path(path), write)
 
 
-class Last(Checkpoint):
-    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never). After a signal to end, it
-    writes one more and ends the run.
+def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file beside `path`, then rename it. Only one process writes here, because a run's folder is locked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}{PART}")
+    beside.unlink(missing_ok=True)  # of a killed process; it may be a second name of a whole checkpoint
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
-    Until training ends, the checkpoint before stays as `previous.ckpt`, in case `last.ckpt` is damaged; `best.ckpt` is often the same file.
 
-    ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. A checkpoint holds no accumulated gradients. So within
-    an epoch it follows only a batch in which the optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
-    Where max_steps ends the training within an epoch, the last checkpoint is from within that epoch too, after its last validation. A run
-    that goes on with more steps then takes the rest of its batches.
+def _link(path: Path, beside: Path) -> None:
+    try:
+        os.link(path, beside)
+    except OSError:  # a file system without hard links
+        copyfile(path, beside)
+
+
+class Checkpoints(Checkpoint):
+    """Saves `last.ckpt` after an epoch and every `every_steps` optimizer steps (None: only after epochs), and when a signal ends the run.
+
+    After an epoch that is not the last one, it does so only if `every_s` seconds have passed since it saved. If the epoch's validation is
+    the best so far, the file has the second name `best.ckpt`. check: called before the comparison; raises if `monitor` is not logged.
+
+    A checkpoint holds no accumulated gradients. So within an epoch it follows only a batch in which the optimizer stepped, and never the
+    last batch, after which the epoch's own checkpoint comes.
     """
 
-    def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
-        self.path, self.previous, self.every, self.best, self.writer = folder / LAST, folder / PREVIOUS, every, best, writer
+    def __init__(
+        self, folder: Path, monitor: str | None, mode: str, *, every_steps: int | None, every_s: float,
+        check: Callable[[pl.Trainer], None] = lambda trainer: None,
+    ):  # fmt: skip
+        self.last, self.best, self.monitor, self.check = folder / LAST, folder / BEST, monitor, check
+        self.sign = 1 if mode == "max" else -1
+        self.every_steps, self.every_s = every_steps, every_s
+        self.score = float("-inf")  # of the best epoch, times the sign
         self._end_signal = EndSignal()
+        self._validated = False  # in this epoch
         self._step = 0  # the optimizer step of the batch before
-        self._saved_at = -1  # the optimizer step of the newest checkpoint that this wrote
-        self._there = False  # a whole last.ckpt
+        self._saved_at = time.monotonic()
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["best"] = self.sign * self.score
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """A run that continues in another folder has no best.ckpt there yet."""
+        if Path(str(trainer.ckpt_path)).resolve().parent == self.last.parent.resolve():
+            states = checkpoint.get("callbacks", {})
+            old = next((states[key]["best_model_score"] for key in states if key.startswith(OLD_BEST)), None)
+            score = checkpoint.get("best", old)
+            self.score = float("-inf") if score is None else self.sign * float(score)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._step = trainer.global_step
-        self._there = trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.path
+        self._step, self._saved_at = trainer.global_step, time.monotonic()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         before, self._step = self._step, trainer.global_step
-        last = reached_max_steps(trainer)
-        if self._step == before or trainer.is_last_batch or (last and trainer.enable_validation):
+        if self._step == before or trainer.is_last_batch or reached_max_steps(trainer):
             return
         must_end = self._end_signal.came(trainer)
-        if must_end or (self.every is not None and self._step % self.every == 0) or last:
+        if must_end or (self.every_steps is not None and self._step % self.every_steps == 0):
             self._save(trainer)
         if must_end:
             self._end(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING and reached_max_steps(trainer) and not trainer.is_last_batch:
-            with batch_counted(trainer):
-                self._save(trainer)
+        self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning calls `best` immediately before. Its checkpoint of an epoch that max_steps cut off would leave out the rest of it."""
-        within = self._saved_at == trainer.global_step and reached_max_steps(trainer)
-        best = saved_at(self.best) == trainer.global_step
-        if not (within or best):
+        best, self._validated = self._validated and self._is_best(trainer), False
+        ends = trainer.should_stop or reached_max_steps(trainer) or trainer.current_epoch + 1 == trainer.max_epochs
+        due = self.every_steps is not None or time.monotonic() - self._saved_at >= self.every_s
+        best, due = trainer.strategy.broadcast((best, best or ends or due))
+        must_end = self._end_signal.came(trainer, now=True)
+        if due or must_end:
             self._save(trainer)
-        elif within and best and trainer.is_global_zero:
-            self.writer.link(self.best.path, to=self.path)
-        elif best and trainer.is_global_zero:
-            self._keep_previous()
-            self.writer.link(self.path, to=self.best.path)
-        if self._end_signal.came(trainer, now=True):
+        if best and trainer.is_global_zero:
+            _write_whole(self.best, lambda beside: _link(self.last, beside))
+        if must_end:
             self._end(trainer)
 
-    def _end(self, trainer: pl.Trainer) -> None:
-        """End all processes of the run, once the checkpoint is on the disk: their launcher may kill all of them when the first one ends."""
-        self.writer.wait()
-        trainer.strategy.barrier()
-        raise SystemExit(signals.TERMINATED)
+    def _is_best(self, trainer: pl.Trainer) -> bool:
+        self.check(trainer)
+        if self.monitor is None:
+            return True
+        score = self.sign * float(trainer.callback_metrics[self.monitor])
+        better = score > self.score
+        self.score = score if better else self.score
+        return better
 
     def _save(self, trainer: pl.Trainer) -> None:
-        if trainer.is_global_zero:
-            self._keep_previous()
-        trainer.save_checkpoint(self.path)
-        self._saved_at = trainer.global_step
+        trainer.save_checkpoint(self.last)
+        self._saved_at = time.monotonic()
 
-    def _keep_previous(self) -> None:
-        if self._there:
-            self.writer.link(self.previous, to=self.path)
-        self._there = True
+    def save_both(self, trainer: pl.Trainer) -> None:
+        """After the training, for a model that has been pruned since, or that needed no further step."""
+        for path in (self.best, self.last):
+            trainer.save_checkpoint(path)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.writer.wait()
-        if trainer.is_global_zero:
-            self.previous.unlink(missing_ok=True)
+    def forget(self, trainer: pl.Trainer) -> None:
+        """Start the search again. After pruning, a dense checkpoint no longer counts."""
+        self.score = float("-inf")
+
+    def _end(self, trainer: pl.Trainer) -> None:
+        """End all processes of the run together: their launcher may kill the others when the first one ends."""
+        trainer.strategy.barrier()
+        raise SystemExit(signals.TERMINATED)

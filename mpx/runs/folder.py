@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +13,11 @@ import yaml
 from filelock import FileLock, Timeout
 
 from mpx.errors import InUse, UserError
-from mpx.runs.damage import first_whole
 from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
-LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
+LAST, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "best"))
 PART = ".part"  # suffix of a checkpoint that is being written
 DEPLOYED = "deploy.json"  # by mpx.deploy
 LOCK = ".lock"
@@ -111,7 +112,7 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
             raise UserError(
                 f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new."
             )
-        return replace(folder, resume_from=first_whole(path / name for name in (LAST, PREVIOUS, BEST)) or ckpt)
+        return replace(folder, resume_from=first_whole([path / name for name in (LAST, BEST)]) or ckpt)
     except UserError:
         folder.lock.release()
         raise
@@ -257,3 +258,31 @@ def read_result(path: Path) -> dict | None:
     if not isinstance(record, dict) or not isinstance(record.get("status"), str):
         return None
     return record if all(isinstance(record.get(part, {}), dict) for part in READ_PARTS) else None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None. Reads all of it, by the checksums that PyTorch writes and does not compare."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            part = archive.testzip()
+    except Exception as error:  # in a damaged archive zipfile can raise nearly anything
+        return " ".join(f"{error or type(error).__name__}".split())[:160]
+    return None if part is None else f"the checksum of {part} does not match"
+
+
+def first_whole(paths: list[Path]) -> Path | None:
+    """The first whole checkpoint; None if no file is there. Says which damaged ones it leaves out.
+
+    Raises UserError if all are damaged.
+    """
+    files = [path for path in paths if path.is_file()]
+    for path in files:
+        if (reason := damage(path)) is None:
+            return path
+        print(f"{path} is damaged ({reason}) and left out", file=sys.stderr, flush=True)
+    if files:
+        raise UserError(
+            f"{files[0].parent.parent} has no whole checkpoint to continue from. Use if_exists=overwrite to start the run again, or "
+            "if_exists=new to start one beside it."
+        )
+    return None

@@ -8,7 +8,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from mpx.private.lightning import restart_epoch
 from mpx.processes import from_all
 
 
@@ -25,10 +24,8 @@ def states() -> dict[str, Any]:
 
 
 def restore_states(state: dict[str, Any]) -> None:
-    """state: of `states`. Raises ValueError for what Python takes but cannot use."""
+    """state: of `states`."""
     version, internal, gauss = state["python"]
-    if not isinstance(gauss, float | None):
-        raise ValueError(f"its state of Python's random numbers ends with a {type(gauss).__name__}")
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(tuple(state["numpy"]))
     torch.set_rng_state(state["torch"].cpu())
@@ -39,14 +36,11 @@ def restore_states(state: dict[str, Any]) -> None:
 class RandomState(Callback):
     """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup has drawn.
 
-    Each process draws from its own generators, and on a GPU from that of its own device: rank 0 knows nothing of the others' draws.
-
-    apart: from the start of training, each process draws other numbers. Before, all draw alike, so that their models are equal. Those of a
-    project always draw alike, as in Lightning: its sampler may draw the order of an epoch, of which each process takes a part.
+    Each process draws from its own generators, and on a GPU from that of its own device. Before the training, all draw
+    alike, so that their models are equal; in it, each process draws other numbers.
     """
 
-    def __init__(self, *, apart: bool) -> None:
-        self.apart = apart
+    def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -68,6 +62,7 @@ class RandomState(Callback):
             state, self._restored = self._restored, None
             parts = [state, *state.get("others", ())]
             restore_states(parts[trainer.global_rank if len(parts) == trainer.world_size else 0])
+<<<<<<< HEAD
         if self.apart and trainer.global_rank > 0 and len(parts) != trainer.world_size:
             _seed_apart(trainer.global_rank)
 
@@ -90,3 +85,9 @@ class SameOrder(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.ckpt_path is not None:
             restart_epoch(trainer)
+=======
+        if trainer.global_rank > 0 and len(parts) != trainer.world_size:
+            alike = torch.Generator()
+            alike.set_state(torch.get_rng_state())
+            torch.manual_seed(int(torch.randint(2**62, (trainer.global_rank,), generator=alike)[-1]))  # and the device's
+>>>>>>> 9ac27afd (wip)

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mpx.errors import UserError, first_line
-from mpx.runs.damage import damage
+from mpx.runs.folder import damage
 
 WRAPPERS = ("model", "module", "_orig_mod")  # before names: of a LightningModule, DataParallel, torch.compile
 UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError)
@@ -21,40 +22,45 @@ UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeEr
 def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     """Load the weights in `path` into `model`: a checkpoint of mpx or Lightning, a plain state_dict, or a .safetensors file.
 
-    Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of
-    another model.
+    Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is unreadable or its
+    weights are of another model.
     """
     given = f"{key}={path}"
-    found = read_tensors(path, key, " Save the weights alone, as by torch.save(model.state_dict(), FILE).")
-    weights = found.get("state_dict", found) if isinstance(found, dict) else {}
+    content = read_tensors(path, key, " Save the weights alone, as by torch.save(model.state_dict(), FILE).")
+    weights = content.get("state_dict", content) if isinstance(content, dict) else {}
     if not weights or not _is_state_dict(weights):
         raise UserError(f"{given} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict.")
-    ours = model.state_dict()
-    weights, shared = _under_own_names(weights, ours), _shared(ours)
+    expected = model.state_dict()
+    weights, shared = _under_own_names(weights, expected), _shared(expected)
     for names in shared:  # safetensors.torch.save_model writes one of them
-        there = [name for name in names if name in weights]
-        weights |= {name: weights[there[0]] for name in names if there and name not in weights}
-    refuse_other_model(given, weights, ours)
-    try:
-        _refuse_other_values(given, weights, ours, shared)
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise UserError(f"{given} holds tensors that cannot be copied ({first_line(error)[:160]}). Save dense ones.") from error
-    for name, weight in model.named_parameters():
-        if not torch.isfinite(weight).all():
+        known = [name for name in names if name in weights]
+        weights |= {name: weights[known[0]] for name in names if known and name not in weights}
+    refuse_other_model(given, weights, expected)
+    _refuse_other_values(given, weights, expected, shared)
+    for name, _ in model.named_parameters():
+        if not torch.isfinite(weights[name]).all():
             raise UserError(f"{given} has infinite or NaN values as {name}. Use another checkpoint.")
-    return found
+    model.load_state_dict(weights)
+    return content
 
 
 def _is_state_dict(weights: Any) -> bool:
-    return isinstance(weights, dict) and all(isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items())
+    return isinstance(weights, dict) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    )
 
 
-def _refuse_other_values(given: str, weights: dict[str, Tensor], ours: dict[str, Tensor], shared: list[list[str]]) -> None:
-    """Raise UserError for values that mean nothing in this model, or differ where it has one weight. given: as in refuse_other_model."""
-    for name in (name for name, value in ours.items() if value.is_floating_point() and not weights[name].is_floating_point()):
-        kind = str(weights[name].dtype).removeprefix("torch.")  # quantised ones mean nothing without their scales, complex ones lose a part
-        raise UserError(f"{given} has {kind} as {name}, which is a float in this model. Save its weights as floating point.")
+def _refuse_other_values(
+    given: str, weights: dict[str, Tensor], expected: dict[str, Tensor], shared: list[list[str]]
+) -> None:
+    """Raise UserError for values that mean nothing in this model, or differ where it has one weight.
+
+    given: as in refuse_other_model.
+    """
+    for name, value in expected.items():
+        if value.is_floating_point() and not weights[name].is_floating_point():  # quantised ones have scales elsewhere
+            kind = str(weights[name].dtype).removeprefix("torch.")
+            raise UserError(f"{given} has {kind} as {name}, which is a float in this model. Save it as floating point.")
     for first, *others in shared:
         if other := next((name for name in others if not _equal(weights[first], weights[name])), None):
             raise UserError(
@@ -68,7 +74,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def has_averages(found: dict[str, Any]) -> bool:
-    """Whether what `load_weights` found is the checkpoint of a run with trainer.ema_decay. Files of others have callbacks of any type."""
+    """Whether it is the checkpoint of a run with trainer.ema_decay. Files of others have callbacks of any type."""
     return isinstance(callbacks := found.get("callbacks"), dict) and "Ema" in callbacks
 
 
@@ -101,6 +107,31 @@ def read_tensors(path: Path, key: str, remedy: str = "") -> Any:
     except UNREADABLE as error:
         raise UserError(
             f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)[:160]}). Use another checkpoint."
+        ) from error
+
+
+def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dict[str, Any]:
+    """Read the checkpoint in `path`. Raises UserError where it is unreadable, holds no training, or is of another model."""
+    checkpoint = read_tensors(path, key)
+    if not isinstance(checkpoint, dict) or not {"state_dict", "loops", "optimizer_states", "global_step"} <= checkpoint.keys():
+        raise UserError(
+            f"{key}={path} is not a training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
+        )
+    refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
+    return checkpoint
+
+
+@contextmanager
+def continuing(path: Path) -> Iterator[None]:
+    """Raise UserError, which names ckpt_path, where a part of the run cannot load its state from the checkpoint."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a part that does not fit can raise nearly anything
+        reason = f"there is no {error}" if isinstance(error, KeyError) else first_line(error)[:160]
+        raise UserError(
+            f"ckpt_path={path} cannot be continued: {reason}. Use another checkpoint, or start the run again."
         ) from error
 
 
@@ -146,4 +177,6 @@ def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
 def _shape(weight: Any) -> tuple[int, ...] | str:
     if not isinstance(weight, Tensor):
         return f"a {type(weight).__name__}"
-    return "missing" if weight.is_meta else "nested" if weight.is_nested else tuple(weight.shape)
+    if weight.is_nested or weight.layout != torch.strided:
+        return "not dense"
+    return "missing" if weight.is_meta else tuple(weight.shape)

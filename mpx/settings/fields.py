@@ -127,6 +127,7 @@ TRAINER = {
     "trainer.limit_test_batches": LIMIT,
     "trainer.warmup_steps": whole(0, example=10, result=False),
     "trainer.progress": choice("auto", "bar", "lines", "off", result=False),
+    "trainer.save_every_s": replace(number(0, example=60), changes_result=False),
     "trainer.checkpoint_every_n_steps": whole(1, also=(None,), example=1000, result=False),
 }
 

@@ -1,6 +1,6 @@
-"""Build one run. Each object is built whole, from the ones before it:
+"""Build one run by four builders, each of whole objects from the ones before:
 
-devices, precision → data → model → steps → acceleration → module → measuring → pruning → trainer
+devices, precision → data and model → steps → measuring and pruning → trainer
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
-from mpx.runs.checkpoint import Best
+from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
-from mpx.runs.history import Continued, History
-from mpx.runs.trained_as import setting_of
+from mpx.runs.history import History, refuse_other_data, refuse_other_optimizer, setting_of
+from mpx.runs.weights import read_checkpoint
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
@@ -47,7 +47,7 @@ from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
 from mpx.training.schedule import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.tasks import monitored
-from mpx.training.trainer import build_trainer
+from mpx.training.trainer import LastValidation, build_trainer, callbacks
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,42 @@ class Run:
     module: pl.LightningModule
     measuring: Measuring
     pruning: Pruning | None
-    history: History | Continued  # Continued of a project
+    history: History
     beginning: Beginning
+    checkpoints: Checkpoints
+    last_validation: LastValidation
     trainer: pl.Trainer
     advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
     has: Callable[[str], bool] = lambda stage: True  # whether there are data for this stage: validation or test
-    after_training: Callable[[], None] = lambda: None  # before the test
     release: Callable[[], None] = lambda: None  # frees what a run that failed would hold
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run trains, from its first step or from a checkpoint."""
+
+    devices: Devices
+    precision: ModePrecision
+    datamodule: DataModule
+    loader: tuple[str, str]  # of its batches, and why
+    model: nn.Module
+    history: History
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How the steps of a run are taken."""
+
+    module: TrainingModule
+    acceleration: Acceleration
+    choice: Choice
+    notebook: Notebook | None
+    schedule: Schedule
+    recipe: Recipe | None
+    masks: Masks | None
+    total: int  # optimizer steps of the whole run
 
 
 def assemble(
@@ -79,29 +106,78 @@ def assemble(
     begin: called immediately before the first batch. stopper: for a run that is only timed, and is pruned before its first step: makes the
     callback that stops it. None: the run trains to its end and is saved.
     """
+    inputs = build_inputs(cfg, folder)
+    steps = build_steps(cfg, inputs, at_once=stopper is not None)
+    measuring = build_measuring(cfg, folder.path, inputs.precision, steps.acceleration, steps.choice)
+    checkpoints = Checkpoints(
+        folder.path, *monitored(steps.module.spec), every_steps=cfg.trainer.checkpoint_every_n_steps, every_s=cfg.trainer.save_every_s
+    )
+    pruning = _build_pruning(cfg, steps, measuring, checkpoints)
+    if pruning is not None and folder.resume_from is not None:
+        check_resumed(pruning, folder.resume_from, inputs.history, steps.total)
+    compiling = build_compiling(steps, measuring, inputs.devices.root)
+
+    advice = remedy(inputs.precision.mode, cfg.optimizer.name)
+    beginning, last_validation = Beginning(begin), LastValidation()
+    ends = [last_validation, checkpoints] if stopper is None else [stopper(measuring.throughput)]
+    trainer = build_trainer(
+        cfg, folder.path, inputs.devices, inputs.precision, inputs.history.steps,
+        callbacks(
+            cfg, measuring, inputs.precision, inputs.history, beginning, pruning=pruning, ema=steps.module.ema,
+            compiling=compiling, ends=ends, advice=advice,
+        ),
+    )  # fmt: skip
+
+    def chosen() -> dict[str, Any]:
+        return (steps.choice if compiling is None else compiling.choice).record() | steps.acceleration.record()
+
+    return Run(
+        inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history, beginning, checkpoints,
+        last_validation, trainer, advice, results=lambda: steps.module.results, chosen=chosen, release=steps.acceleration.release,
+    )  # fmt: skip
+
+
+def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg.precision, devices.root)
-    advice = remedy(precision.mode, cfg.optimizer.name)
     data = load(cfg.data)
-    loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
-    datamodule = DataModule(data, cfg.data, cfg.seed, loader)
+    loader = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
+    datamodule = DataModule(data, cfg.data, cfg.seed, loader[0])
+    check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     model = build(cfg.model, data.spec)
     check_crop(model, data.spec, cfg.data.get("crop"))
+<<<<<<< HEAD
     history = _history(cfg, folder, model, data.checksums)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
+=======
+    checkpoint, path = None, folder.resume_from
+    if path is None:
+>>>>>>> 9ac27afd (wip)
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)
+    else:
+        checkpoint = read_checkpoint(path, model)
+        refuse_other_optimizer(path, checkpoint, cfg.optimizer.name)
+    history = History(checkpoint, setting_of(cfg), tuple(data.checksums))
+    named = cfg.ckpt_path is not None and path is not None and path.resolve() == Path(cfg.ckpt_path).resolve()
+    if path is not None and not named:  # the user may let a checkpoint continue on other data
+        refuse_other_data(path, history)
+    return Inputs(devices, precision, datamodule, loader, model, history)
 
+
+def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
+    """at_once: the model is pruned before the first step."""
+    model, devices, data = inputs.model, inputs.devices, inputs.datamodule.data
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
-    check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
-    steps, of_epoch = count_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, steps, of_epoch, at_once=stopper is not None)
+    total, of_epoch = count_steps(cfg.trainer, batches)
+    recipe = build_recipe(cfg.sparsity, total, of_epoch, at_once=at_once)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
-    schedule = build_schedule(cfg.schedule, steps, recipe)
+    schedule = build_schedule(cfg.schedule, total, recipe)
 
-    notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
-    done = history.steps[-1] if history.steps else 0
-    choice = decide(cfg, precision, model, data.spec, steps, done=done, notebook=notebook).with_loader(loader, why)
+    notebook = notebook_of(cfg, inputs.precision, model, data.spec, devices.count)
+    done = inputs.history.steps[-1] if inputs.history.steps else 0
+    choice = decide(cfg, inputs.precision, model, data.spec, total, done=done, notebook=notebook)
+    choice = choice.with_loader(*inputs.loader)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice,
@@ -111,52 +187,24 @@ def assemble(
         version=lambda: None if masks is None else masks.version,
         searched=lambda: reset_peak(devices.root),
     )
-
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
-    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
-    best = Best(folder.path, *monitored(data.spec))
-    compiling = None if choice.undecided is None else build_compiling(choice, acceleration, notebook, measuring, devices.root)
-
-    pruning = None
-    if masks is not None:
-        pruning = _pruning(cfg, masks, recipe, schedule, module, measuring, best, acceleration)
-        check_resumed(pruning, folder.resume_from, history, steps)
-
-    beginning = Beginning(begin)
-    stop = None if stopper is None else stopper(measuring.throughput)
-    trainer = build_trainer(
-        cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, compiling, advice=advice
-    )
-
-    def chosen() -> dict[str, Any]:
-        return (choice if compiling is None else compiling.choice).record() | acceleration.record()
-
-    return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
-        results=lambda: module.results, chosen=chosen, release=acceleration.release,
-    )  # fmt: skip
+    return Steps(module, acceleration, choice, notebook, schedule, recipe, masks, total)
 
 
-def _history(cfg: DictConfig, folder: Folder, model: nn.Module, checksums: list[int]) -> History:
-    given = None if cfg.ckpt_path is None else Path(cfg.ckpt_path).resolve()
-    by_user = folder.resume_from is not None and folder.resume_from.resolve() == given  # named on the command line: other data are allowed
-    return History(folder.resume_from, model, cfg.optimizer.name, setting_of(cfg), checksums, other_data=by_user)
-
-
-def _pruning(
-    cfg: DictConfig, masks: Masks, recipe: Recipe, schedule: Schedule, module: TrainingModule, measuring: Measuring, best: Best,
-    acceleration: Acceleration,
-) -> Pruning:  # fmt: skip
+def _build_pruning(cfg: DictConfig, steps: Steps, measuring: Measuring, checkpoints: Checkpoints) -> Pruning | None:
     """The pruning, and what it restarts: results and speed of the dense model no longer count."""
-    after = [best.forget, module.forget_results, measuring.throughput.restart_warmup]
+    if steps.masks is None or steps.recipe is None:
+        return None
+    module, recipe, schedule = steps.module, steps.recipe, steps.schedule
+    after = [checkpoints.forget, module.forget_results, measuring.throughput.restart_warmup]
     after += [part.restart for part in (module.ema, measuring.profile) if part is not None]
     if recipe.restarts_schedule:
         after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
     return build_pruning(
-        cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, module.ema, after, cfg.trainer.progress,
-        lambda: acceleration.counts()[0],
+        cfg.sparsity, cfg.seed, steps.masks, recipe, measuring.throughput, module.ema, after, cfg.trainer.progress,
+        lambda: steps.acceleration.counts()[0],
     )  # fmt: skip
 
 
@@ -167,12 +215,11 @@ def refuse_not_finite(model: nn.Module) -> None:
             raise UserError(f"model: the weights of {name} are infinite or NaN before the first step. Correct how they are made or loaded.")
 
 
-def build_compiling(
-    choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, device: torch.device
-) -> CompileIfItPays:
+def build_compiling(steps: Steps, measuring: Measuring, device: torch.device) -> CompileIfItPays | None:
     """The callback that decides in the first steps whether to compile the rest. After that, speed and memory are measured again."""
+    if steps.choice.undecided is None:
+        return None
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
-    return CompileIfItPays(
-        choice, acceleration, notebook, lambda: measures_beside_others() or measuring.exclusivity.verdict()[0] is False, after
-    )
+    beside_others = lambda: measures_beside_others() or measuring.exclusivity.verdict()[0] is False  # noqa: E731
+    return CompileIfItPays(steps.choice, steps.acceleration, steps.notebook, beside_others, after)

@@ -8,8 +8,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from mpx.runs.damage import damage
-from mpx.runs.folder import LAST
+from mpx.runs.folder import LAST, damage
 
 Place = tuple[int, int]  # an epoch and a batch in it, both counted from 0
 

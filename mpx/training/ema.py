@@ -34,22 +34,16 @@ class Ema(Callback):
         self._training: list[Tensor] = []  # the trained weights and statistics while the averages are in their place
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises KeyError or ValueError for loaded averages that are not those of this model."""
         for name, value in _averaged(pl_module.model):
-            average = self._loaded[name] if self._loaded else value
-            if average.shape != value.shape:
-                raise ValueError(f"its average of {name} does not fit this model")
-            if self._loaded and not torch.isfinite(average).all():
-                raise ValueError(f"its average of {name} is infinite or NaN")
-            self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False)
-            self.averages[name].copy_(average.detach())
+            average = self._loaded[name] if self._loaded else value.detach()
+            self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False).copy_(average)
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()
     def update(self, model: nn.Module, skipped: Tensor | None) -> None:
         """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it was not."""
         averages = list(self.averages.values())
-        share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 - decay, computed directly: 1 minus an FP32 decay has few digits left
+        share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 minus an FP32 decay has few digits left
         self.steps.add_(1 if skipped is None else ~skipped)
         share = share if skipped is None else share * ~skipped
         towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)
@@ -81,7 +75,7 @@ class Ema(Callback):
     on_test_start, on_test_end = on_validation_start, on_validation_end
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": dict(self.averages), "steps": self.steps}
+        return {"averages": self.averages, "steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded, self.steps = state_dict["averages"], state_dict["steps"]

@@ -21,10 +21,10 @@ from mpx.processes import from_all, not_finite
 from mpx.record.result import TRAINED_BEFORE
 from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
-from mpx.runs.folder import BEST, CHECKPOINTS, LAST, Folder
+from mpx.runs.folder import CHECKPOINTS, Folder
+from mpx.runs.history import refuse_other_setting
 from mpx.runs.library_state import LOGGERS
-from mpx.runs.reading import continuing
-from mpx.runs.trained_as import refuse_other_setting
+from mpx.runs.weights import continuing
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
 from mpx.training.assemble import Run, assemble
@@ -63,10 +63,9 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
             _train(run, cfg, folder)
-            run.after_training()
             if (trouble := precision.idle()) is not None:
                 raise Diverged(trouble)
-            _prune_after_training(run, folder)
+            _prune_after_training(run)
             if run.has("test"):
                 trainer.test(run.module, datamodule=run.datamodule, verbose=False)
         except BaseException:
@@ -119,37 +118,41 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
         with continuing(folder.resume_from):
             raise
-    if not run.beginning.begun and folder.resume_from is not None:
-        _keep_finished(run, folder, folder.resume_from)
-    if not run.beginning.begun and not nothing_to_train(cfg.sparsity):
-        raise UserError("the data for training have no batch, so that nothing is trained. Give them more samples, or a smaller batch size.")
-    run.beginning.ensure_begun(run.trainer)
+    if not run.beginning.begun:
+        _begin_without_a_step(run, cfg, folder)
 
 
-def _keep_finished(run: Run, folder: Folder, path: Path) -> None:
-    """Begin a run whose checkpoint at `path` has all of its steps. It keeps the checkpoint as its own, to be served and continued from.
+def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
+    """Begin a run whose checkpoint has all of its steps, or that has none.
 
-    Raises UserError for a checkpoint with more steps: the record would call it a run of fewer; and for one of another setting.
+    Raises UserError for a checkpoint from elsewhere with more steps or of another setting, and for data without a batch.
     """
-    trainer = run.trainer
-    if path.resolve().parent == (folder.path / CHECKPOINTS).resolve():  # of this setting; several optimizers may have taken more steps
-        run.beginning.ensure_begun(trainer)
-        return
+    trainer, path = run.trainer, folder.resume_from
+    elsewhere = path is not None and path.resolve().parent != (folder.path / CHECKPOINTS).resolve()
+    if elsewhere:
+        _refuse_more_steps(trainer, path)
+        refuse_other_setting(path, run.history)
+    elif path is None and not nothing_to_train(cfg.sparsity):
+        raise UserError("the data for training have no batch, so that nothing is trained. Give them more samples, or a smaller batch size.")
+    run.beginning.ensure_begun(trainer)
+    if elsewhere:  # the run keeps the checkpoint as its own, to be served and continued from
+        if trainer.is_global_zero:
+            print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
+        run.checkpoints.save_both(trainer)
+    if path is not None and is_project(cfg) and run.has("validation"):  # its checkpoint does not hold what it logged
+        trainer.validate(run.module, datamodule=run.datamodule, verbose=False)
+
+
+def _refuse_more_steps(trainer: pl.Trainer, path: Path) -> None:
+    """The record would call it a run of fewer steps."""
     for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):
         if (most := getattr(trainer, key)) is not None and 0 <= most < done:
             raise UserError(
                 f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use trainer.{key}={done + 1}."
             )
-    refuse_other_setting(path, run.history.trained_as, run.history.setting)
-    run.beginning.ensure_begun(trainer)
-    if trainer.is_global_zero:
-        print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
-    for name in (BEST, LAST):
-        trainer.save_checkpoint(folder.path / name)
-    trainer.strategy.checkpoint_io.wait()
 
 
-def _prune_after_training(run: Run, folder: Folder) -> None:
+def _prune_after_training(run: Run) -> None:
     """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
     pruning, trainer, module = run.pruning, run.trainer, run.module
     if isinstance(pruning, Sparsity):
@@ -159,9 +162,7 @@ def _prune_after_training(run: Run, folder: Folder) -> None:
     if not pruning.masks.active:  # else the resumed checkpoint is pruned
         module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
         pruning.prune_now(trainer)
-        for name in (BEST, LAST):
-            trainer.save_checkpoint(folder.path / name)
-        trainer.strategy.checkpoint_io.wait()
+        run.checkpoints.save_both(trainer)
     if run.has("validation"):
         trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
@@ -188,7 +189,7 @@ def quiet() -> None:
     """Silence Lightning's notices about what mpx does on purpose."""
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
+    for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*"):
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", "No positive samples found in target.*")  # of a rare label, in few samples
     warnings.filterwarnings("ignore", "Average precision score for one or more classes was `nan`.*")
@@ -196,4 +197,3 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # a plain run may continue one with masks or averages
-    warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own

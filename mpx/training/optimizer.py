@@ -28,43 +28,25 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
     optimizer = OPTIMIZERS[cfg.name](
         [group for group in groups if group["params"]], fused=_fused_is_sound(cfg.name, parameters), **settings
     )
-    own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    optimizer.register_load_state_dict_post_hook(_refuse_unfit_state)
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     optimizer.register_load_state_dict_post_hook(_lay_out_state)
-    optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, own))
+    optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, groups))
     return optimizer
 
 
 def _fused_is_sound(name: str, parameters: list[nn.Parameter]) -> bool:
     """Whether fused steps update all weights. Before 2.15, PyTorch's fused SGD silently skips most 16-bit weights on a CPU
-    (pytorch#191763). Every fused step refuses complex weights."""
+    (pytorch#191763). Every fused step refuses complex ones."""
     if any(p.is_complex() for p in parameters):
         return False
     on_cpu_in_16_bits = any(p.device.type == "cpu" and p.dtype in (torch.float16, torch.bfloat16) for p in parameters)
     return name != "sgd" or not on_cpu_in_16_bits or TorchVersion(torch.__version__) >= "2.15"
 
 
-def _keep_settings(optimizer: torch.optim.Optimizer, own: list[dict[str, Any]]) -> None:
+def _keep_settings(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """Put this run's settings back, after a checkpoint has brought its own."""
-    for group, settings in zip(optimizer.param_groups, own, strict=True):
+    for group, settings in zip(optimizer.param_groups, groups, strict=True):
         group.update(settings)
-
-
-def _refuse_unfit_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError for loaded state that is not that of these weights. PyTorch would fail, or train on, in the next step."""
-    needed = {"step", "exp_avg", "exp_avg_sq"} if "betas" in optimizer.defaults else set()
-    for weight, state in optimizer.state.items():
-        if missing := needed - state.keys():
-            raise ValueError(f"its optimizer has no {min(missing)} for a weight of shape {tuple(weight.shape)}")
-        for name, value in state.items():
-            if name in needed and not isinstance(value, Tensor):
-                raise ValueError(f"its optimizer's {name} is a {type(value).__name__}")
-            if isinstance(value, Tensor) and value.dim() and value.shape != weight.shape:
-                raise ValueError(f"its optimizer's {name} does not fit a weight of shape {tuple(weight.shape)}")
-            if isinstance(value, Tensor) and not torch.isfinite(value).all():
-                raise ValueError(f"its optimizer's {name} is infinite or NaN")
-            if name in ("step", "exp_avg_sq") and (value < 0).any():
-                raise ValueError(f"its optimizer's {name} is negative")
 
 
 def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:

@@ -1,13 +1,18 @@
-"""Build a run of the user's own LightningModule and LightningDataModule, from the parts that stand alone in any Trainer (mpx/library/)."""
+"""Build a run of the user's own LightningModule and LightningDataModule: a Trainer with mpx's precision, sparsity and record.
+
+How such a run continues is up to Lightning and to the project.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from mpx.acceleration.apply import Acceleration, say
+from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
@@ -15,31 +20,19 @@ from mpx.library.parts import Newest, refuse_missing
 from mpx.library.sparsity import Sparsity, arguments
 from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
-from mpx.record.result import metric_name, stage_of
+from mpx.record.result import stage_of
 from mpx.runs.beginning import Beginning
-from mpx.runs.checkpoint import Best
+from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
-from mpx.runs.history import Continued
-from mpx.runs.random_state import SameOrder
-from mpx.runs.trained_as import setting_of
+from mpx.runs.history import History, setting_of
+from mpx.runs.weights import continuing
+from mpx.settings import target
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run
-from mpx.training.continued_epoch import ContinuedEpoch
 from mpx.training.devices import choose_devices
-from mpx.training.last_validation import SameWeights
 from mpx.training.measuring import build_measuring
-from mpx.training.own import build_datamodule, build_module, offers
-from mpx.training.own_speed import OwnSpeed
-from mpx.training.plateau import PlateauStep
 from mpx.training.pruning import load_dense_weights
-from mpx.training.trainer import build_trainer
-
-NO_CHOICE = Choice(  # the module itself says how its steps run
-    cuda_graphs=False,
-    compile="off",
-    graphs_required=False,
-    against=dict.fromkeys(("cuda_graphs", "compile"), "a module's own training_step"),
-)
+from mpx.training.trainer import LastValidation, build_trainer, callbacks
 
 
 def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:
@@ -56,26 +49,84 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     _check_metric(cfg.metric, module, datamodule)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, module)
-    history, logged, speed = Continued(folder.resume_from, setting_of(cfg)), Logged(cfg.metric), OwnSpeed(cfg.speed, cfg.trainer)
-    measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, own=True)
+        checkpoint = None
+    else:
+        with continuing(folder.resume_from):  # it may hold any object of the project, whose code runs in any case
+            checkpoint = torch.load(folder.resume_from, map_location="meta", weights_only=False)
+    history, logged, choice = History(checkpoint, setting_of(cfg)), Logged(cfg.metric), _choice(cfg.trainer, module)
+    measuring = build_measuring(cfg, folder.path, precision, Acceleration(), choice, own=True)
     validated = cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
-    best = Best(folder.path, validated, cfg.metric_goal, logged.check)
+    checkpoints = Checkpoints(
+        folder.path, validated, cfg.metric_goal, every_steps=cfg.trainer.checkpoint_every_n_steps,
+        every_s=cfg.trainer.save_every_s, check=logged.check,
+    )  # fmt: skip
     pruning = None
     if cfg.sparsity.pattern != "dense":
-        after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
-        pruning = build_sparsity(cfg.sparsity, after)
-    beginning, advice = Beginning(begin), remedy(precision.mode, None)
-    same = SameWeights()
-    own = [SameOrder(), PlateauStep(), same, ContinuedEpoch(), speed, logged]
+        restart = [] if measuring.profile is None else [measuring.profile.restart]
+        pruning = build_sparsity(cfg.sparsity, [checkpoints.forget, logged.values.forget, *restart])
+    beginning, advice, last_validation = Beginning(begin), remedy(precision.mode, None), LastValidation()
     trainer = build_trainer(
-        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning,
-        own=own, manual=not module.automatic_optimization, advice=advice,
+        cfg, folder.path, devices, precision, history.steps,
+        callbacks(
+            cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None, advice=advice,
+            ends=[logged, last_validation, checkpoints],
+        ),
+        own=True, manual=not module.automatic_optimization,
     )  # fmt: skip
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer, advice,
-        results=lambda: logged.values, chosen=lambda: (speed.choice or NO_CHOICE).record(),
-        has=lambda stage: offers(stage, module, datamodule), after_training=lambda: same.after_training(trainer),
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints, last_validation, trainer,
+        advice, results=lambda: logged.values, chosen=choice.record, has=lambda stage: offers(stage, module, datamodule),
     )  # fmt: skip
+
+
+def build_module(module: DictConfig) -> pl.LightningModule:
+    """Raises UserError for a target or arguments that do not make one that can be trained."""
+    made = _build(module, "module", pl.LightningModule)
+    for name in ("training_step", "configure_optimizers"):
+        if not is_overridden(name, made):
+            raise UserError(f"module._target_={module['_target_']} has no {name}. Add one, or name another class.")
+    return made
+
+
+def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.LightningDataModule | None:
+    """None where the module has its loaders itself. Raises UserError where nothing has data."""
+    if datamodule["_target_"] is not None:
+        return _build(datamodule, "datamodule", pl.LightningDataModule)
+    if not is_overridden("train_dataloader", module):
+        raise UserError(
+            f"datamodule._target_ is not set, and {type(module).__name__} has no train_dataloader. Name a LightningDataModule, as "
+            "datamodule._target_=package.module.Class."
+        )
+    return None
+
+
+def _build(settings: DictConfig, part: str, kind: type) -> Any:
+    given = OmegaConf.to_container(settings, resolve=True)
+    made = target.build(f"{part}._target_", given, part)
+    path = given.pop("_target_")
+    if not isinstance(made, kind):
+        raise UserError(f"{part}._target_={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
+    if given and type(made).__init__ is kind.__init__:  # which takes any argument, and drops it
+        raise UserError(f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its own. Leave it out.")
+    return made
+
+
+def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> bool:
+    """Whether the project has a step and a loader for this stage: validation or test."""
+    loader = "val_dataloader" if stage == "validation" else f"{stage}_dataloader"
+    source = module if datamodule is None else datamodule  # beside which Lightning takes no loader of the module's
+    return is_overridden(f"{stage}_step", module) and is_overridden(loader, source)
+
+
+def _choice(trainer: DictConfig, module: pl.LightningModule) -> Choice:
+    """The module itself says how its steps run. It gets cuDNN's search and channels_last where the user asks for them."""
+    asked = {key: trainer[key] is True for key in ("benchmark", "channels_last")}
+    torch.backends.cudnn.benchmark = asked["benchmark"]
+    if asked["channels_last"]:
+        module.to(memory_format=torch.channels_last)
+    against = dict.fromkeys(("cuda_graphs", "compile"), "a module's own training_step")
+    why = against | {key: f"trainer.{key}={str(trainer[key]).lower()}" for key in asked}
+    return Choice(cuda_graphs=False, compile="off", graphs_required=False, **asked, why=why, against=against)
 
 
 def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
@@ -98,7 +149,7 @@ def _check_manual(trainer: DictConfig, module: pl.LightningModule) -> None:
 
 
 def _check_metric(metric: str | None, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
-    stage = {"val": "validation", "test": "test"}.get(_stage(metric))
+    stage = {"val": "validation", "test": "test"}.get(_stage(metric) or "")
     if stage is not None and not offers(stage, module, datamodule):
         raise UserError(
             f"metric={metric}: {type(module).__name__} has no {stage}_step, or its data no loader for it. "
@@ -111,19 +162,11 @@ def _stage(metric: str | None) -> str | None:
 
 
 class Logged(Callback):
-    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing must.
-
-    Checkpoints hold the values of the newest validation: a run that was cut off after its last step validates no more. Those of the
-    training are known only once the epoch's checkpoint is written.
-    """
+    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing must."""
 
     def __init__(self, metric: str | None):
         self.metric = metric
         self.values = Newest()
-        self._before: dict[str, Any] = {}  # what was logged before the newest validation
-        self._validated: set[str] = set()  # names of what was logged in it
-        self._ran = False  # whether it was in this process
-        self._old: Any = None  # the metric's value, where the newest validation has not logged it
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not any(optimizer.param_groups for optimizer in trainer.optimizers):  # Lightning's own stands for None
@@ -132,38 +175,21 @@ class Logged(Callback):
                 "Return those that it steps."
             )
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._before = dict(trainer.callback_metrics)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.values.take(trainer)
-        logged = trainer.callback_metrics.items()
-        self._validated = {metric_name(name) for name, value in logged if value is not self._before.get(name)}
-        self._ran = True
-        missed = self.metric is not None and metric_name(self.metric) not in self._validated
-        self._old = trainer.callback_metrics.get(self.metric) if missed else None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"validated": {name: value for name, value in self.values.items() if name in self._validated}}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.values.update(state_dict["validated"])
-        self._validated = set(state_dict["validated"])
-
     def check(self, trainer: pl.Trainer) -> None:
         """For the choice of the best epoch, whose metric has the name under which the module logs it."""
         if self.metric not in trainer.callback_metrics and _stage(self.metric) != "test":
             refuse_missing(self.metric, trainer, ())
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.values.take(trainer)
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The last epoch's values of training, which come after its validation."""
         self.values.take(trainer)
-        if self._old is not None and trainer.callback_metrics.get(self.metric) is self._old:  # it may be logged after a validation
-            say(f"metric={self.metric}: the last validation did not log it, so its value is of an earlier one, of other weights")
         if _stage(self.metric) == "train":
             refuse_missing(self.metric, trainer, self.values)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
-        if self._ran or _stage(self.metric) == "test":  # a run that was cut off in its test only tests, and has logged nothing else
-            refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it
+        if _stage(self.metric) == "test":
+            refuse_missing(self.metric, trainer, self.values.names)

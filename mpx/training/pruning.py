@@ -94,20 +94,18 @@ def build_pruning(
     return Pruning(masks, recipe, before=untimed, after=after, replayed=replayed)
 
 
-def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
+def check_resumed(pruning: Pruning, path: Path, history: History, steps: int) -> None:
     """Raise UserError for a checkpoint that was pruned in another way, and for a dense one at whose step a run of `steps` is over."""
-    if path is None:
-        return
-    theirs, ours = history.pruned_by, pruning.by
-    if history.pruned and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
+    pruned, (theirs, ours) = set(history.pruned.get("masks", ())), (history.pruned.get("by", pruning.by), pruning.by)
+    if pruned and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
         raise UserError(
             f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command has {ours[0]} with {ours[1]}. "
             "Use the settings of sparsity that it was trained with."
         )
-    if history.pruned and (other := sorted(history.pruned ^ {weight.name for weight in pruning.masks.pruned})):
-        where = "only there" if other[0] in history.pruned else "only by this command"
+    if pruned and (other := sorted(pruned ^ {weight.name for weight in pruning.masks.pruned})):
+        where = "only there" if other[0] in pruned else "only by this command"
         raise UserError(f"ckpt_path={path}: {other[0]} is pruned {where}. Use the settings of sparsity that it was trained with.")
-    if not history.pruned and not pruning.recipe.after_training and history.steps[-1] >= steps:
+    if not pruned and not pruning.recipe.after_training and history.steps[-1] >= steps:
         raise UserError(
             f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} steps ends before it prunes. "
             "Raise trainer.max_epochs or trainer.max_steps."

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
-from mpx.library.parts import find, precision_part, sparsity_part, speed_part
+from mpx.library.parts import precision_part, sparsity_part, speed_part
 from mpx.measure.environment import host_of_all
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
@@ -16,7 +16,7 @@ from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.record.files import Predictions, write_predictions
-from mpx.record.result import BESIDE, MEANS_FROM, note_validation
+from mpx.record.result import BESIDE, note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
@@ -24,8 +24,6 @@ from mpx.render.sensitivity import report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.training.assemble import Run
-from mpx.training.continued_epoch import ContinuedEpoch
-from mpx.training.last_validation import LastValidation, SameWeights
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric
 
@@ -49,11 +47,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if together:
         record["environment"]["host"] = host_of_all(record["environment"].get("host"))
     record["metrics"] = run.results()
-    changed = (same := find(run.trainer, SameWeights)) is not None and same.changed
-    note_validation(record, find(run.trainer, LastValidation).step, run.trainer.global_step, changed=changed)
-    record["environment"].pop(MEANS_FROM, None)  # of an earlier part of the run
-    if (continued := find(run.trainer, ContinuedEpoch)) is not None and continued.first is not None:
-        record["environment"][MEANS_FROM] = continued.first
+    note_validation(record, run.last_validation.step, run.trainer.global_step)
     if isinstance(run.module, TrainingModule):
         name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}

@@ -1,9 +1,11 @@
-"""The Lightning Trainer of a run, and the order of its callbacks."""
+"""The Lightning Trainer of a run, and its callbacks in the order in which they run."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
+import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
@@ -15,18 +17,15 @@ from mpx.private.lightning import (
     OneStreamDDP,
     combine_what_is_logged,
     continue_with_the_next_epoch,
-    find_the_end_of_streams,
     give_processes,
     leave_signals_alone,
     skip_empty_hooks,
     start_processes_alike,
 )
 from mpx.runs import watch
-from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
-from mpx.runs.checkpoint import Best, Last
-from mpx.runs.checkpoint_writer import CheckpointWriter
-from mpx.runs.history import Continued, History
+from mpx.runs.checkpoint import Checkpoints, WholeFiles, reached_max_steps
+from mpx.runs.history import History
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.runs.ranks import cluster_environment
@@ -34,7 +33,6 @@ from mpx.settings.sparsity import nothing_to_train
 from mpx.sparsity.callback import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
-from mpx.training.last_validation import LastValidation
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
 from mpx.training.progress import progress
@@ -45,35 +43,84 @@ PASSED = (  # settings that the Trainer gets as they are
 )  # fmt: skip
 
 
-def build_trainer(
-    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, history: History | Continued, best: Best,
-    measuring: Measuring, pruning: Pruning | None, ema: Ema | None, beginning: Beginning, stopper: Callback | None = None,
-    compiling: Callback | None = None, *, own: Sequence[Callback] | None = None, manual: bool = False, advice: str,
-) -> pl.Trainer:  # fmt: skip
-    """stopper: of a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
-    own: what a module of the user's own needs; None: it is mpx's. manual: its steps may leave out parameters, as those of one optimizer
-    leave out another's. advice: what to try when the run has diverged."""
-    settings, writer = cfg.trainer, CheckpointWriter()
+class LastValidation(Callback):
+    """Has Lightning validate after the last step, so that `val/…` and `test/…` of a record are of the same weights.
+
+    Lightning itself validates at the end of an epoch; not where max_steps ends the training within it, nor in an epoch that
+    check_val_every_n_epoch leaves out.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None  # at which the newest validation was
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        ends = reached_max_steps(trainer)
+        within = ends and not trainer.is_last_batch
+        last_epoch = trainer.is_last_batch and (ends or trainer.current_epoch + 1 == trainer.max_epochs)
+        if (within or last_epoch) and trainer.enable_validation:
+            trainer.check_val_every_n_epoch = 1
+            trainer.should_stop = trainer.should_stop or within
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.step = trainer.global_step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.step = state_dict["step"]
+
+
+class SameBuffers(Callback):
+    """Gives all processes rank 0's buffers before they evaluate, since each has running means of its own batches."""
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for buffer in pl_module.buffers() if trainer.world_size > 1 else ():
+            dist.broadcast(buffer, src=0)
+
+    on_test_start = on_validation_start
+
+
+def callbacks(
+    cfg: DictConfig, measuring: Measuring, precision: ModePrecision, history: History, beginning: Beginning, *,
+    pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback], advice: str,
+) -> list[Callback]:  # fmt: skip
+    """compiling: decides after the first steps whether to compile the rest. ends: what validates, saves or stops the run.
+    advice: what to try when the run has diverged."""
+    settings = cfg.trainer
     scalars = Scalars(
-        settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch, trouble=precision.trouble, advice=advice
-    )
-    last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
-    # Lightning calls them in this order, since:
-    # - processes get rank 0's buffers after the averages have replaced them: each process has computed its own from its batches;
-    # - the first step is watched before numerics and throughput see its batch;
-    # - the profile pauses the throughput after the throughput has counted the step;
-    # - scalars read what the others have measured;
-    # - compiling begins after the throughput has counted the last uncompiled step, so that it can measure compiled steps alone;
-    # - the run begins after all other callbacks have restored their state;
-    # - `last` links to the checkpoint that `best` has saved.
-    parts = [
-        pruning, ema,
-        Listening(saves=stopper is None), RandomState(apart=own is None), Agreement(), history, *(own or ()),
-        measuring.observed.step, measuring.numerics, measuring.throughput, measuring.profile,
-        scalars, *progress(settings.progress, measuring.throughput, cfg.get("metric")),
-        beginning, compiling, *([LastValidation(), best, last] if stopper is None else [stopper]),
-    ]  # fmt: skip
-    callbacks = [part for part in parts if part is not None]
+        settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch, trouble=precision.trouble,
+        advice=advice,
+    )  # fmt: skip
+    ordered = [
+        pruning,
+        ema,
+        SameBuffers(),  # the averages, too, are of this process's batches
+        Listening(saves=any(isinstance(callback, Checkpoints) for callback in ends)),
+        RandomState(),
+        history,
+        measuring.observed.step,  # the first step is watched before numerics and throughput see its batch
+        measuring.numerics,
+        measuring.throughput,
+        measuring.profile,  # pauses the throughput after it has counted the step
+        scalars,  # what the others have measured
+        *progress(settings.progress, measuring.throughput, cfg.get("metric")),
+        beginning,  # after all others have restored their state
+        compiling,  # after the throughput has counted the last uncompiled step
+        *ends,
+    ]
+    return [callback for callback in ordered if callback is not None]
+
+
+def build_trainer(
+    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, continued: list[int], callbacks: list[Callback], *,
+    own: bool = False, manual: bool = False,
+) -> pl.Trainer:  # fmt: skip
+    """continued: the steps at which the run was continued. own: for a module of the user's own. manual: its steps may leave
+    out parameters, as those of one optimizer leave out another's."""
+    settings = cfg.trainer
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     if devices.count > 1:
@@ -84,22 +131,20 @@ def build_trainer(
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,
         accelerator="gpu" if devices.root.type == "cuda" else "cpu",
         strategy=_strategy(devices, manual=manual),
-        plugins=[precision, writer, cluster_environment(launch())],
+        plugins=[precision, WholeFiles(), cluster_environment(launch())],
         callbacks=callbacks,
-        logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
+        logger=RunLogger(folder, purge_step=continued[-1] + 1 if continued else 0),
         default_root_dir=folder,
-        enable_checkpointing=stopper is None,
+        enable_checkpointing=any(isinstance(callback, Checkpoints) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        use_distributed_sampler=own is not None,  # mpx's loaders shard themselves and repeat no sample
+        use_distributed_sampler=own,  # mpx's loaders shard themselves and repeat no sample
     )
     leave_signals_alone(trainer)
     continue_with_the_next_epoch(trainer)
-    if own is not None:
-        find_the_end_of_streams(trainer)
-        if devices.count > 1:
-            combine_what_is_logged(trainer)
+    if own and devices.count > 1:
+        combine_what_is_logged(trainer)
     return trainer
 
 
