@@ -176,14 +176,6 @@ class Averaged(UNet):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
 
 
-class PlainlyAveraged(Averaged):
-    """Without batch norms, for whose statistics SWA adds an epoch, with its validation."""
-
-    def __init__(self):
-        super().__init__(2)
-        self.down, self.middle, self.up = (part[:1] for part in (self.down, self.middle, self.up))
-
-
 class Smoothed(UNet):
     """Averages its weights from the first step on. Lightning puts the average in their place when all callbacks have seen the end."""
 
@@ -212,19 +204,6 @@ class Early(UNet):
         return [EarlyStopping("val/dice", mode="max", min_delta=100.0, patience=1)]
 
 
-class EveryStep(UNet):
-    """Its plateau scheduler looks at every step, or at every few, of those for which the metric is known."""
-
-    def __init__(self, monitor: str, every: int = 1):
-        super().__init__()
-        self.scheduler = {"monitor": monitor, "interval": "step", "frequency": every, "strict": False}
-
-    def configure_optimizers(self):
-        found = super().configure_optimizers()
-        found["lr_scheduler"] |= self.scheduler
-        return found
-
-
 class ByLBFGS(UNet):
     """Its optimizer needs a closure. It logs a metric for single steps alone."""
 
@@ -241,18 +220,6 @@ class Aimless(UNet):
 
     def configure_optimizers(self):
         return None
-
-
-class Seldom(UNet):
-    """Logs another metric after its validations, the first time or each time."""
-
-    def __init__(self, times: int):
-        super().__init__()
-        self.times = times
-
-    def on_train_epoch_end(self):
-        if self.current_epoch < self.times:
-            self.log("val/fid", float(self.current_epoch))
 
 
 class Stepless(UNet):

@@ -58,32 +58,6 @@ def test_each_run_of_a_process_starts_its_ranks_by_the_same_command(monkeypatch)
     assert subprocess_script._hydra_subprocess_cmd(1) == (["python", "-P", "-m", "mpx.train", "rank=1"], "here")
 
 
-@pytest.mark.parametrize(("stateful", "begun"), [(False, 2), (True, 1)])
-@pytest.mark.filterwarnings("ignore")
-def test_lightnings_iterators(tmp_path, stateful, begun):
-    from pytorch_lightning import Callback, Trainer
-    from pytorch_lightning.demos.boring_classes import BoringModel
-
-    class Loader(torch.utils.data.DataLoader):
-        count = 0
-
-        def __iter__(self):
-            self.count += 1
-            return super().__iter__()
-
-    class Anew(Callback):
-        def on_train_start(self, trainer, pl_module):
-            lightning.restart_epoch(trainer)
-
-    loader = Loader(torch.randn(8, 32), batch_size=4)
-    if stateful:
-        loader.load_state_dict = lambda state: None
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, callbacks=Anew(), limit_val_batches=0, **quiet)
-    trainer.fit(BoringModel(), loader)
-    assert (loader.count, trainer.global_step) == (begun, 2)
-
-
 @pytest.mark.parametrize(
     ("layer", "in_training"), [(nn.BatchNorm1d(2), False), (nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)), True)]
 )
@@ -165,18 +139,6 @@ def test_lightnings_hooks_before_a_step_come_before_its_clipping():
     Trainer(fast_dev_run=1, plugins=Own(), gradient_clip_val=1e-3, accelerator="cpu", **quiet).fit(model)
     assert len(seen) == 1
     assert seen[0] > 0.01
-
-
-def test_the_step_of_lightnings_newest_checkpoint(tmp_path):
-    from pytorch_lightning import Trainer
-    from pytorch_lightning.callbacks import ModelCheckpoint
-    from pytorch_lightning.demos.boring_classes import BoringModel
-
-    best = ModelCheckpoint(tmp_path, every_n_epochs=1, save_on_train_epoch_end=True)
-    assert lightning.saved_at(best) == 0
-    quiet = {"logger": False, "enable_model_summary": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    Trainer(max_epochs=2, limit_train_batches=3, limit_val_batches=0, callbacks=best, **quiet).fit(BoringModel())
-    assert lightning.saved_at(best) == 6
 
 
 def test_description_of_a_progress_bar(capsys):

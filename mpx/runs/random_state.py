@@ -62,32 +62,7 @@ class RandomState(Callback):
             state, self._restored = self._restored, None
             parts = [state, *state.get("others", ())]
             restore_states(parts[trainer.global_rank if len(parts) == trainer.world_size else 0])
-<<<<<<< HEAD
-        if self.apart and trainer.global_rank > 0 and len(parts) != trainer.world_size:
-            _seed_apart(trainer.global_rank)
-
-
-def _seed_apart(rank: int) -> None:
-    """Seed PyTorch's generators of this process by its rank and what the generator of all of them would draw next.
-
-    Python's and NumPy's stay.
-    """
-    alike = torch.Generator()
-    alike.set_state(torch.get_rng_state())
-    seed = int(torch.randint(2**62, (rank,), generator=alike)[-1])
-    torch.manual_seed(seed)  # and the device's
-
-
-class SameOrder(Callback):
-    """Lets a continued run shuffle as an uninterrupted one, where loaders of the user's own draw their order from the generators that
-    RandomState has just restored."""
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.ckpt_path is not None:
-            restart_epoch(trainer)
-=======
         if trainer.global_rank > 0 and len(parts) != trainer.world_size:
             alike = torch.Generator()
             alike.set_state(torch.get_rng_state())
             torch.manual_seed(int(torch.randint(2**62, (trainer.global_rank,), generator=alike)[-1]))  # and the device's
->>>>>>> 9ac27afd (wip)

@@ -146,13 +146,8 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     model = build(cfg.model, data.spec)
     check_crop(model, data.spec, cfg.data.get("crop"))
-<<<<<<< HEAD
-    history = _history(cfg, folder, model, data.checksums)
-    if folder.resume_from is None:  # otherwise the weights come from the checkpoint
-=======
     checkpoint, path = None, folder.resume_from
     if path is None:
->>>>>>> 9ac27afd (wip)
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)
     else:
@@ -184,7 +179,7 @@ def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
         model,
         loss.of_batch,
         ranks=devices.count,
-        version=lambda: None if masks is None else masks.version,
+        version=lambda: None if masks is None else masks.masks if recipe.fixed else masks.stash,  # a pruning replaces what a step reads
         searched=lambda: reset_peak(devices.root),
     )
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)

@@ -69,9 +69,9 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         cfg, folder.path, devices, precision, history.steps,
         callbacks(
             cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None, advice=advice,
-            ends=[logged, last_validation, checkpoints],
+            ends=[logged, last_validation, checkpoints], project=True,
         ),
-        own=True, manual=not module.automatic_optimization,
+        project=True, manual=not module.automatic_optimization,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints, last_validation, trainer,

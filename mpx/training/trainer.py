@@ -85,10 +85,10 @@ class SameBuffers(Callback):
 
 def callbacks(
     cfg: DictConfig, measuring: Measuring, precision: ModePrecision, history: History, beginning: Beginning, *,
-    pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback], advice: str,
+    pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback], advice: str, project: bool = False,
 ) -> list[Callback]:  # fmt: skip
     """compiling: decides after the first steps whether to compile the rest. ends: what validates, saves or stops the run.
-    advice: what to try when the run has diverged."""
+    advice: what to try when the run has diverged. project: Lightning says how it continues."""
     settings = cfg.trainer
     scalars = Scalars(
         settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch, trouble=precision.trouble,
@@ -99,7 +99,7 @@ def callbacks(
         ema,
         SameBuffers(),  # the averages, too, are of this process's batches
         Listening(saves=any(isinstance(callback, Checkpoints) for callback in ends)),
-        RandomState(),
+        None if project else RandomState(),
         history,
         measuring.observed.step,  # the first step is watched before numerics and throughput see its batch
         measuring.numerics,
@@ -116,9 +116,9 @@ def callbacks(
 
 def build_trainer(
     cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, continued: list[int], callbacks: list[Callback], *,
-    own: bool = False, manual: bool = False,
+    project: bool = False, manual: bool = False,
 ) -> pl.Trainer:  # fmt: skip
-    """continued: the steps at which the run was continued. own: for a module of the user's own. manual: its steps may leave
+    """continued: the steps at which the run was continued. project: its loaders are the user's. manual: steps may leave
     out parameters, as those of one optimizer leave out another's."""
     settings = cfg.trainer
     skip_empty_hooks(callbacks)
@@ -139,11 +139,11 @@ def build_trainer(
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        use_distributed_sampler=own,  # mpx's loaders shard themselves and repeat no sample
+        use_distributed_sampler=project,  # mpx's loaders shard themselves and repeat no sample
     )
     leave_signals_alone(trainer)
     continue_with_the_next_epoch(trainer)
-    if own and devices.count > 1:
+    if project and devices.count > 1:
         combine_what_is_logged(trainer)
     return trainer
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.runs.checkpoint import WholeFiles
 
 STEPS = ["trainer.accelerator=cpu", "trainer.limit_train_batches=1", "trainer.max_epochs=2", "trainer.progress=off", "optimizer.lr=0.001"]
 STEPS += ["data.eval_batch_size=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
@@ -15,15 +15,14 @@ STEPS += ["data.eval_batch_size=4", "trainer.limit_val_batches=1", "trainer.limi
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """Where the checkpoint of the first of the two steps is kept, before the second one's takes its place."""
-    path, save = tmp_path / "first.ckpt", CheckpointWriter.save_checkpoint
+    path, save = tmp_path / "first.ckpt", WholeFiles.save_checkpoint
 
     def keep(self, checkpoint, to, storage_options=None):
         save(self, checkpoint, to, storage_options)
         if checkpoint["global_step"] == 1:
-            self.wait()
             shutil.copy(to, path)
 
-    monkeypatch.setattr(CheckpointWriter, "save_checkpoint", keep)
+    monkeypatch.setattr(WholeFiles, "save_checkpoint", keep)
     return path
 
 

@@ -1,4 +1,4 @@
-"""On a CUDA device: what happens between two epochs does not wait for the device where it need not, and measures and saves the same."""
+"""On a CUDA device: what happens between two epochs does not wait for the device where it need not, and measures the same."""
 
 import time
 
@@ -12,7 +12,6 @@ from mpx.data.loaders import TrainLoader
 from mpx.data.readers import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
-from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.spec import Spec
 from mpx.training.loss import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
@@ -80,32 +79,6 @@ def test_an_epochs_order_is_the_same_as_on_a_cpu():
     for (x, y), (on_gpu, labels) in zip(*found, strict=True):
         assert torch.equal(y, labels.cpu())
         assert torch.allclose(x, on_gpu.cpu())
-
-
-@pytest.mark.alone
-def test_a_snapshot_does_not_wait_and_is_not_torn_by_the_replays_that_follow(tmp_path):
-    """64 MiB in 64 tensors; a CUDA graph writes all of them, again and again, as soon as save_checkpoint has returned."""
-    weights = [torch.zeros(2**18, device="cuda") for _ in range(64)]
-    graph, writer, busy = torch.cuda.CUDAGraph(), CheckpointWriter(), busy_seconds()
-    torch._foreach_add_(weights, 0)  # loads the kernel
-    with torch.cuda.graph(graph):
-        torch._foreach_add_(weights, 1)
-    state = {"state_dict": {str(i): weight for i, weight in enumerate(weights)}}
-    took = []
-    for number in range(6):
-        writer.wait()
-        torch.cuda._sleep(CYCLES)
-        began = time.perf_counter()
-        writer.save_checkpoint(state, tmp_path / f"{number}.ckpt")
-        took.append(time.perf_counter() - began)
-        for _ in range(50):
-            graph.replay()
-    writer.wait()
-    torch.cuda.synchronize()
-    assert min(took) < busy / 2  # the first one allocates
-    for number in range(6):
-        found = torch.load(tmp_path / f"{number}.ckpt", weights_only=True)["state_dict"]
-        assert {value for weight in found.values() for value in weight.unique().tolist()} == {50.0 * number}
 
 
 class Sleeper(pl.LightningModule):

@@ -1,19 +1,23 @@
-"""What last.ckpt and best.ckpt hold, and that a run whose record was lost can still be finished."""
+"""What last.ckpt and best.ckpt hold, when they are saved, and what happens to damaged ones."""
 
+import os
 from functools import partial
 
 import pytest
 import torch
 from few_steps import FEW_STEPS
+from made_data import text_file
 from omegaconf import OmegaConf
 from pytorch_lightning import Trainer
 from torchvision.models.resnet import ResNet
 
 from mpx.models import build
+from mpx.runs.checkpoint import WholeFiles
+from mpx.runs.folder import PART, damage
 from mpx.sparsity.patterns import is_2of4
 from mpx.spec import Spec
 
-MLP = ["model=mlp", *FEW_STEPS, "trainer.max_epochs=4"]
+MLP = ["model=mlp", *FEW_STEPS, "trainer.max_epochs=4", "trainer.save_every_s=0"]
 
 
 def load(folder, name):
@@ -64,28 +68,27 @@ def test_killed_during_the_test_it_is_finished_by_a_resume(train, sparsity):
     assert again.record["sparsity"] == before["sparsity"]
 
 
-def test_within_an_epoch_only_whole_steps_are_saved(train, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (["trainer.save_every_s=0"], [1, 2, 3]),
+        (["trainer.save_every_s=1000"], [1, 3]),  # the first is the best, too
+        (["trainer.checkpoint_every_n_steps=1", "trainer.limit_train_batches=6"], [1, 2, 3, 4, 5, 6]),
+        (["trainer.save_every_s=1000", "trainer.limit_train_batches=6", "trainer.max_steps=3"], [2, 3]),
+    ],
+)
+def test_last_is_saved_after_whole_steps(train, monkeypatch, words, steps):
     saved, really = [], Trainer.save_checkpoint
 
     def save(trainer, path, *args):
-        saved.append((trainer.global_step, str(path)))
+        saved.append(trainer.global_step)
         really(trainer, path, *args)
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save)
-    steps = ["trainer.limit_train_batches=10", "trainer.accumulate_grad_batches=3", "trainer.checkpoint_every_n_steps=1"]
-    ran = train("model=mlp", *FEW_STEPS, *steps)
+    lengths = ["trainer.max_epochs=3", "trainer.limit_train_batches=3", "trainer.accumulate_grad_batches=3", "optimizer.lr=1e-12"]
+    ran = train("model=mlp", *FEW_STEPS, *lengths, *words)
     assert ran.code == 0, ran.err
-    assert saved == [
-        (step, str(ran.folder / "checkpoints" / name))
-        for step, name in [(1, "last.ckpt"), (2, "last.ckpt"), (3, "last.ckpt"), (4, "best.ckpt")]
-    ]
-
-
-def test_one_batch_is_not_all_batches(train):
-    assert train("model=mlp", *FEW_STEPS, "trainer.limit_train_batches=1").code == 0
-    ran = train("model=mlp", *FEW_STEPS, "trainer.limit_train_batches=1.0", "if_exists=skip")
-    assert ran.code == 0, ran.err
-    assert len(ran.folders) == 2
+    assert saved == steps
 
 
 def test_a_checkpoint_loads_strictly_into_the_plain_model(train):
@@ -93,3 +96,98 @@ def test_a_checkpoint_loads_strictly_into_the_plain_model(train):
     model = build(OmegaConf.create(ran.record["config"]["model"]), Spec("image", (1, 8, 8), 10))
     assert type(model) is ResNet
     model.load_state_dict(load(ran.folder, "last.ckpt")["state_dict"], strict=True)
+
+
+def test_what_a_killed_process_left_takes_no_checkpoint_along(tmp_path):
+    """Killed when best.ckpt had the second name that was to become last.ckpt: writing to that would have ruined best.ckpt."""
+    files, best, last = WholeFiles(), tmp_path / "best.ckpt", tmp_path / "last.ckpt"
+    files.save_checkpoint({"weight": 0}, best)
+    os.link(best, tmp_path / f".last.ckpt{PART}")
+    files.save_checkpoint({"weight": 1}, last)
+    assert [torch.load(path)["weight"] for path in (best, last)] == [0, 1]
+    assert sorted(os.listdir(tmp_path)) == ["best.ckpt", "last.ckpt"]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "a.ckpt").mkdir()  # a folder in the way
+    with pytest.raises(OSError, match="directory"):
+        WholeFiles().save_checkpoint({"weight": 0}, tmp_path / "a.ckpt")
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+@pytest.fixture
+def cut(interrupted):
+    """A run of four epochs that was interrupted in the last one, and whose first epoch was its best; its folder."""
+    return interrupted(6, *MLP, "optimizer.lr=1e-12").folder
+
+
+def flip(file):
+    """As a disk does."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_left_out(train, cut):
+    last = cut / "checkpoints" / "last.ckpt"
+    flip(last)
+    assert "checksum" in damage(last)
+    ran = train(*MLP, "optimizer.lr=1e-12", "if_exists=resume")
+    assert ran.code == 0, ran.err
+    assert f"{last} is damaged (" in ran.err
+    assert ran.record["environment"]["resumed_from_steps"] == [2]
+
+
+def test_without_a_whole_checkpoint_nothing_is_touched(train, cut):
+    for file in (files := list((cut / "checkpoints").iterdir())):
+        file.write_bytes(file.read_bytes()[:1000])
+    ran = train(*MLP, "optimizer.lr=1e-12", "if_exists=resume")
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1].startswith(f"error: {cut} has no whole checkpoint to continue from. Use if_exists=overwrite to start")
+    assert all(file.stat().st_size == 1000 for file in files)
+    assert ran.record["status"] == "interrupted"
+
+
+def test_a_part_that_does_not_fit_is_one_line(train, tmp_path):
+    words = [*MLP, "trainer.ema_decay=0.9"]
+    ran = train(*MLP, "trainer.max_epochs=1")
+    checkpoint = load(ran.folder, "last.ckpt")
+    checkpoint["callbacks"]["Ema"] = {"averages": {"layers.0.bias": torch.ones(3)}, "steps": torch.ones(())}
+    torch.save(checkpoint, tmp_path / "other.ckpt")
+    ran = train(*words, f"ckpt_path={tmp_path}/other.ckpt", "study=other")
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert ran.err.startswith(f"error: ckpt_path={tmp_path}/other.ckpt cannot be continued: ")
+    assert not (ran.outputs / "other").exists()
+
+
+def test_a_checkpoint_with_lightnings_best_continues(train, interrupted):
+    """As mpx wrote them before: the best epoch stands in the state of Lightning's ModelCheckpoint."""
+    words = [*MLP, "optimizer.lr=1e-12"]
+    folder = interrupted(6, *words).folder
+    checkpoint = load(folder, "last.ckpt")
+    best = torch.tensor(checkpoint.pop("best"))
+    checkpoint["callbacks"]["Best{'monitor': 'val/accuracy', 'mode': 'max'}"] = {"best_model_score": best}
+    torch.save(checkpoint, folder / "checkpoints" / "last.ckpt")
+    ran = train(*words, "if_exists=resume")
+    assert ran.code == 0, ran.err
+    assert load(folder, "best.ckpt")["global_step"] == 2
+
+
+def test_data_that_changed_since_the_run_was_cut_off(train, interrupted, tmp_path):
+    file = tmp_path / "text.txt"
+    text_file(file)
+    words = ["model=lstm", "data=text_file", f"data.path={file}", "data.seq_len=32", "data.batch_size=8", *FEW_STEPS]
+    words += ["model.hidden_size=16", "model.embedding_size=16", "trainer.max_epochs=3", "trainer.save_every_s=0"]
+    interrupted(5, *words)
+    before = file.read_text()
+    file.write_text(before[:100] + before[100:].replace("that is", "this is", 1))
+    ran = train(*words, "if_exists=resume")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    last = ran.folder / "checkpoints" / "last.ckpt"
+    assert ran.err.startswith(f"error: the train data are no longer those that {last} was trained on. Put the old files back, start")
+    assert f"'ckpt_path=\"{last}\"'" in ran.err
+    checkpoint = torch.load(last, weights_only=True)
+    torch.save(checkpoint | {"best": -1.0}, last)  # a loss that none falls below
+    assert train(*words, f"ckpt_path={last}").code == 0
+    assert (ran.record["status"], ran.record["environment"]["resumed_from_steps"]) == ("completed", [4])
+    assert torch.load(last.with_name("best.ckpt"), weights_only=True)["global_step"] > 4  # the best is that of the new data

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import torch
 from processes import Fork, alive, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.runs.trained_as import settings_unlike
+from mpx.runs.history import unlike
 
 MLP = [
     "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
@@ -90,7 +89,7 @@ def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
 
 def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
     """From the checkpoint of its first epoch, which has 8 steps."""
-    words = [*MLP, "trainer.max_steps=22", "trainer.checkpoint_every_n_steps=null"]
+    words = [*MLP, "trainer.max_steps=22", "trainer.checkpoint_every_n_steps=null", "trainer.save_every_s=0"]
     uncut = train(*words, "study=uncut")
     cut = interrupted(12, *words, "study=cut", "if_exists=resume")
     assert "if_exists=resume: this setting has no checkpoint to continue from, so it begins anew\n" in cut.out
@@ -98,18 +97,6 @@ def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
     assert continued.code == 0
     assert f"continuing after step 8 of {only(uncut.outputs, 'cut')}/checkpoints/last.ckpt\n" in continued.out
     assert_same(*(last(only(uncut.outputs, study)) for study in ("cut", "uncut")))
-
-
-@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
-def test_a_run_that_max_steps_ended_within_an_epoch_goes_on_with_the_rest_of_it(train, tmp_path, name):
-    """The best of this one is also its last."""
-    words = [*MLP, "trainer.checkpoint_every_n_steps=null", "schedule=constant", "sparsity.start_step=5"]
-    first = train(*words, "trainer.max_steps=11", "study=first")
-    file = shutil.copy(first.folder / "checkpoints" / name, tmp_path / name)
-    for study, more in (("continued", [f"ckpt_path={file}"]), ("uncut", [])):
-        ran = train(*words, *more, f"study={study}")
-        assert ran.code == 0, ran.err
-    assert_same(*(last(only(first.outputs, study)) for study in ("continued", "uncut")))
 
 
 def test_a_validation_on_other_data_is_not_the_continued_runs(train, interrupted, tmp_path):
@@ -213,7 +200,7 @@ def test_a_run_that_goes_on_from_another_setting_says_so(train, finished):
     second = train(*words, "optimizer.lr=0.1", f'ckpt_path="{checkpoint}"', "study=second")
     record = json.loads((only(second.outputs, "second") / "result.json").read_text())
     assert record["environment"]["trained_before_with"] == ["optimizer.lr=0.05", "trainer.max_epochs=3"]
-    assert settings_unlike({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
+    assert unlike({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
 
 
 def test_a_dense_run_with_no_step_left_is_pruned_in_one_shot(train, tmp_path):
@@ -283,7 +270,7 @@ def events(folder):
 
 
 SHORT = ["model=lstm", "model.dropout=0.2", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.progress=lines"]
-SETTING = [*SHORT, "precision=amp", "sparsity=2of4", "trainer.accelerator=cpu"]
+SETTING = [*SHORT, "trainer.save_every_s=0", "precision=amp", "sparsity=2of4", "trainer.accelerator=cpu"]
 
 
 def stop_after(run, line, stop):
@@ -344,21 +331,6 @@ def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, st
     assert record["speed"]["measured_steps"] >= 0
     assert "val/accuracy" in record["metrics"]
     finish()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stop", "codes"), [(signal.SIGINT, (130, -2)), (signal.SIGTERM, (143, -15))])
-def test_impatience_loses_nothing(start, tmp_path, stop, codes):
-    """Ctrl-C held down: what comes while the run writes its record changes nothing."""
-    run = start("trainer.max_epochs=100")
-    wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
-    while run.poll() is None:
-        with suppress(ProcessLookupError):  # it ended meanwhile
-            run.send_signal(stop)
-        time.sleep(0.002)
-    assert run.poll() in codes  # of the signal itself where one met the interpreter's own end
-    assert run.err == "interrupted; the same command with if_exists=resume continues it\n"
-    assert json.loads((only(tmp_path / "outputs", "default") / "result.json").read_text())["status"] == "interrupted"
 
 
 @pytest.mark.slow

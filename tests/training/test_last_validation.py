@@ -1,14 +1,9 @@
 """The validation of a record is of the weights that are tested, wherever the training ends."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
 from few_steps import FEW_STEPS
-from torch import nn
 
 from mpx.record.files import rows
-from mpx.training.last_validation import SameWeights
 
 # The test data are the validation data.
 OWN = ["model=mlp", "data=custom", "data._target_=own_data.make_data", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=3"]
@@ -43,17 +38,3 @@ def test_a_run_ends_with_a_validation(train, words, steps):
     assert rows(again.folder / "curves.csv") == curve
 
 
-def test_weights_without_values_do_not_end_a_run():
-    """A change of the others is seen."""
-    module, same = (
-        nn.Sequential(nn.LazyLinear(3), nn.Linear(2, 2, device="meta"), nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.cfloat)),
-        SameWeights(),
-    )
-    same.on_train_start(None, module)
-    for layer in module[2:]:
-        same.on_validation_epoch_end(None, module)
-        same.after_training(SimpleNamespace(lightning_module=module))
-        assert same.changed is False
-        nn.init.zeros_(layer.weight)
-        same.after_training(SimpleNamespace(lightning_module=module))
-        assert same.changed is True
