@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from mpx.from_python import judge as judge
     from mpx.from_python import run as run
     from mpx.library.precision import Precision as Precision
-    from mpx.library.record import Record as Record
     from mpx.library.sparsity import Sparsity as Sparsity
-    from mpx.loop.recorder import Recorder as Recorder
     from mpx.measure.throughput import Throughput as Throughput
     from mpx.precision.numerics import Numerics as Numerics
+    from mpx.record.lightning_callback import Record as Record
+    from mpx.record.recorder import Recorder as Recorder
 
 __version__ = "0.1.0"
 
@@ -58,8 +58,8 @@ __version__ = "0.1.0"
 PUBLIC = {
     "Numerics": "mpx.precision.numerics:Numerics",
     "Precision": "mpx.library.precision:Precision",
-    "Record": "mpx.library.record:Record",
-    "Recorder": "mpx.loop.recorder:Recorder",
+    "Record": "mpx.record.lightning_callback:Record",
+    "Recorder": "mpx.record.recorder:Recorder",
     "Sparsity": "mpx.library.sparsity:Sparsity",
     "Throughput": "mpx.measure.throughput:Throughput",
     "UserError": "mpx.errors:UserError",

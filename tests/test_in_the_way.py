@@ -12,7 +12,7 @@ import mpx.bench.__main__ as bench
 import mpx.compare.__main__ as compare
 import mpx.deploy.__main__ as deploy
 from mpx.errors import UserError
-from mpx.runs.own import OwnRun
+from mpx.record.run import RunRecord
 from mpx.train import main as train_main
 
 MLP = ["model=mlp", *FEW_STEPS]
@@ -73,13 +73,12 @@ def test_a_run_that_overwrites_is_not_in_its_own_way(train, unfinished):
 
 def test_a_loop_of_ones_own_that_continues(tmp_path):
     setting = dict.fromkeys(("model", "data", "precision", "sparsity"), "a") | {"seed": 0}
-    run = OwnRun("study", setting, output_dir=tmp_path, if_exists="new", metric=None, goal="max")
-    folder = run.claim()
-    run.begin({})
-    run.end()
+    run = RunRecord("study", setting, output_dir=tmp_path, if_exists="new", metric=None, goal="max")
+    folder = run.open({})
+    run.close()
     (folder / "result.json").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*seed0/result\.json \(Is a directory\)"):
-        run.claim(folder)
+        run.open({}, folder)
 
 
 @pytest.mark.parametrize(("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", []), (".lock", [])])
@@ -117,5 +116,6 @@ def test_bench_refuses_before_it_measures(tmp_path):
 def test_a_recorder_is_refused_before_its_loop(tmp_path):
     (tmp_path / "outputs").write_text("in the way")
     setting = dict.fromkeys(("model", "data", "precision", "sparsity"), "a") | {"seed": 0}
-    with pytest.raises(UserError, match="cannot write"), mpx.Recorder(study="a", setting=setting, output_dir=tmp_path / "outputs"):
+    recorder = mpx.Recorder(study="a", setting=setting, output_dir=tmp_path / "outputs")
+    with pytest.raises(UserError, match="cannot write"), recorder, recorder.step(1):
         raise AssertionError("the loop has begun")

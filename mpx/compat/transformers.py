@@ -11,19 +11,17 @@ with mpx.Recorder(study="mine", setting=setting, model=model) as recorder:
 
 import math
 import re
-from collections import Counter
-from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback
 
 from mpx.errors import UserError, nearest
-from mpx.loop.facts import PATTERNS
-from mpx.loop.recorder import Recorder
-from mpx.measure.batches import sample_shapes
+from mpx.measure.batches import Shapes, samples_in, shapes_in
+from mpx.record.parts import PATTERNS
+from mpx.record.recorder import Recorder
 from mpx.settings.fields import SPARSITY
 from mpx.settings.values import check_value
 from mpx.sparsity.coverage import coverage, record
@@ -91,20 +89,26 @@ class SparsityCallback(TrainerCallback):
 
 
 class RecorderCallback(TrainerCallback):
-    """Tells `recorder`, whose `with` block is around `Trainer.train`, of the steps, losses and metrics.
+    """Tells `recorder`, whose `with` block is around one `Trainer.train`, of the steps, losses and metrics.
 
     pruning: the SparsityCallback of the same Trainer, given before this one. Metrics of `eval_` become `val/`, of `test_` `test/`.
+    samples: of an optimizer step in this process; None: the first dimension that all tensors share with which the model is called.
     """
 
-    def __init__(self, recorder: Recorder, pruning: SparsityCallback | None = None):
-        self.recorder, self.pruning = recorder, pruning
-        self._counting: RemovableHandle | None = None
-        self._samples = 0  # in the current step of this process, without the newest batch
+    def __init__(self, recorder: Recorder, pruning: SparsityCallback | None = None, *, samples: int | None = None):
+        self.recorder, self.pruning, self.samples = recorder, pruning, samples
+        self._counting: RemovableHandle | None = None  # from the beginning of the training
+        self._counted = 0  # samples of the current step, without those of the newest batch
         self._batch = 0  # samples of the newest batch
-        self._shapes: Counter[frozenset[tuple[int, ...]]] = Counter()  # shapes -> number of samples in the current step
-        self._told = False  # the recorder knows that the model is pruned
+        self._shapes: set[Shapes] = set()  # of the samples in each call of the current step
+        self._warmed = False  # the recorder knows that the model is pruned
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, optimizer: Any, **others: Any) -> None:
+        if self._counting is not None:
+            raise UserError(
+                "RecorderCallback records one Trainer.train, and this is another one, as auto_find_batch_size makes them after a batch "
+                "that did not fit. Set a batch size that fits, and make a Recorder and a Trainer for each training."
+            )
         if args.n_gpu > 1:
             raise UserError(
                 f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set CUDA_VISIBLE_DEVICES=0, or use torchrun."
@@ -114,38 +118,37 @@ class RecorderCallback(TrainerCallback):
                 "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
                 "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
-        if (scaler := getattr(optimizer, "scaler", None)) is not None:  # accelerate's, of fp16=True
-            self.recorder.scaled(scaler)
+        self.recorder.scaler = getattr(optimizer, "scaler", self.recorder.scaler)  # accelerate's, of fp16=True
         if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
             self.recorder.continued(state.global_step)
-        if self._counting is not None:  # Trainer begins again, as auto_find_batch_size does after a batch that did not fit
-            self._counting.remove()
-            self.recorder.start_over()
-        self._told = False  # each training prunes again
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
         if model.training:
-            batch = next((value for value in (*given, *named.values()) if isinstance(value, Tensor) and value.dim() > 0), None)
-            count = 0 if batch is None else len(batch)
-            self._shapes[sample_shapes((given, named))] += count
-            self._batch = max(self._batch, count)  # a loss may call the model several times for one batch
+            batch = {**dict(enumerate(given)), **named}
+            samples = samples_in(batch)
+            if samples is None and self.samples is None:
+                raise UserError(
+                    "RecorderCallback: the tensors with which Trainer calls the model differ in their first dimension, so that the samples "
+                    "of a step are unknown. Give RecorderCallback(recorder, samples=N), their number in a step of this process."
+                )
+            self._shapes.add(shapes_in(batch, samples))
+            self._batch = max(self._batch, samples or 0)  # a loss may call the model several times for one batch
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        if self.pruning is not None and self.pruning.masks.active and not self._told:
-            self._told = True
+        if self.pruning is not None and self.pruning.masks.active and not self._warmed:
+            self._warmed = True
             self.recorder.pruned(self.pruning.record)
-        self._samples, self._batch, self._shapes = 0, 0, Counter()
+        self._counted, self._batch, self._shapes = 0, 0, set()
         self.recorder.begin_step()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._samples, self._batch = self._samples + self._batch, 0
+        self._counted, self._batch = self._counted + self._batch, 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self.on_substep_end(args, state, control)
-        samples = self._samples or args.train_batch_size * args.gradient_accumulation_steps
-        per_sample = {shapes: Fraction(count, samples) for shapes, count in self._shapes.items()}
-        self.recorder.end_step(samples, per_sample)
+        shapes = self._shapes.pop() if len(self._shapes) == 1 else None
+        self.recorder.end_step(self._counted if self.samples is None else self.samples, shapes)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
         if "loss" in logs and not args.fp16 and math.isnan(logs.get("grad_norm", 0.0)):
@@ -173,5 +176,5 @@ class RecorderCallback(TrainerCallback):
     on_predict = on_evaluate
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._counting.remove()
-        self._counting = None
+        if self._counting is not None:
+            self._counting.remove()

@@ -9,9 +9,8 @@ from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
-from mpx.library.parts import find
-from mpx.library.record import Record
 from mpx.measure.throughput import Throughput
+from mpx.record.lightning_callback import Record, find
 from mpx.settings.sparsity import check_recipe
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan

@@ -1,13 +1,18 @@
-"""Run the first training step under dispatch modes that record or count its operations."""
+"""Run the first training step under dispatch modes that record and count its operations."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.measure.batches import UNLIKE, sample_shapes, samples_in
+from mpx.measure.batches import UNCOUNTED, Shapes, samples_in, shapes_in
+from mpx.measure.flops import FlopCounter
+from mpx.precision.audit import Audit
+
+UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
+MANUAL = "manual optimization may compute other operations in other batches, and only the first batch's were counted"
 
 
 class Entered(ExitStack):
@@ -17,52 +22,63 @@ class Entered(ExitStack):
         return Entered()
 
 
-OTHER_STEPS = "the module takes more optimizer steps in some batches than in others, and only the first batch's operations were counted"
+class FirstStep:
+    """The FLOPs of the first step, and by `audit` the formats of its operations. The step is always one of the warm-up.
 
-
-class FirstStep(Callback):
-    """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is always a warm-up step.
-
-    then: called after that batch. samples: a function from a batch to its number of samples, the same as the throughput's.
+    then: called with the audit after that step.
     """
 
-    def __init__(
-        self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None, samples: Callable[[Any], int] = samples_in
-    ):
-        self.watchers, self.then, self.samples_of = watchers, then, samples
-        self.samples = 0  # in the watched batch; 0 before it
-        self.unlike: str | None = None  # why its operations are not representative of the other batches
-        self._shapes: frozenset[tuple[int, ...]] = frozenset()  # of its samples
-        self._steps: int | None = None  # optimizer steps of the first batch, in manual optimization
-        self._stack: Entered | None = None
+    def __init__(self, audit: Audit, then: Callable[[Audit], None] = lambda audit: None):
+        self.audit, self.flops, self.then = audit, FlopCounter(), then
+        self.samples = 0  # in the step; 0 before its end, and where their number is unknown
+        self.unlike: str | None = None  # why its operations do not stand for those of the other steps
+        self._over = False
+        self._shapes: Shapes | None = None  # of its samples
+        self._entered = Entered()
+
+    @property
+    def flops_per_sample(self) -> float | None:
+        return self.flops.total / self.samples if self.samples and self.unlike is None else None
+
+    def begin(self) -> None:
+        """A step begins."""
+        if not self._over:
+            self._entered.enter_context(self.flops)
+            self._entered.enter_context(self.audit)
+
+    def end(self, samples: int | None, shapes: Shapes | None) -> None:
+        """A step has ended. shapes: of its samples; None: they differ from one another."""
+        self.abandon()
+        first, self._over = not self._over, True
+        if first:
+            self.samples, self._shapes = samples or 0, shapes
+            self.then(self.audit)
+        if self.unlike is None and samples is None:
+            self.unlike = UNCOUNTED
+        if self.unlike is None and (shapes is None or shapes != self._shapes):
+            self.unlike = UNLIKE
+
+    def abandon(self) -> None:
+        """The step raised an error."""
+        self._entered.close()
+
+
+class WatchFirstStep(Callback):
+    """Has `first` watch a Trainer's first batch. samples: a function from a batch to its number of samples, that of the throughput."""
+
+    def __init__(self, first: FirstStep, samples: Callable[[Any], int | None] = samples_in):
+        self.first, self.samples_of = first, samples
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if not pl_module.automatic_optimization:
-            self._before = trainer.global_step
-        if self.samples > 0:
-            if self.unlike is None and sample_shapes(batch) != self._shapes:
-                self.unlike = UNLIKE
-        else:
-            self._shapes = sample_shapes(batch)
-            self.samples = self.samples_of(batch)
-            self._stack = Entered()
-            for watcher in self.watchers:
-                self._stack.enter_context(watcher)
+            self.first.unlike = MANUAL
+        self.first.begin()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if not pl_module.automatic_optimization:
-            steps = trainer.global_step - self._before
-            self._steps = steps if self._steps is None else self._steps
-            if steps != self._steps:
-                self.unlike = OTHER_STEPS
-        if self._stack is not None:
-            self._leave()
-            self.then()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        samples = self.samples_of(batch)
+        self.first.end(samples, shapes_in(batch, samples))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._stack is not None:
-            self._stack.close()
-            self._stack = None
+        self.first.abandon()

@@ -8,7 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import UNCOUNTED, samples_in
 from mpx.measure.windows import Windows
 
 
@@ -29,22 +29,24 @@ class Throughput(Windows, Callback):
     steps, evaluation, the first step after a validation within an epoch, and everything between epochs.
 
     warmup_steps: steps to leave out at the start, after a resume and after `restart_warmup`: compilation, autotuning, pruning.
-    samples: a function from a batch to its number of samples.
+    samples: a function from a batch to its number of samples. Without it, their number is the first dimension that all tensors of the batch
+        share; if they share none, the throughput is unknown.
     logs: whether to log `speed/train_samples_per_s` after each epoch.
 
     `samples_per_s` is the throughput so far, over all processes; None before a window has ended. `record(None)` returns all that was
     measured, as `speed` in result.json: samples/s, milliseconds per step, seconds of training.
     """
 
-    def __init__(self, warmup_steps: int = 10, *, samples: Callable[[Any], int] = samples_in, logs: bool = True):
+    def __init__(self, warmup_steps: int = 10, *, samples: Callable[[Any], int | None] = samples_in, logs: bool = True):
         super().__init__(warmup_steps)
         self.samples_of, self.logs = samples, logs
         self._timed = True  # the loader marks the waits for its batches
         self._fitted = False  # since a checkpoint was loaded
+        self._uncounted = False  # how many samples some batch has is unknown
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.earlier_s = self.time_to_train_s if trainer.global_step or not self._fitted else 0.0  # a Trainer may fit again, and go on
-        self._fitted = True
+        self._fitted, self._uncounted = True, False
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -67,7 +69,16 @@ class Throughput(Windows, Callback):
             self.enter("steps")
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.stepped(self.samples_of(batch) * replicas(trainer))
+        samples = self.samples_of(batch)
+        self._uncounted |= samples is None
+        self.stepped((samples or 0) * replicas(trainer))
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return None if self._uncounted else super().samples_per_s
+
+    def _unmeasured(self) -> str:
+        return UNCOUNTED if self._uncounted else super()._unmeasured()
 
     def pause(self) -> None:
         """Leave out everything until `resume`. Call both between two steps."""
@@ -111,8 +122,8 @@ class Throughput(Windows, Callback):
         if not (math.isfinite(self.earlier_s) and self.earlier_s >= 0):
             raise ValueError(f"its time_to_train_s is {self.earlier_s}")
 
-    def record(self, flops_per_sample: float | None) -> dict[str, Any]:
-        record = super().record(flops_per_sample)
+    def record(self, flops_per_sample: float | None, others: int = 0) -> dict[str, Any]:
+        record = super().record(flops_per_sample, others)
         if not self._timed:
             record |= {"data_wait_fraction": None, "data_wait_fraction_reason": "only mpx's own loaders are timed"}
         return record

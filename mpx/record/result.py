@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mpx.errors import UserError
 from mpx.runs.folder import RESULT
 from mpx.version import with_commit
 from mpx.whole_file import write_whole
@@ -111,4 +112,5 @@ def stage_of(metric: str) -> str:
 
 def line_of(error: BaseException) -> str:
     """An error in one line of result.json."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")
+    words = " ".join(str(error).split())[:300]
+    return words if isinstance(error, UserError) else f"{type(error).__name__}: {words}".rstrip(": ")

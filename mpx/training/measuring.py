@@ -11,14 +11,15 @@ from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
 from mpx.launch import launch
-from mpx.library.parts import Observation, observe_first_step
 from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.first_step import FirstStep, WatchFirstStep
 from mpx.measure.memory import peak_memory
 from mpx.measure.profile import Profile
 from mpx.measure.throughput import Throughput
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.numerics import Numerics, sampling_interval
 from mpx.precision.plugin import ModePrecision
+from mpx.record.parts import audit_of
 from mpx.render.run import print_audit
 
 
@@ -26,9 +27,13 @@ from mpx.render.run import print_audit
 class Measuring:
     throughput: Throughput
     exclusivity: ExclusivityChecks
-    observed: Observation  # of the first step
+    watch: WatchFirstStep
     numerics: Numerics
     profile: Profile | None
+
+    @property
+    def first(self) -> FirstStep:
+        return self.watch.first
 
     def of_an_epoch(self) -> dict[str, float | None]:
         """Speed and memory at the end of an epoch, for TensorBoard."""
@@ -45,7 +50,8 @@ def build_measuring(
     as rarely as beside a CUDA graph."""
     throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
-    observed = observe_first_step(precision, partial(conclude_audit, precision, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
+    then = partial(conclude_audit, precision, show=cfg.audit, strict=cfg.precision.strict)
+    watch = WatchFirstStep(FirstStep(audit_of(precision, kernels_of), then))
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
     numerics = Numerics(every, histogram=cfg.numerics.histogram, network=(lambda pl_module: pl_module) if own else attrgetter("model"))
     profile = None
@@ -54,7 +60,7 @@ def build_measuring(
             throughput, precision.mode, folder, emulated=precision.emulate, sampled=every, output_dir=cfg.output_dir,
             acceleration=acceleration, against=choice.against, own=own,
         )  # fmt: skip
-    return Measuring(throughput, ExclusivityChecks(precision.device), observed, numerics, profile)
+    return Measuring(throughput, ExclusivityChecks(precision.device), watch, numerics, profile)
 
 
 def conclude_audit(precision: ModePrecision, audit: Audit, *, show: bool, strict: bool) -> None:

@@ -8,7 +8,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
-from mpx.library.parts import precision_part, sparsity_part, speed_part
 from mpx.measure.environment import host_of_all
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
@@ -16,6 +15,7 @@ from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.record.files import Predictions, write_predictions
+from mpx.record.parts import precision_part, shares_samples, sparsity_part, speed_part
 from mpx.record.result import BESIDE, note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
@@ -52,12 +52,12 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
-    record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.observed.step.samples or None)  # of a project
+    record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record()
-    record["precision"] = precision_part(precision, measuring.observed.audit, measuring.numerics, precision.steps)
+    record["precision"] = precision_part(precision, measuring.first.audit, measuring.numerics, precision.steps)
     record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
 
 
@@ -69,7 +69,10 @@ def test_set(run: Run) -> str:
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
-    speed = speed_part(measuring.throughput, measuring.observed, measuring.exclusivity, output_dir, run.trainer)
+    speed = speed_part(
+        measuring.throughput, measuring.first, measuring.exclusivity, output_dir, devices=run.trainer.world_size,
+        shared=shares_samples(run.trainer),
+    )  # fmt: skip
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
     return speed | {"chosen": run.chosen()}

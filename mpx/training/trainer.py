@@ -101,7 +101,7 @@ def callbacks(
         Listening(saves=any(isinstance(callback, Checkpoints) for callback in ends)),
         None if project else RandomState(),
         history,
-        measuring.observed.step,  # the first step is watched before numerics and throughput see its batch
+        measuring.watch,  # the first step is watched before numerics and throughput see its batch
         measuring.numerics,
         measuring.throughput,
         measuring.profile,  # pauses the throughput after it has counted the step

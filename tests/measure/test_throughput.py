@@ -1,14 +1,19 @@
 """Throughput against a known truth: a step that sleeps, and evaluation that sleeps much longer."""
 
+from dataclasses import dataclass
+
 import pytest
 import pytorch_lightning as pl
 import torch
 from silent import silent_trainer
 from torch.nn.utils.rnn import pack_sequence
 
-from mpx.measure.batches import sample_shapes, samples_in
-from mpx.measure.first_step import FirstStep
+from mpx.measure.batches import samples_in, shapes_in
+from mpx.measure.first_step import FirstStep, WatchFirstStep
+from mpx.measure.flops import model_flops
 from mpx.measure.throughput import Throughput
+from mpx.precision.audit import Audit
+from mpx.precision.modes import MODES
 
 STEP_S, WAIT_S, BATCH = 0.02, 0.01, 8
 
@@ -252,20 +257,12 @@ def test_time_of_earlier_parts_is_added():
     assert throughput.time_to_train_s == 100.0
 
 
-def test_first_step_watches_one_batch(clock):
-    class Watcher:
-        entered = left = 0
-
-        def __enter__(self):
-            self.entered += 1
-
-        def __exit__(self, *exc):
-            self.left += 1
-
-    watcher = Watcher()
-    first = FirstStep(watcher)
-    fit(clock, first, epochs=1)
-    assert (watcher.entered, watcher.left, first.samples) == (1, 1, BATCH)
+def test_the_first_step_is_the_only_one_that_is_watched(clock):
+    audit = Audit(MODES["fp32"], emulate=False, flops_of=model_flops)
+    fit(clock, WatchFirstStep(first := FirstStep(audit)), epochs=1)
+    assert (first.samples, first.unlike) == (BATCH, None)
+    assert first.flops_per_sample == 2 * 2  # of one weight, in the forward pass and for its gradient
+    assert audit.observed() == {"matmul": {"fp32": 2}}
 
 
 def test_a_run_records_where_its_time_went(train):
@@ -281,59 +278,31 @@ def test_a_run_records_where_its_time_went(train):
 
 IMAGES = [torch.zeros(3, 8, 8)] * 5
 BOXES = [{"boxes": torch.zeros(n, 4)} for n in (2, 5, 1, 3, 2)]
-LENGTHS = (7, 2, 5), (7, 3, 5), (2, 5, 7, 5, 2, 7)
-PACKED = [pack_sequence([torch.zeros(n, 4) for n in lengths], enforce_sorted=False) for lengths in LENGTHS]
+PACKED = pack_sequence([torch.zeros(n, 4) for n in (7, 2, 5)], enforce_sorted=False)
 
 
-class Graphs:
-    """As a batch of torch_geometric 2.8 is: one graph of all nodes and edges, in a mapping."""
-
-    def __init__(self, count, nodes, edges):
-        self.num_graphs = count
-        self._store = {"x": torch.zeros(nodes, 4), "edge_index": torch.zeros(2, edges), "y": torch.zeros(count)}
+@dataclass
+class Pair:
+    x: torch.Tensor
+    y: torch.Tensor
 
 
-class Attributes(dict):
-    __getattr__ = dict.__getitem__
-
-
-class Rows(dict):
-    """As a TensorDict, it iterates over its samples."""
-
-    def __iter__(self):
-        return iter([{}] * 5)
-
-
-NESTED = {"x": torch.zeros(5, 2), "more": {"y": torch.zeros(5)}}
 BATCHES = {
     "a tensor": (torch.zeros(5, 2), 5),
     "a pair": ([torch.zeros(5, 2), torch.zeros(5)], 5),
-    "a dictionary": ({"meta": "text", "x": torch.zeros(5, 2), "y": torch.zeros(5)}, 5),
+    "a pair with a number": ((torch.zeros(5, 2), torch.tensor(0.5)), 5),
+    "a dataclass": (Pair(torch.zeros(5, 2), torch.zeros(5)), 5),
+    "a dictionary": ({"meta": ["text"] * 9, "x": torch.zeros(5, 2), "more": {"y": torch.zeros(5)}}, 5),
+    "inputs and targets": (({"x": torch.zeros(5, 2)}, torch.zeros(5)), 5),
     "two views": (([torch.zeros(5, 2), torch.zeros(5, 2)], torch.zeros(5)), 5),
-    "as many views as samples": (([torch.zeros(2, 4), torch.zeros(2, 4)], torch.zeros(2)), 2),
-    "the batches of several loaders": ({"a": [torch.zeros(5, 2), torch.zeros(5)], "b": [torch.zeros(7, 2), torch.zeros(7)]}, 5),
-    "images with lists of boxes": ((IMAGES, BOXES), 5),
-    "images with labels": ((IMAGES, torch.zeros(5)), 5),
-    "images with names": ({"images": IMAGES, "names": ["a", "b", "c", "d", "e"]}, 5),
-    "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), 3),
-    "graphs": (Graphs(5, 17, 34), 5),
-    "packed texts with labels": ((PACKED[0], torch.zeros(3)), 3),
-    "a label and packed texts": ((torch.tensor(0.0), PACKED[1]), 3),
-    "a list of images and their classes": ([(image, 1) for image in IMAGES], 5),
-    "a list of images and their classes as tensors": ([(image, torch.tensor(1)) for image in IMAGES], 5),
-    "a list of images and their boxes": (list(zip(IMAGES, BOXES, strict=True)), 5),
-    "a list of mappings": ([{"image": image, "boxes": torch.zeros(2, 4)} for image in IMAGES], 5),
-    "a list of the batches of several loaders": ([[torch.zeros(5, 2), torch.zeros(5)], [torch.zeros(7, 2), torch.zeros(7)]], 5),
-    "a list of mappings of several loaders": ([{"x": torch.zeros(n, 2), "y": torch.zeros(n)} for n in (5, 7)], 5),
-    "a list of nested mappings of several loaders": ([NESTED, NESTED], 5),
-    "a list of lists with mappings of several loaders": ([[torch.zeros(5, 2), {"y": torch.zeros(5)}]] * 2, 5),
-    "a list of nested inputs and nested targets": ([NESTED, {"target": {"y": torch.zeros(5)}, "weights": torch.zeros(9)}], 5),
-    "a list of mappings that iterate over samples": ([Rows(x=torch.zeros(5, 2))] * 2, 5),
-    "a list of nested mappings": ([{"image": image, "target": {"class": torch.tensor(1)}} for image in IMAGES], 5),
-    "a list of an image and as many boxes as channels": ([(IMAGES[0], {"boxes": torch.zeros(3, 4)})], 1),
-    "a mapping that takes attributes for keys": (Attributes(x=torch.zeros(5, 2)), 5),
-    "a list of inputs and targets": ([{"x": torch.zeros(5, 2)}, {"y": torch.zeros(5)}], 5),
-    "images with boxes as tensors": ((IMAGES, [torch.zeros(n, 4) for n in (2, 5, 1, 3, 2)]), 5),
+    "images with lists of boxes": ((IMAGES, BOXES), None),
+    "images with labels": ((IMAGES, torch.zeros(5)), None),
+    "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), None),
+    "packed texts with labels": ((PACKED, torch.zeros(3)), None),
+    "a list of images and their classes": ([(image, 1) for image in IMAGES], None),
+    "a list of mappings": ([{"image": image, "class": 1} for image in IMAGES], None),
+    "time before samples": ((torch.zeros(9, 5), torch.zeros(8, 5)), None),
+    "no tensor": ({"ids": list(range(9))}, None),
 }
 
 
@@ -343,20 +312,17 @@ def test_samples_of_a_batch(name):
     assert samples_in(batch) == samples
 
 
-def test_texts_of_other_lengths_have_another_shape_in_a_packed_sequence():
-    shapes = [sample_shapes(packed) for packed in PACKED]
-    assert shapes[0] == shapes[2] == {(14, 3, 4)}
-    assert shapes[1] != shapes[0]
+def test_a_throughput_is_unknown_where_one_batch_cannot_be_counted(clock):
+    counts = iter([None] + [BATCH] * 9)
+    throughput = Throughput(warmup_steps=2, samples=lambda batch: next(counts))
+    fit(clock, throughput, epochs=1)
+    record = throughput.record(1e9)
+    assert (record["measured_steps"], record["train_samples_per_s"], record["model_tflops_per_s"]) == (8, None, None)
+    assert record["train_samples_per_s_reason"].endswith("mpx.Throughput(samples=FUNCTION) counts them")
 
 
-def test_graphs_with_other_edges_have_another_shape():
-    assert sample_shapes(Graphs(2, 9, 20)) == sample_shapes(Graphs(2, 9, 20)) != sample_shapes(Graphs(2, 9, 22))
-
-
-def test_shapes_of_samples_without_a_look_at_every_text_or_number():
-    class Long(list):
-        def __iter__(self):
-            raise AssertionError("each item of a list of texts or numbers is looked at in every step")
-
+def test_shapes_of_samples():
+    """A tensor whose first dimension is not the samples counts as a whole."""
     x, y = torch.zeros(8, 3, 4), torch.zeros(8)
-    assert sample_shapes({"x": [x, {"y": y}], "texts": Long(["a"] * 8), "ids": [Long(range(9))] * 8, "none": []}) == {(3, 4), ()}
+    assert shapes_in({"x": [x, {"y": y}], "texts": ["a"] * 8, "none": []}, 8) == {(3, 4), ()}
+    assert shapes_in((PACKED.data, y[:3]), 3) == {(14, 4), ()}

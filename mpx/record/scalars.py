@@ -1,7 +1,6 @@
 """Scalars of a loop, to TensorBoard and curves.csv. Values on a GPU are read outside the timed windows, so that no step waits for them."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -9,12 +8,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 from mpx.errors import UserError
 from mpx.record.files import CurveFile
+from mpx.record.run import RunRecord
 from mpx.render import tensorboard
-from mpx.runs.signals import held
 
 MAX_WAITING = 1000  # values that wait; reading them then waits for the device once
 
-Value = float | int | Tensor
+Value = float | Tensor
 
 
 def number(name: str, value: Any) -> Value:
@@ -30,17 +29,16 @@ def number(name: str, value: Any) -> Value:
 
 
 class Scalars:
-    """Writes into the run's folder. A signal waits meanwhile, as in mpx/training/logging.py."""
+    """Writes into the folder of `run`, which is open."""
 
-    def __init__(self, folder: Path, setting: Mapping[str, Any], trial: str, config: str, environment: Mapping[str, Any]):
+    def __init__(self, run: RunRecord):
         self.newest: dict[str, float] = {}
         self._waiting: list[tuple[str, int, Value]] = []
-        with held():
-            self.writer, self.curves = SummaryWriter(folder), CurveFile(folder, 0)
-            tensorboard.write_first(self.writer, setting, trial, config, environment)
+        self._writer, self._curves = SummaryWriter(run.path), CurveFile(run.path, 0)
+        tensorboard.write_first(self._writer, run.record["setting"], run.trial, run.config, run.record["environment"])
 
     def add(self, values: Mapping[str, Value], step: int) -> None:
-        """values: of `number`. A tensor is copied on its device, since the next step may overwrite it."""
+        """A tensor is copied on its device, since the next step may overwrite it."""
         self._waiting += [(tag, step, value.clone() if isinstance(value, Tensor) else value) for tag, value in values.items()]
         if len(self._waiting) >= MAX_WAITING:
             self.write()
@@ -48,16 +46,14 @@ class Scalars:
     def write(self) -> None:
         """Waits for the device."""
         waiting, self._waiting = self._waiting, []
-        read = [(tag, step, float(value)) for tag, step, value in waiting]
-        with held():
-            for tag, step, value in read:
-                self.newest[tag] = value
-                self.writer.add_scalar(tag, value, step)
-                self.curves.append({tag: value}, step)
+        for tag, step, value in waiting:
+            self.newest[tag] = float(value)
+            self._writer.add_scalar(tag, self.newest[tag], step)
+            self._curves.append({tag: self.newest[tag]}, step)
 
     def close(self, record: Mapping[str, Any], step: int) -> None:
         """record: the run's, whose final values go into TensorBoard's table."""
-        with held():
-            tensorboard.write_final(self.writer, record, step)
-            self.writer.close()
-            self.curves.close()
+        self.write()
+        tensorboard.write_final(self._writer, record, step)
+        self._writer.close()
+        self._curves.close()

@@ -1,0 +1,117 @@
+"""A run whose loop is not mpx's, on disk: outputs/<study>/<setting>/seed<N>/result.json, which mpx.compare reads."""
+
+import copy
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from mpx.errors import Diverged
+from mpx.processes import not_finite
+from mpx.record.result import UNKNOWN, line_of, metric_name, note_validation, words_of_validation, write_result
+from mpx.runs import signals
+from mpx.runs.folder import CONFIG, OWN_LOOP, Folder, claim, locked
+from mpx.runs.name import setting_name
+from mpx.settings.fields import NAMED
+
+
+class RunRecord:
+    """One run: `open` its folder, `begin`, add `metrics`, fill in the parts of `record` (result.json's), `write` it, `close`.
+
+    setting: model, data, precision, sparsity, seed, and whatever else changes the result, which then is part of the folder's name.
+    metric, goal: the value by which runs are compared, and whether it should rise (max) or fall (min). label: a name for tables.
+    metrics: their values so far, which may change.
+    if_exists: what to do if the run's folder exists: new (seed0-2 beside it), overwrite or error.
+    """
+
+    def __init__(
+        self, study: str, setting: Mapping[str, Any], *, output_dir: str | Path, if_exists: str, metric: str | None, goal: str,
+        label: str | None = None, metrics: dict[str, float] | None = None,
+    ):  # fmt: skip
+        self.comparable = {key: value for key, value in setting.items() if key != "seed"}
+        self.trial = setting_name(setting, {key: value for key, value in self.comparable.items() if key not in NAMED})
+        self.setting_dir, self.seed, self.if_exists = Path(output_dir) / study / self.trial, setting["seed"], if_exists
+        self.folder: Folder | None = None
+        self.metrics = {} if metrics is None else metrics
+        self.validated_at: int | None = None  # the step of the newest validation
+        config = {"loop": OWN_LOOP, "study": study, "data": {"batch_size": None}, "trainer": {}}
+        self.record: dict[str, Any] = {"status": "failed", "setting": dict(setting), "config": config}
+        self.record |= {"metric": None if metric is None else {"name": metric_name(metric), "goal": goal}}
+        self.record |= ({"label": label} if label is not None else {}) | copy.deepcopy(UNKNOWN)
+        self.record["metrics"] = self.metrics
+
+    @property
+    def config(self) -> str:
+        """The text of config.yaml."""
+        parts = {"comparable": self.comparable, "trial": self.trial, "config": self.record["config"]}
+        return yaml.safe_dump(parts, sort_keys=False)
+
+    @property
+    def path(self) -> Path:
+        """The folder, once it is open."""
+        if self.folder is None:
+            raise RuntimeError("the run's folder is not open")
+        return self.folder.path
+
+    def open(self, environment: Mapping[str, Any], continued: Path | None = None) -> Path:
+        """Training begins: find or make the folder, lock it, and write config.yaml. Returns the folder.
+
+        environment: of mpx.measure.environment. continued: the folder of the run that this one continues.
+        Raises UserError where the folder is not writable, in use, or exists with if_exists="error".
+        """
+        if continued is not None and (continued / CONFIG).is_file():
+            self.folder = locked(continued, begun=True)
+        else:
+            self.folder = claim(self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None)
+            self.folder.begin(self.config)
+        started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
+        self.record["environment"] = dict(environment) | started
+        return self.folder.path
+
+    def add_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """step: after which they were measured."""
+        self.metrics |= values
+        if any(name.startswith("val") for name in values):
+            self.validated_at = step
+
+    def judge(self, error: BaseException | None, model: nn.Module | None, trouble: str | None = None) -> tuple[str, str | None]:
+        """The status of a run that ends with `error`, and one line about what is wrong. trouble: why it has diverged, if that is known.
+
+        A loop may raise its own error about a loss that is NaN: left out as failed, the setting would be judged by its other seeds.
+        """
+        if error is not None and signals.ends(error):
+            return "interrupted", line_of(error)
+        with nullcontext() if error is None else suppress(Exception):  # after an error of the device, no weight can be read
+            trouble = trouble or self._not_finite(model)
+        if error is None:
+            return ("completed", None) if trouble is None else ("diverged", trouble)
+        return "failed" if trouble is None and not isinstance(error, Diverged) else "diverged", line_of(error)
+
+    def _not_finite(self, model: nn.Module | None) -> str | None:
+        """One line about a metric or a weight that is not finite: an accuracy stays finite when all weights are NaN."""
+        if bad := [name for name, value in self.metrics.items() if not math.isfinite(value)]:
+            return f"{bad[0]} is infinite or NaN"
+        weight = None if model is None else not_finite(model)
+        return None if weight is None else f"the weights of {weight} are infinite or NaN"
+
+    def write(self, status: str, error: str | None, last_step: int) -> None:
+        """Write result.json. status: completed, diverged, failed or interrupted. error: one line."""
+        self.record |= {"status": status, "metrics": self.metrics}
+        note_validation(self.record, self.validated_at, last_step)
+        self.record.pop("error", None)
+        self.record |= {"error": error} if error is not None else {}
+        self.record = write_result(self.path, self.record)
+
+    def say_status(self) -> None:
+        why = f" ({self.record['error']})" if "error" in self.record else ""
+        print(f"{self.record['status']}{why}, recorded in {self.path}{words_of_validation(self.record['environment'])}")
+
+    def close(self) -> None:
+        """Release the folder."""
+        if self.folder is not None:
+            self.folder.lock.release()
