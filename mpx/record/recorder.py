@@ -148,6 +148,8 @@ class Recorder:
         """The run's folder, in rank 0. Raises UserError outside a `with` block."""
         if not self.ended:
             self._begin()
+        if self._run.folder is None:
+            raise UserError("mpx.Recorder: only that of rank 0 has a folder.")
         return self._run.path
 
     @property
