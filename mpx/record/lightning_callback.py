@@ -22,7 +22,8 @@ from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.plugin_mode import mode_of
 from mpx.private.lightning import combine_what_is_logged
-from mpx.record.parts import audit_of, precision_part, shares_samples, sparsity_part, speed_part
+from mpx.processes import refuse_sharded
+from mpx.record.parts import audit_of, precision_part, sparsity_part, speed_part
 from mpx.record.result import SPEED, line_of, metric_name, stage_of
 from mpx.record.run import RunRecord
 from mpx.settings.recorder import check_record, plain
@@ -137,6 +138,7 @@ class Record(Callback):
             combine_what_is_logged(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        refuse_sharded(pl_module.parameters())
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         setting = {
@@ -223,7 +225,7 @@ class Record(Callback):
         record["speed"] = NO_THROUGHPUT
         if throughput is not None:
             record["speed"] = speed_part(
-                throughput, first, fit.exclusivity, self.output_dir, devices=trainer.world_size, shared=shares_samples(trainer)
+                throughput, first, fit.exclusivity, self.output_dir, devices=trainer.world_size
             )
         record["memory"] = peak_memory(device)
         record["precision"] = precision_part(plugin, first.audit, find(trainer, Numerics), trainer.global_step)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import nn
@@ -13,7 +12,6 @@ from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
 from mpx.measure.flops import model_flops
-from mpx.measure.throughput import replicas
 from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES
@@ -28,7 +26,6 @@ from mpx.sparsity.patterns import NofM, Pattern
 from mpx.sparsity.tiles import Tiles
 
 PATTERNS: dict[str, Pattern] = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
-SHARED = "several processes share samples, and only the first one's operations were counted"
 UNSEEN = "mpx.Recorder sees a loop from outside"
 
 
@@ -41,20 +38,13 @@ def audit_of(plugin: Precision, kernels_of: torch.device | None = None) -> Audit
     return Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=model_flops, kernels_of=kernels_of)
 
 
-def shares_samples(trainer: pl.Trainer) -> bool:
-    """Whether several processes have the same samples, as with tensor parallelism."""
-    return replicas(trainer) != trainer.world_size
-
-
 def speed_part(
-    windows: Windows, first: FirstStep, exclusivity: ExclusivityChecks, output_dir: str | Path, *, devices: int,
-    others: int = 0, shared: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    windows: Windows, first: FirstStep, exclusivity: ExclusivityChecks, output_dir: str | Path, *, devices: int, others: int = 0
+) -> dict[str, Any]:
     """output_dir: where mpx.bench may have left this machine's limits. devices: that train. others: samples of other processes that
-    `windows` did not count. shared: whether several processes have the same samples."""
+    `windows` did not count."""
     exclusive, why_not = exclusivity.verdict()
-    unlike = SHARED if shared else first.unlike
-    speed = windows.record(first.flops_per_sample if unlike is None else None, others)
+    speed, unlike = windows.record(first.flops_per_sample, others), first.unlike
     speed |= {"exclusive": exclusive, "exclusive_reason": why_not} | _cpu(exclusivity, devices)
     speed |= {} if unlike is None else {"model_tflops_per_s_reason": unlike}
     if first.audit.emulate or unlike is not None:

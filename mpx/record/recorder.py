@@ -159,13 +159,12 @@ class Recorder:
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
-        """One optimizer step. samples: of this process; 0 in a rank above 0 whose samples are those of another, as with tensor
-        parallelism.
+        """One optimizer step. samples: of this process.
 
         The Recorder observes the first step's operations, and does not time the first `warmup_steps` steps. The time between two steps
         counts as waiting for data, except before `metrics` and in `pause`.
         """
-        samples = check_samples(samples, least=0 if self._begin().rank else 1)
+        samples = check_samples(samples)
         self.begin_step()
         try:
             yield
@@ -388,10 +387,8 @@ class Recorder:
         record["memory"] = peak_memory(measured.device)
         named = self.setting["precision"]
         record["precision"] = loop_precision_part(named, first.audit, self.scaler, self._first_scale, self.steps)
-        samples = [rank.samples for rank in others]
-        speed = speed_part(
-            windows, first, measured.exclusivity, self._output_dir, devices=known.world, others=sum(samples), shared=0 in samples
-        )
+        samples = sum(rank.samples for rank in others)
+        speed = speed_part(windows, first, measured.exclusivity, self._output_dir, devices=known.world, others=samples)
         if unknown is not None:
             speed |= dict.fromkeys(RATES) | dict.fromkeys((f"{name}_reason" for name in RATES), unknown)
         if self._earlier:

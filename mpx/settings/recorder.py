@@ -83,10 +83,10 @@ def plain(values: Any) -> Any:
     return {key: value.item() if type(value).__module__ == "numpy" and value.ndim == 0 else value for key, value in values.items()}
 
 
-def check_samples(samples: Any, *, least: int) -> int:
+def check_samples(samples: Any) -> int:
     """The number of samples as an int of Python. Raises UserError for a number that no step can have."""
-    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < least:
-        raise UserError(f"step({samples!r}): samples must be a whole number of at least {least}. For example step(len(x)).")
+    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
+        raise UserError(f"step({samples!r}): samples must be a whole number of at least 1. For example step(len(x)).")
     return int(samples)
 
 

@@ -15,7 +15,7 @@ from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.record.files import Predictions, write_predictions
-from mpx.record.parts import precision_part, shares_samples, sparsity_part, speed_part
+from mpx.record.parts import precision_part, sparsity_part, speed_part
 from mpx.record.result import BESIDE, note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
@@ -69,10 +69,7 @@ def test_set(run: Run) -> str:
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
-    speed = speed_part(
-        measuring.throughput, measuring.first, measuring.exclusivity, output_dir, devices=run.trainer.world_size,
-        shared=shares_samples(run.trainer),
-    )  # fmt: skip
+    speed = speed_part(measuring.throughput, measuring.first, measuring.exclusivity, output_dir, devices=run.trainer.world_size)
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
     return speed | {"chosen": run.chosen()}

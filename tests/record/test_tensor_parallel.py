@@ -1,9 +1,9 @@
-"""mpx's parts in a Trainer whose two processes share each sample, as tensor parallelism has it."""
+"""mpx.Record in a Trainer whose two processes share each layer, as tensor parallelism has it."""
 
-import json
 import os
 import warnings
 
+import pytest
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mpx
 
-BATCH, STEPS, WARMUP = 8, 12, 2
+BATCH, STEPS = 8, 2
 
 
 class Net(pl.LightningModule):
@@ -43,19 +43,13 @@ def _trains(rank, folder):
     warnings.simplefilter("ignore")  # Lightning's hints about workers
     os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": str(rank)}  # to Lightning, somebody else has started these processes
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    pl.seed_everything(0, verbose=False)
-    throughput = mpx.Throughput(WARMUP)
-    parts = [throughput, mpx.Numerics(every=1), mpx.Record(study="tensors", output_dir=folder)]
     strategy = ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2)
-    silent_trainer(devices=1, num_nodes=2, strategy=strategy, max_epochs=1, callbacks=parts).fit(Net())
-    assert throughput.samples == (STEPS - WARMUP) * BATCH
+    trainer = silent_trainer(devices=1, num_nodes=2, strategy=strategy, callbacks=[mpx.Record(output_dir=folder)])
+    with pytest.raises(mpx.UserError, match="the model's weights are sharded over processes"):
+        trainer.fit(Net())
     dist.destroy_process_group()
 
 
-def test_samples_that_processes_share_count_once(tmp_path):
+def test_weights_of_which_each_process_has_a_part_are_refused(tmp_path):
     on_ranks(2, _trains, str(tmp_path))
-    (file,) = tmp_path.glob("tensors/*/seed0/result.json")
-    record = json.loads(file.read_text())
-    assert (record["speed"]["model_tflops_per_s"], record["speed"]["mfu"]) == (None, None)
-    assert record["speed"]["mfu_reason"].startswith("several processes share samples")
-    assert (record["precision"]["gradient_underflow_fraction"], record["precision"]["gradient_samples"]) == (0, STEPS)
+    assert not list(tmp_path.rglob("result.json"))
