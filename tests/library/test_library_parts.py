@@ -95,7 +95,6 @@ def test_precision_rounds_and_leaves_the_switches_as_they_were():
         (lambda: mpx.Precision("am"), r"mpx.Precision\('am'\): no such mode. Did you mean amp\?"),
         (lambda: mpx.Precision("fp32", initial=2.0), r"scales no loss. Leave initial out"),
         (lambda: mpx.Precision("amp", initial=1e9), r"initial=1e\+09 must lie between floor=0.0001 and ceiling="),
-        (lambda: mpx.Precision("fp16_true", floor=1.0), r"floor has no meaning for a fixed loss scale"),
         (lambda: mpx.Precision("amp", initial=-1), r"mpx.Precision\(initial=-1\) must be a number"),
         (lambda: mpx.Precision("amp", start=1), r"no argument start"),
         (lambda: mpx.Sparsity("2of3"), r"mpx.Sparsity\('2of3'\): no such pattern. Did you mean 2of4"),
