@@ -37,7 +37,6 @@ def test_help_and_a_wrong_argument(path, tmp_path):
         ("scaling/run.py", ["--contenders", "theirs"], "argument --contenders: theirs is not one of mpx, hand."),
         ("scaling/run.py", ["--gpus", "8"], "argument --gpus: 8 is not one of 1, 2, 4."),
         ("speed/run.py", ["--sections", "rival"], "argument --sections: rival is not one of rivals, plain, sparse, numerics, whole, ways."),
-        ("long_runs/run.py", ["steps", "skip"], "skip is not one of steps, jobs, skipped."),
         ("tuning/run.py", ["resnet"], "resnet has no grid here. Use mlp_digits, lstm_digits, resnet20_digits, "),
         ("intervals/run.py", ["fine"], "fine is no case. There are: "),
         ("served/speed.py", ["bert:bf16"], "bert:bf16 must be a model and formats, as bert_base:bf16,int8. The models are "),

@@ -23,8 +23,7 @@ from queue import Queue
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
 from collecting import Arguments, each_gpu, put_between, read, some_of, table  # noqa: E402
-from front_door import choice  # noqa: E402
-from setups import TITLES, setup  # noqa: E402
+from setups import TITLES, choice, setup  # noqa: E402
 
 LANGUAGE = "language_model"
 ORDER = ("resnet50", "bert_small", "resnet18", "lstm", LANGUAGE)

@@ -1,7 +1,6 @@
 """Does the emulation round where the hardware rounds? Emulated against native products, convolutions and LSTMs on a CUDA device.
 
-$ python experiments/emulation/run.py            # writes results.csv and README.md (about a minute)
-$ python experiments/emulation/run.py --card     # README.md from the committed results.csv
+$ python experiments/emulation/run.py            # writes results.csv (about a minute)
 """
 
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import measured
-from report import report
 
 HERE = Path(__file__).parent
 MODES = {"tf32": "tf32", "fp16": "amp", "bf16": "amp_bf16", "fp8": "fp8"}
@@ -170,8 +168,7 @@ def measure() -> list[dict]:
 
 
 def main() -> None:
-    rows = measured(HERE, COLUMNS, measure)
-    (HERE / "README.md").write_text(report(rows))
+    measured(HERE, COLUMNS, measure)
 
 
 if __name__ == "__main__":

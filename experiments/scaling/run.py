@@ -23,8 +23,7 @@ HERE = Path(__file__).parent
 SPEED = HERE.parent / "speed"
 sys.path[:0] = [str(SPEED), str(HERE.parent)]
 from collecting import Arguments, each_gpu, read, some_of, table  # noqa: E402
-from front_door import WARMUP, choice  # noqa: E402
-from setups import TITLES, setup  # noqa: E402
+from setups import TITLES, WARMUP, choice, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
 GPUS = (1, 2, 4)

@@ -3,7 +3,6 @@
 $ python experiments/speed/run.py                                            # everything, for as long as --seconds allows
 $ python experiments/speed/run.py --sections rivals --precisions amp         # a part of it
 $ python experiments/speed/run.py --sections ways --models resnet18 --ways graph,both,searched,autotune
-$ python experiments/speed/run.py --card a.csv b.csv                         # adds what was measured to results.csv; README.md's tables
 $ python experiments/speed/run.py --tiny                                     # a trial on any machine, means nothing
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16 against the hand-tuned loop,
@@ -24,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))  # behind this folder, whose card.py is another
+sys.path.append(str(HERE.parent))
 from collecting import Arguments, some_of, table  # noqa: E402
-from front_door import WAYS, Mpx  # noqa: E402
-from setups import MODELS, Setup, device, setup  # noqa: E402
+from setups import MODELS, WAYS, Mpx, Setup, device, setup  # noqa: E402
 
 from mpx.compiler_cache import keep_apart  # noqa: E402
 from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
@@ -208,19 +206,11 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
     parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help="holds FashionMNIST/raw; without it images of its sizes")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument(
-        "--card", nargs="*", metavar="CSV", help="measure nothing; add these files to results.csv, and write README.md's tables"
-    )
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     args = options()
-    if args.card is not None:
-        from card import write_card
-
-        print(write_card(HERE, [Path(name) for name in args.card]))
-        return
     folder = Path(os.environ.get("OUT", tempfile.mkdtemp() if args.tiny else HERE))  # a trial's figures are not kept
     measure_all(args, folder / "results.csv")
 

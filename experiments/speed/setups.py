@@ -1,6 +1,13 @@
-"""What is trained: the four models at the sizes of the targets, and tiny ones for a trial."""
+"""What is trained: the four models at the sizes of the targets, and tiny ones for a trial. And whole runs of it by mpx."""
 
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -43,3 +50,57 @@ def setup(model: str, precision: str, *, tiny: bool) -> Setup:
 
 def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+WAYS = {  # auto names what speed=auto takes for a long run: these are short
+    "auto": [],
+    "plain": ["speed=plain"],
+    "graph": ["trainer.cuda_graphs=true", "trainer.compile=off"],
+    "compile": ["trainer.cuda_graphs=false", "trainer.compile=default"],
+    "both": ["trainer.cuda_graphs=true", "trainer.compile=default"],
+    "searched": ["trainer.cuda_graphs=true", "trainer.compile=default", "trainer.benchmark=true"],
+    "autotune": ["trainer.cuda_graphs=true", "trainer.compile=max-autotune", "trainer.benchmark=true"],
+    "overhead": ["trainer.compile=reduce-overhead"],
+}
+WARMUP = 15  # steps
+
+
+class Mpx:
+    """Each `samples_per_s` is a whole run. more: further overrides. steps: measured, where not those of the setup."""
+
+    def __init__(self, setup: Setup, way: str, more: Sequence[str] = (), steps: int | None = None):
+        self.setup, self.way, self.more, self.steps, self.note = setup, way, list(more), steps or setup.steps, ""
+
+    def samples_per_s(self) -> float:
+        few = [f"trainer.max_steps={self.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}", "trainer.max_epochs=1000"]
+        few += ["trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
+        way = WAYS[self.way] if self.way != "auto" else WAYS["graph" if self.setup.model == "lstm" else "both"]
+        record = train([*choice(self.setup), *way, *few, *self.more])
+        self.note = json.dumps(record["speed"].get("chosen"))
+        if record["speed"].get("train_samples_per_s") is None:
+            raise RuntimeError(self.note)
+        self.exclusive = record["speed"]["exclusive"]
+        return record["speed"]["train_samples_per_s"]
+
+    def close(self) -> None:
+        """Nothing is kept between runs."""
+
+
+def choice(setup: Setup) -> list[str]:
+    shape = f"data.shape={setup.shape}".replace(" ", "")
+    found = [f"model={setup.model}", f"precision={setup.precision}", "data=synthetic", shape, f"data.classes={setup.classes}"]
+    found += [f"data.batch_size={setup.batch}", f"data.samples={setup.batch * setup.batches}", "trainer.log_every_n_steps=50"]
+    if setup.text:
+        found += ["data.kind=text", f"model.hidden_size={setup.hidden}", f"data.vocab_size={setup.vocabulary}", "optimizer.lr=1e-4"]
+        own = ["model.num_layers=2", "optimizer=adamw"] if setup.model == "lstm" else [f"model.num_layers={setup.layers}"]
+        found += own + (["model.num_heads=1"] if setup.tiny and setup.model == "bert_small" else [])
+    return found + (["model.pool=mean"] if setup.model == "bert_small" else [])  # the whole last layer, as transformers' model computes it
+
+
+def train(overrides: Sequence[str]) -> dict[str, Any]:
+    """The record of one run."""
+    import mpx
+
+    folder = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    with folder as path, contextlib.redirect_stdout(sys.stderr):
+        return mpx.run([*overrides, "trainer.progress=off", f"output_dir={path}"])

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from front_door import train
-from setups import Setup
+from setups import Setup, train
 from torch import Tensor
 
 EPOCHS, SIZES = 10, {"train": 60_000, "t10k": 10_000}  # of Fashion-MNIST's files
