@@ -23,7 +23,7 @@ from torch import Tensor, nn
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, bert_without_mask, table
 
-from mpx.acceleration.search import searching
+from mpx.acceleration.apply import searching
 from mpx.deploy import algorithms, calibrate
 from mpx.deploy.backends import REFUSED, Callers, Served
 from mpx.deploy.build import Trained, cast, in_format, mode_of

@@ -1,6 +1,7 @@
-"""Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss."""
+"""Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss, cuDNN's search."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,40 @@ from torch import Tensor, nn
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import WARMUP, StepGraph
-from mpx.acceleration.search import CudnnSearch
 from mpx.launch import launch
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
+
+
+@contextmanager
+def searching() -> Iterator[None]:
+    """A context in which cuDNN times its algorithms for a convolution that it first sees, and keeps the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+class CudnnSearch:
+    """A context for each training step. Evaluation does not search: its last batch has a size of its own.
+
+    PyTorch keeps one choice per convolution, searched or not (aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark_cache).
+    If the first step of a run does not search, no later step does.
+    over: called once, before the second step. The memory that the tried algorithms take would count as the training's.
+    """
+
+    def __init__(self, over: Callable[[], None]):
+        self.over, self._steps = over, 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._steps == 1:
+            self.over()
+        self._steps += 1
+        with searching():
+            yield
 
 
 @dataclass(frozen=True)
@@ -41,13 +72,6 @@ class Acceleration:
     def compile(self, step: int) -> None:
         """Compile the steps from now on. step: optimizer steps before."""
         self.compiled.start(step)
-        self._record_again()
-
-    def give_up_compiling(self, reason: str) -> None:
-        self.compiled.give_up(reason)
-        self._record_again()
-
-    def _record_again(self) -> None:
         if self.graph is not None:
             self.graph.restart()
 
@@ -80,10 +104,10 @@ def apply(
     graph = compiled = None
     if choice.cuda_graphs:
         graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last, ranks=ranks)
-    if choice.compile != "off" or choice.undecided is not None:
+    if choice.compile != "off" or choice.undecided:
         asked = choice.why["compile"].startswith("trainer.compile")
-        mode = "default" if choice.undecided is not None else choice.compile
-        compiled = Compiled(loss, model, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=choice.undecided is not None)
+        mode, later = ("default", True) if choice.undecided else (choice.compile, False)
+        compiled = Compiled(loss, model, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=later)
     return Acceleration(search, graph, compiled)
 
 

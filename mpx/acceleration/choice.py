@@ -7,12 +7,12 @@ experiments/cpu_layout have the measurements behind the bounds.
 import math
 from dataclasses import dataclass, field, replace
 
-from mpx.acceleration.payoff import NONE, Figures, pays
 from mpx.errors import UserError
 from mpx.settings.check import graphs_refused
 
 SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
-# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters, not activations.
+# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters,
+# not activations.
 FILTERS_PER_PIXEL = 500
 NO_CUDA = "no CUDA device"
 
@@ -23,8 +23,6 @@ class Facts:
 
     cuda: bool
     steps: float  # optimizer steps of the whole run; infinite: unknown
-    batches: int = 0  # that are left to train on
-    figures: Figures = NONE  # of compiling
     against_graphs: str | None = None  # a recorded step cannot be replayed
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
     loses_recorded: str | None = None  # a step can be replayed, but that is slower
@@ -44,7 +42,7 @@ class Choice:
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
     channels_last: bool = False  # images and filters are in memory pixel by pixel instead of channel by channel
     why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
-    undecided: Figures | None = None  # the first steps are timed, then they are compiled if that pays
+    undecided: bool = False  # the first steps are timed, then the others are compiled if that pays
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
     against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: why it is not advised, whatever was asked for
@@ -57,7 +55,7 @@ class Choice:
         """What was chosen and why, in one line. CUDA graphs and the data's place are mentioned on a GPU only."""
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
-        compiled += " yet" if self.undecided is not None else ""
+        compiled += " yet" if self.undecided else ""
         words = {"cuda_graphs": graphs} if self.on_gpu else {}
         words |= {"compile": compiled}
         if self.benchmark or self.why["benchmark"].startswith("trainer.benchmark=true"):
@@ -124,23 +122,17 @@ def _search(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
     return facts.steps >= SEARCH_FROM, f"{steps} steps, pays from about {SEARCH_FROM:,}"
 
 
-def _compile(speed: str, requested: str, facts: Facts) -> tuple[str, str, Figures | None]:
-    if requested == "off":
-        return "off", "trainer.compile=off", None
+def _compile(speed: str, requested: str, facts: Facts) -> tuple[str, str, bool]:
+    if requested not in ("auto", "off") and facts.against_compiling is not None:
+        raise UserError(
+            f"trainer.compile={requested} is not possible: {facts.against_compiling}. Use trainer.compile=off."
+        )
     if requested != "auto":
-        if facts.against_compiling is not None:
-            raise UserError(f"trainer.compile={requested} is not possible: {facts.against_compiling}. Use trainer.compile=off.")
-        return requested, f"trainer.compile={requested}", None
+        return requested, f"trainer.compile={requested}", False
     if speed == "plain":
-        return "off", "speed=plain", None
+        return "off", "speed=plain", False
     reason = facts.against_compiling or (facts.loses_compiled if facts.cuda else "on a CPU it rarely pays")
-    if reason is not None:
-        return "off", reason, None
-    if facts.figures.step_ms is not None:
-        worth, why = pays(facts.figures, facts.batches)
-        if facts.figures.known or not worth:
-            return ("default" if worth else "off"), why, None
-    return "off", "the first steps are timed, to see whether it pays", facts.figures
+    return "off", reason or "the first steps are timed, to see whether it pays", reason is None
 
 
 def _graphs(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:

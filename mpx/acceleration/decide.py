@@ -1,16 +1,20 @@
-"""Gather the facts that the choice depends on: what speaks against CUDA graphs, torch.compile, cuDNN's search and channels_last?"""
+"""Gather the facts that the choice depends on.
+
+What speaks against CUDA graphs, torch.compile, cuDNN's search and channels_last?
+"""
 
 import math
+from itertools import chain
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from torch import nn
+from torch.func import functional_call
 
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
-from mpx.acceleration.layout import fails_in_layout, without_layout
-from mpx.acceleration.payoff import Notebook, typical
 from mpx.machine import builds_kernels
-from mpx.measure.environment import VERSION
+from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.recurrent import has_rnn
@@ -18,36 +22,26 @@ from mpx.private.torch_modules import CONVOLUTION
 from mpx.settings.check import against_graphs
 from mpx.spec import Spec
 
-# Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md has the errors.
+# Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md
+# has the errors.
 MAX_SUMMED = 2**17
-# Logits of a language model for one position of a batch. Compiling the loss of so many would save about a sixth of a recurrent step; of
-# WikiText-2's 2,662,240 it saves more than a quarter (experiments/language_model), and of few nothing: cuDNN's layers take all the time.
+# Logits of a language model for one position of a batch. Compiling the loss of so many would save about a sixth of a
+# recurrent step; of WikiText-2's 2,662,240 it saves more than a quarter (experiments/language_model), and of few
+# nothing: cuDNN's layers take all the time.
 LARGE_LOSS = 1_000_000
 
 
-def decide(
-    cfg: DictConfig,
-    precision: ModePrecision,
-    model: nn.Module,
-    spec: Spec,
-    steps: int,
-    *,
-    done: int = 0,
-    notebook: Notebook | None = None,
-) -> Choice:
+def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int) -> Choice:
     """Choose the accelerations of a run. Raises UserError for a request that cannot be met.
 
-    steps: optimizer steps of the whole run. done: steps before the run was resumed. notebook: what is known of its steps on this machine.
+    steps: optimizer steps of the whole run.
     """
     on_gpu = precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg.data, spec)
-    figures = typical(bool(filters), precision.mode.matmul)
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
-        batches=(steps - done) * cfg.trainer.accumulate_grad_batches,
-        figures=figures if notebook is None else notebook.read(figures),
         against_graphs=_against_graphs(cfg.trainer, precision),
         against_compiling=_against_compiling(precision),
         loses_recorded=masks_in_full(model),
@@ -60,22 +54,6 @@ def decide(
     )
     trainer = cfg.trainer
     return choose(cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts)
-
-
-def notebook_of(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, ranks: int) -> Notebook | None:
-    """The figures of this run's steps on this machine, by what decides on their speed. None where nothing compiles by itself, and for
-    several processes, which would read them at different moments and then not decide alike.
-
-    The loss's options and the masks are left out: they change no step noticeably.
-    """
-    if precision.device.type != "cuda" or ranks > 1:
-        return None
-    shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
-    switches = [cfg.trainer[key] for key in ("cuda_graphs", "channels_last", "accumulate_grad_batches")]
-    data = (spec, cfg.data.batch_size, cfg.data.get("crop"))
-    where = (torch.cuda.get_device_name(precision.device), torch.__version__, VERSION)
-    mode = (precision.mode.name, cfg.precision.get("layers"))
-    return Notebook(str(model), *map(repr, (shapes, data, mode, cfg.optimizer.name, switches, where)))
 
 
 def _pixels(data: DictConfig, spec: Spec) -> int:
@@ -118,8 +96,10 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int) -> 
         return masked
     if has_rnn(model) and logits < LARGE_LOSS:
         return "recurrent layers are cuDNN's, not the compiler's"
-    if mode.master or mode.emulates == "tf32":
-        return f"precision={mode.name} replaces weights or layers as it goes"
+    if mode.master:
+        return f"precision={mode.name} replaces weights as it goes"
+    if mode.matmul in ("fp32", "tf32"):
+        return f"{mode.matmul.upper()} products take most of a step, and the compiler does not shorten them"
     if not builds_kernels(precision.device.type):
         return f"no {'C' if precision.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
     return None
@@ -144,4 +124,29 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
         return "no oneDNN, with which it was measured"
     if pixels > MAX_SUMMED and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
         return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {MAX_SUMMED:,} that is inaccurate"
+    return None
+
+
+def without_layout(model: nn.Module) -> str | None:
+    """Why a model cannot be laid out so, whatever its forward pass does; None where it can."""
+    if not any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
+        return "no convolutions of images"
+    if any(value.dim() == 5 for value in chain(model.parameters(), model.buffers())):
+        return "it is for weights of four dimensions, and some have five, as those of nn.Conv3d"
+    return None
+
+
+@torch.no_grad()
+def fails_in_layout(model: nn.Module, *inputs: Any) -> str | None:
+    """Why the forward pass fails in channels_last; None where it succeeds. The model itself keeps its layout.
+
+    Many models have `x.view(len(x), -1)` after a convolution, which needs the ordinary layout.
+    """
+    every = chain(model.named_parameters(), model.named_buffers())
+    laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() == 4}
+    try:
+        with evaluating(model):  # batch norm's running means must not change
+            functional_call(model, laid_out, inputs)
+    except Exception as error:  # of any kind; the ordinary layout works
+        return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
     return None

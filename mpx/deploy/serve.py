@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.acceleration.search import searching
+from mpx.acceleration.apply import searching
 from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.attention import layer_by_layer
 from mpx.deploy.backends import Callers, backends, gpu_is_lost

@@ -16,15 +16,14 @@ from torch import nn
 
 from mpx.acceleration.apply import Acceleration, apply
 from mpx.acceleration.choice import Choice
-from mpx.acceleration.decide import decide, notebook_of
-from mpx.acceleration.payoff import Notebook
+from mpx.acceleration.decide import decide
 from mpx.data import DataModule, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
-from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
 from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
+from mpx.measure.windows import Clock
 from mpx.models import build
 from mpx.models.probe import check_crop
 from mpx.precision.choose import build_precision
@@ -91,7 +90,6 @@ class Steps:
     module: TrainingModule
     acceleration: Acceleration
     choice: Choice
-    notebook: Notebook | None
     schedule: Schedule
     recipe: Recipe | None
     masks: Masks | None
@@ -169,10 +167,7 @@ def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, total, recipe)
 
-    notebook = notebook_of(cfg, inputs.precision, model, data.spec, devices.count)
-    done = inputs.history.steps[-1] if inputs.history.steps else 0
-    choice = decide(cfg, inputs.precision, model, data.spec, total, done=done, notebook=notebook)
-    choice = choice.with_loader(*inputs.loader)
+    choice = decide(cfg, inputs.precision, model, data.spec, total).with_loader(*inputs.loader)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice,
@@ -185,7 +180,7 @@ def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
-    return Steps(module, acceleration, choice, notebook, schedule, recipe, masks, total)
+    return Steps(module, acceleration, choice, schedule, recipe, masks, total)
 
 
 def _build_pruning(cfg: DictConfig, steps: Steps, measuring: Measuring, checkpoints: Checkpoints) -> Pruning | None:
@@ -212,9 +207,8 @@ def refuse_not_finite(model: nn.Module) -> None:
 
 def build_compiling(steps: Steps, measuring: Measuring, device: torch.device) -> CompileIfItPays | None:
     """The callback that decides in the first steps whether to compile the rest. After that, speed and memory are measured again."""
-    if steps.choice.undecided is None:
+    if not steps.choice.undecided:
         return None
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
-    beside_others = lambda: measures_beside_others() or measuring.exclusivity.verdict()[0] is False  # noqa: E731
-    return CompileIfItPays(steps.choice, steps.acceleration, steps.notebook, beside_others, after)
+    return CompileIfItPays(steps.choice, steps.acceleration, Clock(device), after)

@@ -4,17 +4,21 @@ tests/gpu/test_gpu_speed.py does the same with real CUDA graphs.
 """
 
 import gc
+import math
+import random
 import weakref
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from again import Again, of
 from tape import Tape
+from torch import nn
 
 from mpx.acceleration.apply import Acceleration
-from mpx.acceleration.graph import WARMUP, StepGraph
+from mpx.acceleration.graph import WARMUP, Repeatable, StepGraph
 from mpx.errors import UserError
 from mpx.training.module import TrainingModule
 
@@ -230,3 +234,41 @@ def test_garbage_of_earlier_steps_is_gone_before_the_recording():
         assert graph.recorder.left == [None] * WARMUP
     finally:
         gc.enable()
+
+
+class Habitual(nn.Module):
+    def __init__(self, habit):
+        super().__init__()
+        self.layer, self.norm, self.habit, self.count = nn.Linear(4, 4), nn.BatchNorm1d(4), habit, 0
+        self.register_buffer("average", torch.zeros(4))
+        self.best = math.nan
+
+    def forward(self, x):
+        self.habit(self)
+        return self.norm(self.layer(x))
+
+
+def replace(net):
+    net.average = net.average + 1
+
+
+def count(net):
+    net.count += 1
+
+
+@pytest.mark.parametrize(
+    ("habit", "reason"),
+    [
+        (lambda net: net.average.add_(1), None),
+        (lambda net: random.random(), "the model draws random numbers on the CPU"),
+        (lambda net: np.random.rand(), "the model draws random numbers on the CPU"),
+        (lambda net: torch.rand(()), "the model draws random numbers on the CPU"),
+        (replace, "the model changes its own attribute .average in Python"),
+        (count, "the model changes its own attribute .count in Python"),
+    ],
+)
+def test_a_step_that_does_more_than_launch_kernels_is_seen(habit, reason):
+    net = Habitual(habit)
+    with Repeatable(net) as seen:
+        net(torch.ones(2, 4)).sum().backward()
+    assert seen.reason == reason

@@ -156,20 +156,17 @@ def test_a_rank_that_cannot_record_takes_the_other_back(command, tmp_path, where
 TOLD_NET = """
 import os
 from torch import nn
-from mpx.acceleration import decide
-from mpx.acceleration.payoff import Figures
+from mpx.training import compiling
 
 class Net(nn.Sequential):
     def __init__(self, input_shape, num_classes, pays):
         super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_classes))
-        saves = 1e9 if int(os.environ.get("LOCAL_RANK", 0)) in pays else 0.0
-        decide.typical = lambda *_: Figures(compile_s=0.0, saves=saves)
+        compiling.PAYS_FROM_S = 0.0 if int(os.environ.get("LOCAL_RANK", 0)) in pays else 1e9
 """
 
 
 @pytest.mark.parametrize(("pays", "compiling"), [([0, 1], "default"), ([0], "off")])
-def test_both_compile_at_one_step_or_none(command, monkeypatch, tmp_path, pays, compiling):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+def test_both_compile_at_one_step_or_none(command, tmp_path, pays, compiling):
     (tmp_path / "told_net.py").write_text(TOLD_NET)
     given = f"+model.kwargs.pays={pays}".replace(" ", "")
     ran = command(*SHORT, *TWO, "model=custom", "model._target_=told_net.Net", given, "precision=amp_bf16")

@@ -9,7 +9,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from mpx.acceleration.graph import WARMUP, CudaRecorder
-from mpx.acceleration.payoff import Figures
 from mpx.training.compiling import TIMED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -96,22 +95,16 @@ def test_compiled_steps_train_as_plain_ones(curves, model, precision):
     assert_alike(curves, choice, plain, compiled, TOLERANCE.get(precision, 0.05))
 
 
-@pytest.mark.alone  # figures measured beside others are not kept
 @pytest.mark.parametrize("model", ["resnet20", "bert of text"])
-def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, tmp_path, model):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("mpx.acceleration.decide.typical", lambda *_: Figures(compile_s=0.0, saves=1e9))
+def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, model):
+    monkeypatch.setattr("mpx.training.compiling.PAYS_FROM_S", 0.0)
     choice = [*MODELS[model], *NO_DROPOUT.get(model.split()[0], []), "precision=amp_bf16", "optimizer.lr=1e-4"]
     (plain, _), (switched, record) = curves(choice, PLAIN, ["speed=auto"])
     chosen = record["speed"]["chosen"]
-    slower = chosen["compiled"]["given_up"] is not None  # a step as small as these may be
     assert (chosen["compile"], chosen["compiled"]["from_step"]) == ("default", WARMUP + 3 + TIMED)
-    assert chosen["compiled"]["compiled_calls"] == 3 + 1
-    assert chosen["graph"]["recorded"] == 2  # when it turns out to be slower, no step is left to record again
-    assert not slower or chosen["compiled"]["given_up"].startswith("a compiled step takes ")
+    assert (chosen["compiled"]["compiled_calls"], chosen["compiled"]["given_up"]) == (3 + 1, None)
+    assert chosen["graph"]["recorded"] == 2
     assert_alike(curves, choice, plain, switched, TOLERANCE["amp_bf16"])
-    (known,) = (json.loads(path.read_text()) for path in (tmp_path / "mpx").iterdir())
-    assert 0 < known["compiled_ms"] < 1e3 * known["compile_s"]
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])

@@ -5,7 +5,7 @@ import torch
 from torchvision.models.resnet import BasicBlock
 
 from mpx.acceleration import choice
-from mpx.acceleration.search import CudnnSearch
+from mpx.acceleration.apply import CudnnSearch
 
 
 @pytest.mark.parametrize("searches", [True, False])
