@@ -184,13 +184,14 @@ class Smoothed(UNet):
 
 
 class Writing(UNet):
-    """Logs by itself, in every process, and before the first batch."""
-
-    def setup(self, stage):
-        if stage == "fit":
-            self.logger.experiment.add_text("about", "three layers")
+    """Logs by itself, in every process. What it logs before the training begins is dropped."""
 
     def on_fit_start(self):
+        self.logger.experiment.add_text("early", "dropped")
+        self.logger.log_metrics({"early": 4.0}, step=0)
+
+    def on_train_start(self):
+        self.logger.experiment.add_text("about", "three layers")
         self.logger.log_metrics({"weights": 4.0}, step=0)
 
     def on_validation_epoch_end(self):

@@ -26,8 +26,6 @@ from hydra.core.hydra_config import HydraConfig
 import mpx
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
-from mpx.printing import in_notebook
-from mpx.training.progress import NotebookBar, progress
 
 NET = """
 import os, signal, torch
@@ -289,29 +287,6 @@ def test_mistakes_of_judge(tmp_path, monkeypatch, settings, words):
     with pytest.raises(mpx.UserError) as raised:
         mpx.judge(**settings)
     assert all(word in str(raised.value) for word in words)
-
-
-def test_the_bar_of_a_notebook():
-    pytest.importorskip("IPython", reason="a notebook's kernel has it")
-    from IPython.core.displaypub import CapturingDisplayPublisher
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell.instance()
-    shell.display_pub = published = CapturingDisplayPublisher()
-    assert not in_notebook()  # a terminal's IPython
-    bar = NotebookBar()
-    trainer = type("Trainer", (), {"num_training_batches": 4, "current_epoch": 0, "max_epochs": 2})()
-    bar.on_train_batch_end(trainer, None, None, None, 1)
-    bar.on_train_end(trainer, None)
-    first, last = published.outputs
-    assert 'value="2" max="4"' in first["data"]["text/html"]
-    assert "epoch 1/2, step 2 of 4" in first["data"]["text/html"]
-    assert last["update"]
-    assert last["data"]["text/html"] == ""
-
-
-def test_without_a_notebook_there_are_lines():
-    assert [type(part).__name__ for part in progress("auto", None)] == ["EpochLines"]
 
 
 @pytest.mark.parametrize("name", sorted(mpx.PUBLIC.keys() - {"UserError"}))

@@ -3,7 +3,7 @@
 outcome.py      takes a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
 other_ranks.py  the same for a rank above 0, which writes no record
 description.py  what the command asks for; name.py: the name of its setting, which names the folder
-folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
+folder.py       finds or makes the folder by the rules of if_exists=, and locks it
 explain.py      puts an error in one line
 alone.py        a process of a sweep that measures the speed of a setting and leaves no run
 ranks.py        what the processes of one run tell one another outside training; watch.py ends one that waits for another for ever;

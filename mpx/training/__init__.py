@@ -9,8 +9,7 @@ last_validation.py: validates the weights with which a run ends, and sees whethe
 continued_epoch.py: says which means of a project are of a part of an epoch
 plateau.py     a scheduler's steps that a continued run would leave out
 logging.py     scalars to TensorBoard, and to curves.csv (mpx/record/files.py); progress.py: lines and bar on the terminal
-diagnosis.py   the batch and the layer in which a loss became infinite or NaN
-meters.py      loss and metrics over all samples of a split; predictions.py: which test samples are right
+meters.py      loss and metrics over all samples of a split, and which test samples are right
 alone.py       the speed of a setting by itself, for a sweep whose jobs share a device
 record.py      what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
 """

@@ -29,7 +29,6 @@ from mpx.models.probe import check_crop
 from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
-from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
 from mpx.runs.history import History, refuse_other_data, refuse_other_optimizer, setting_of
@@ -46,7 +45,7 @@ from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
 from mpx.training.schedule import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.tasks import monitored
-from mpx.training.trainer import LastValidation, build_trainer, callbacks
+from mpx.training.trainer import Beginning, LastValidation, build_trainer, callbacks
 
 
 @dataclass(frozen=True)

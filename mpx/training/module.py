@@ -17,9 +17,8 @@ from mpx.acceleration.graph import someone_watches
 from mpx.spec import NO_LABEL, Spec
 from mpx.training.ema import Ema
 from mpx.training.loss import TrainingLoss
-from mpx.training.meters import Meters
+from mpx.training.meters import Meters, Right
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
-from mpx.training.predictions import Right
 from mpx.training.schedule import Schedule
 from mpx.training.tta import averaged
 

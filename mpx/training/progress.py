@@ -1,9 +1,6 @@
-"""Show the progress of a run: one line per epoch and, on a terminal or in a notebook, a bar for the present epoch below them."""
+"""Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below them."""
 
-import math
 import sys
-import time
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -11,11 +8,10 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from mpx.compare.words import number, rate_spec
-from mpx.printing import in_notebook
+from mpx.measure.throughput import Throughput
 from mpx.private.lightning import described_bar
 from mpx.training.loss import loss_in
 
-INTERVAL = 0.5  # seconds between two states of a notebook's bar
 SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validation
 
 
@@ -25,7 +21,7 @@ class EpochLines(Callback):
     The loss is that of the first process. In a job of Slurm, the others may have no such callback, so a mean over all would never end.
     """
 
-    def __init__(self, throughput: Any, metric: str | None):
+    def __init__(self, throughput: Throughput, metric: str | None):
         self.throughput, self.metric = throughput, metric
         self._loss: Tensor | None = None
         self._validated = False  # in this epoch
@@ -50,44 +46,15 @@ class EpochLines(Callback):
         print("  ".join(parts), flush=True)
 
 
-class NotebookBar(Callback):
-    """A bar for the present epoch, below the lines, which IPython replaces in place."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._drawn = 0.0  # when
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if time.monotonic() - self._drawn < INTERVAL:
-            return
-        self._drawn = time.monotonic()
-        done, total = batch_idx + 1, trainer.num_training_batches
-        epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-        known = total != math.inf  # that of a loader without a length is not
-        bar, of = (f'<progress value="{done}" max="{total}"></progress> ', f" of {total}") if known else ("", "")
-        self._show(f"{bar}{epoch}, step {done}{of}")
-
-    def _show(self, html: str) -> None:
-        from IPython.display import HTML, display
-
-        if self._handle is None:
-            self._handle = display(HTML(html), display_id=True)
-        else:
-            self._handle.update(HTML(html))
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._handle is not None:
-            self._show("")
-
-
 def _from_one(description: str, epoch: int, epochs: int) -> str:
     """Lightning's description of an epoch, counted from 1 as in the lines."""
     return description.replace(f"Epoch {epoch}/{epochs - 1}", f"epoch {epoch + 1}/{epochs}")
 
 
-def progress(requested: str, throughput: Any, metric: str | None = None) -> list[Callback]:
+def progress(requested: str, throughput: Throughput, metric: str | None = None) -> list[Callback]:
     """requested: auto, bar, lines or off. metric: a project's own, which is shown after each epoch."""
     if requested == "auto":
-        requested = "bar" if sys.stdout.isatty() else "notebook" if in_notebook() else "lines"
-    bars = {"notebook": [NotebookBar], "bar": [partial(described_bar, _from_one)], "lines": []}
-    return [] if requested == "off" else [EpochLines(throughput, metric), *(bar() for bar in bars[requested])]
+        requested = "bar" if sys.stdout.isatty() else "lines"
+    if requested == "off":
+        return []
+    return [EpochLines(throughput, metric), *([described_bar(_from_one)] if requested == "bar" else [])]

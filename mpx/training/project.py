@@ -21,7 +21,6 @@ from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
 from mpx.record.lightning_callback import Newest, refuse_missing
 from mpx.record.result import stage_of
-from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
 from mpx.runs.history import History, setting_of
@@ -32,7 +31,7 @@ from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring
 from mpx.training.pruning import load_dense_weights
-from mpx.training.trainer import LastValidation, build_trainer, callbacks
+from mpx.training.trainer import Beginning, LastValidation, build_trainer, callbacks
 
 
 def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:

@@ -1,6 +1,6 @@
 """The Lightning Trainer of a run, and its callbacks in the order in which they run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from mpx.private.lightning import (
     start_processes_alike,
 )
 from mpx.runs import watch
-from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Checkpoints, WholeFiles, reached_max_steps
 from mpx.runs.history import History
 from mpx.runs.listening import Listening
@@ -41,6 +40,23 @@ PASSED = (  # settings that the Trainer gets as they are
     "max_epochs", "devices", "num_nodes", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "log_every_n_steps",
     "check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches",
 )  # fmt: skip
+
+
+class Beginning(Callback):
+    """Calls `begin` once, immediately before the first batch. By then everything that a user can get wrong has been checked, including the
+    checkpoint, whose parts Lightning has restored."""
+
+    def __init__(self, begin: Callable[[pl.Trainer], Any]):
+        self.begin, self.begun = begin, False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.ensure_begun(trainer)
+
+    def ensure_begun(self, trainer: pl.Trainer) -> None:
+        """A run that continues after its last step has no first batch."""
+        if not self.begun:
+            self.begun = True
+            self.begin(trainer)
 
 
 class LastValidation(Callback):

@@ -55,14 +55,14 @@ def test_a_validation_before_the_pruning_is_not_recorded(interrupted, words):
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_module_that_writes_events_itself(train, forked, tmp_path, devices):
-    """Before the run has begun, and in processes that write none."""
+    """Before the run has begun, when nothing is written, and in processes that write nothing."""
     words = [*UNET, "module._target_=own_projects.Writing", "trainer.max_epochs=1"]
     shutil.copy(own_projects.__file__, tmp_path)
     ran = train(*words) if devices == 1 else forked(*words, f"trainer.devices={devices}")
     assert ran.code == 0, ran.err
     tags = EventAccumulator(str(ran.folder)).Reload().Tags()
     assert "about/text_summary" in tags["tensors"]
-    assert (tags["histograms"], "weights" in tags["scalars"]) == (["head"], True)
+    assert (tags["histograms"], "weights" in tags["scalars"], "early" in tags["scalars"]) == (["head"], True, False)
 
 
 LIGHTNING = """

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import torch
 from few_steps import FEW_STEPS
 
-from mpx.training.progress import EpochLines
+from mpx.training.progress import EpochLines, progress
 
 SMALL = ("model=mlp", *FEW_STEPS)
 
@@ -40,3 +40,7 @@ def test_a_bar_keeps_the_lines_and_counts_as_they_do(forked):
     assert re.search(r"epoch 1/2 .*━", ran.out)
     assert all(f"epoch {epoch}/2  loss " in ran.out for epoch in (1, 2))
     assert "Epoch 0/1" not in ran.out
+
+
+def test_without_a_terminal_there_are_lines():
+    assert [type(part).__name__ for part in progress("auto", None)] == ["EpochLines"]
