@@ -27,7 +27,7 @@ PRIVATE = Path(private.__file__).parent
 ALLOWED = re.compile(
     r"_foreach_\w+_?"  # in PyTorch's documentation
     r"|_exit|_asdict|_replace|_fields|__\w+__"  # in Python's
-    r"|_amp_\w+|_lazy_init_maybe_master_weights|_master_params_to_model_params|_deactivate"  # apex's, which mpx.compat.amp gives to scripts
+    r"|_amp_\w+|_deactivate"  # apex's, which mpx.compat.amp gives to scripts
 )
 
 

@@ -23,11 +23,6 @@ def check_apex(cfg: DictConfig) -> None:
         )
     if cfg.trainer.accelerator == "cpu":
         raise UserError("sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device. Use sparsity.backend=mpx.")
-    if sparsity.get("permute") and cfg.trainer.ema_decay is not None:
-        raise UserError(
-            "sparsity.backend=apex with sparsity.permute=true reorders no averages of weights. Use trainer.ema_decay=null, or "
-            "sparsity.backend=mpx."
-        )
     if (reason := missing()) is not None:
         raise UserError(f"sparsity.backend=apex: {reason}. NVIDIA's is installed by {INSTALL}; or use sparsity.backend=mpx.")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from mpx.errors import UserError
@@ -22,7 +22,7 @@ class Weight:
 
     name: str  # parameter name in the model's state_dict
     type: str  # the layer's class
-    parameter: nn.Parameter
+    parameter: Tensor  # what the optimizer steps
     reason: str | None  # why it stays dense; None if it is pruned
     layer: str  # the layer's name
     module: nn.Module

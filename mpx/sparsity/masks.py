@@ -163,12 +163,13 @@ class Masks:
         self._inverted = {}
         self._follow()
 
-    def bind(self, model: nn.Module) -> None:
+    def bind(self, model: nn.Module | Mapping[str, Tensor]) -> None:
         """Mask the parameters that `model` has: a strategy, or the module itself, may have replaced or moved them.
 
+        model: also the tensors that the optimizers step, by the names of the parameters.
         Raises UserError for a pruned weight that is gone, has another shape, or is spread over several processes.
         """
-        current = dict(model.named_parameters(remove_duplicate=False))
+        current = dict(model.named_parameters(remove_duplicate=False)) if isinstance(model, nn.Module) else model
         for weight in self.weights:
             parameter = current.get(weight.name)
             if weight.reason is None and (parameter is None or parameter.shape != weight.parameter.shape):

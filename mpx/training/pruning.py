@@ -46,9 +46,8 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     """The masks of `model`, not applied yet. Raises UserError if apex should choose them and cannot."""
     pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
     if sparsity.get("backend") == "apex":
-        pattern = _apex(pattern, model, device)
-        pattern.refuse(weights(model, pattern, rules, model.parameters()))
-        pattern.rehearse(device, permute=bool(sparsity.get("permute")))
+        apex = pattern = _apex(pattern, model, device)
+        apex.refuse(weights(model, apex, rules, model.parameters()), device)
     masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
     if not masks.pruned:
         raise UserError(nothing_to_prune(pattern, masks.weights))
@@ -84,9 +83,7 @@ def build_pruning(
 ) -> Pruning:  # fmt: skip
     """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress. replayed: see Pruning."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
-    if sparsity.get("permute") and isinstance(masks.pattern, Apex):
-        before.append(lambda trainer: {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)})
-    elif sparsity.get("permute"):
+    if sparsity.get("permute"):
         before.append(partial(_permute, masks, ema, seed, progress))
     if sparsity.sensitivity:
         before.append(lambda trainer: {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer))})

@@ -18,6 +18,7 @@ from mpx.compat import amp
 @pytest.fixture(autouse=True)
 def _fresh_amp(monkeypatch):
     monkeypatch.setattr(amp._amp_state, "session", None)
+    monkeypatch.setattr(amp._amp_state, "allow_incoming_model_not_fp32", False)
 
 
 @pytest.fixture(scope="module")

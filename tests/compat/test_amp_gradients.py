@@ -1,11 +1,10 @@
-"""Sparse gradients, passes that fail, LBFGS and LR schedulers. Accumulation, clipping, closures and zero_grad are in the random programs of
-tests/compat/differential."""
+"""Accumulated and sparse gradients, passes that fail, LBFGS and LR schedulers."""
 
 import math
 
 import pytest
 import torch
-from helpers_for_amp import DYNAMIC, LEVELS, backward, batch, perceptron, same, train_step
+from helpers_for_amp import DYNAMIC, LEVELS, backward, batch, perceptron, same, snapshot, train_step
 from torch import nn
 
 from mpx.compat import amp
@@ -66,3 +65,30 @@ def test_lr_scheduler_built_before_or_after(level, before):
         scheduler.step()
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert torch.isfinite(model.weight).all()
+
+
+@pytest.mark.parametrize("delay", [False, True])
+@pytest.mark.parametrize("level", LEVELS)
+def test_accumulated_gradients_are_those_of_the_whole_batch(level, delay):
+    """Also where the scale has changed between the passes, and where an earlier pass has left its gradients unscaled."""
+    results = []
+    for passes in (1, 2):
+        model, optimizer = perceptron(level, loss_scale="dynamic", max_loss_scale=128.0)
+        x, _ = batch()
+        for _ in range(2):
+            optimizer.zero_grad()
+            for part in range(passes):
+                backward(model.eval()(x).square().sum() / passes, optimizer, delay_unscale=delay and part == 0 and passes == 2)
+            optimizer.step()
+        results.append([p.detach().float() for p in amp.master_params(optimizer)])
+    torch.testing.assert_close(*results, rtol=2e-3, atol=2e-4)
+
+
+def test_an_overflow_of_one_loss_leaves_the_scale_of_another():
+    model, optimizer = perceptron("O1", num_losses=2, max_loss_scale=128.0)
+    before = snapshot(model, optimizer)
+    backward(model.eval()(batch()[0]).sum() * math.inf, optimizer, loss_id=0)
+    backward(model(batch()[0]).sum(), optimizer, loss_id=1)
+    optimizer.step()
+    assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [64.0, 128.0]
+    assert same(before, snapshot(model, optimizer))

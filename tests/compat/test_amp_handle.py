@@ -1,13 +1,11 @@
-"""amp.init, the handle that it and O1 give scripts, and apex's lists of functions, which are refused."""
+"""amp.init, and the handle that it and O1 give scripts."""
 
 import pytest
 import torch
-from helpers_for_amp import perceptron
 from torch import nn
 from torch.nn import functional as F
 
 from mpx.compat import amp
-from mpx.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -22,31 +20,11 @@ def test_handle_ends_the_casts_of_o1():
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=1.0), verbosity=0)
     handle = amp._amp_state.handle
     assert model(x).item() == 0
-    assert handle.is_active()
-    assert not handle.has_cache
-    handle._clear_cache()
-    with handle._disable_casts():
-        assert not handle.is_active()
     handle._deactivate()
-    assert not handle.is_active()
     with amp.scale_loss(model(x).sum(), optimizer) as scaled_loss:
         assert scaled_loss.item() == 2.0**-10
         scaled_loss.backward()
     assert model.weight.grad.item() == 2.0**-13
-
-
-@pytest.mark.parametrize("name", ["functional_overrides", "tensor_overrides", "torch_overrides"])
-def test_lists_are_refused(name):
-    with pytest.raises(UserError, match=rf"^amp.lists.{name} is refused: O1 takes its types from torch.autocast, [^\n]*$"):
-        getattr(amp.lists, name).FP32_FUNCS.remove("softmax")
-    assert not hasattr(amp.lists, "other")
-
-
-@pytest.mark.parametrize("call", [lambda handle: handle.scale_loss(1, 2), lambda handle: handle.wrap_optimizer(1, num_loss=2)])
-def test_what_the_handle_refuses(call):
-    perceptron("O1")
-    with pytest.raises(UserError, match=r"^amp_handle\.[a-z_]+[,:] [^\n]*amp.initialize[^\n]*$"):
-        call(amp._amp_state.handle)
 
 
 def test_init_casts_everywhere_until_it_is_deactivated():
@@ -56,10 +34,6 @@ def test_init_casts_everywhere_until_it_is_deactivated():
     assert amp._amp_state.handle is handle
     try:
         assert (x @ x).item() == double(x).item() == 0
-        with amp.disable_casts():
-            assert (x @ x).item() == 2.0**-26
-        with pytest.raises(UserError, match=r"^amp.init: casts are on already in this thread; [^\n]*$"):
-            amp.init()
     finally:
         handle._deactivate()
     handle._deactivate()
@@ -67,8 +41,7 @@ def test_init_casts_everywhere_until_it_is_deactivated():
 
 
 def test_init_off():
-    handle = amp.init(enabled=False)
-    assert not handle.is_active()
+    amp.init(enabled=False)
     assert (torch.full((1, 1), 2.0**-13) @ torch.full((1, 1), 2.0**-13)).item() == 2.0**-26
 
 

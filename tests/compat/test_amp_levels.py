@@ -128,7 +128,7 @@ def test_disabled_changes_nothing():
     assert "forward" not in vars(model)
     assert "step" not in vars(optimizer)
     loss = model(batch()[0]).sum()
-    with amp.disable_casts(), amp.scale_loss(loss, optimizer) as scaled_loss:
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
         assert scaled_loss is loss
     assert amp.state_dict() == {}
     with amp.scale_loss(loss, torch.optim.SGD(model.parameters(), lr=1.0)) as scaled_loss:
@@ -156,7 +156,7 @@ def test_lists_come_back_as_lists():
 def test_what_is_printed(capsys):
     perceptron("O2", verbosity=1, loss_scale="128.0")
     assert capsys.readouterr().out == (
-        "Selected optimization level O2: FP16 weights with FP32 master weights and FP32 batch norm\n"
+        "Selected optimization level O2: FP16 weights with FP32 master weights and batch norm\n"
         "cast_model_type=torch.float16, patch_torch_functions=False, keep_batchnorm_fp32=True, master_weights=True, "
         "loss_scale=128.0, enabled=True\n"
     )

@@ -1,5 +1,4 @@
-"""Loss scaling as apex does it: its defaults, limits, messages and delayed checks. What a step does to scales and weights is compared with
-GradScaler in tests/compat/differential."""
+"""Loss scaling as apex does it: its defaults, limits, messages and delayed checks."""
 
 import math
 

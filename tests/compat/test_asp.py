@@ -1,9 +1,7 @@
-"""apex's snippet and its interface: several models, saved masks, restored and recomputed masks, errors."""
+"""apex's snippet and its interface over mpx's masks: what is pruned, held, saved, restored, permuted and refused."""
 
 import copy
-import gc
 import pickle
-import weakref
 
 import pytest
 import torch
@@ -11,9 +9,10 @@ from helpers_for_asp import ConvNet, assert_held, perceptron, pruned, train
 from torch import nn
 from torch.nn import functional as F
 
-from mpx.compat import ASP
+from mpx.compat import ASP, amp
 from mpx.errors import UserError
 from mpx.sparsity.patterns import is_2of4
+from mpx.sparsity.tiles import Tiles
 
 
 def test_snippet_trains_with_only_the_import_changed(capsys):
@@ -23,8 +22,8 @@ def test_snippet_trains_with_only_the_import_changed(capsys):
     x, y = torch.randn(32, 3, 8, 8), torch.randint(0, 8, (32,))
     pruning = ASP.prune_trained_model(model, optimizer)
     assert model.training
-    assert "Permuted" in capsys.readouterr().out
-    assert [place.name for place in pruning.places] == ["conv::weight", "head::weight"]
+    assert "[ASP] Going on without permutation: it needs example_input=" in capsys.readouterr().out
+    assert [weight.name for weight in pruning.masks.pruned] == ["conv.weight", "head.weight"]
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
@@ -34,22 +33,164 @@ def test_snippet_trains_with_only_the_import_changed(capsys):
         losses.append(loss.item())
     assert losses[-1] < losses[0] * 0.7
     assert_held(pruning, optimizer)
-    assert all(is_2of4(place.parameter) for place in pruning.places)
+    assert all(is_2of4(weight.parameter) for weight in pruning.masks.pruned)
+
+
+class MyLinear(nn.Linear):
+    pass
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(16, 16))
+        self.vector = nn.Parameter(torch.randn(16))
+
+
+def names(model, **arguments):
+    return [weight.name for weight in ASP.init_model_for_pruning(model, **({"verbosity": 0} | arguments)).masks.pruned]
+
+
+def test_eligibility():
+    layers = nn.ModuleDict(
+        {
+            "subclass": MyLinear(16, 8),
+            "few_outputs": nn.Linear(16, 4),
+            "few_inputs": nn.Linear(8, 16),
+            "conv1d": nn.Conv1d(16, 8, 3),
+            "grouped": nn.Conv2d(32, 32, 3, groups=4),
+            "stem": nn.Conv2d(3, 16, 3, dtype=torch.bfloat16),
+            "attention": nn.MultiheadAttention(16, 2),
+            "lstm": nn.LSTM(16, 16),
+            "odd": Odd(),
+            "frozen": nn.Linear(16, 16).requires_grad_(False),
+        }
+    )
+    expected = ["subclass.weight", "conv1d.weight", "attention.in_proj_weight", "attention.out_proj.weight"]
+    assert names(layers) == expected
+    assert names(layers, custom_layer_dict={Odd: ["matrix", "vector"]}) == [*expected, "odd.matrix"]
+    assert names(layers) == expected  # apex's default whitelist would have grown
+    assert names(layers, allowed_layer_names=["conv1d", "subclass"]) == expected[:2]
+    assert names(layers, disallowed_layer_names=["subclass"]) == expected[1:]
+    assert names(layers, whitelist=[MyLinear]) == expected[:1]
+
+
+def test_shared_weight_is_pruned_once():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    model[1].weight = model[0].weight
+    assert names(model) == ["0.weight"]
+
+
+@pytest.mark.parametrize("name", ["m4n2_2d_best", "m4n2_2d_greedy"])
+def test_2d_masks(name):
+    model = nn.Sequential(nn.Linear(32, 16), nn.Conv2d(16, 8, 3))
+    pruned(model, torch.optim.SGD(model.parameters(), lr=0.1), mask_calculator=name, allow_permutation=True)
+    for layer in model:
+        assert Tiles().holds(layer.weight)
+        assert is_2of4(layer.weight.transpose(0, 1))
+
+
+def test_callable_mask():
+    model = perceptron()
+    pruned(model, mask_calculator=lambda weight: (weight > 0).int())
+    assert (model[0].weight >= 0).all()
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+        lambda p: torch.optim.AdamW(p, lr=0.1, fused=True, amsgrad=True),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
+        lambda p: torch.optim.LBFGS(p, max_iter=3),
+    ],
+)
+def test_held_at_every_step_with_and_without_closure(make, closure):
+    model = perceptron()
+    optimizer = make(model.parameters())
+    lbfgs = isinstance(optimizer, torch.optim.LBFGS)
+    if not lbfgs:
+        train(model, optimizer)  # state from dense training
+    pruning = pruned(model, optimizer)
+    train(model, optimizer, closure=closure or lbfgs)
+    assert_held(pruning, *([] if lbfgs else [optimizer]))
+
+
+def test_an_optimizer_that_moves_weights_without_gradients_is_refused_at_its_first_step():
+    model = perceptron()
+    optimizer = torch.optim.Muon([weight for weight in model.parameters() if weight.dim() == 2], lr=0.02)
+    pruned(model, optimizer)
+    with pytest.raises(UserError, match=r"^ASP: a step of Muon moves pruned weights \(0.weight\). Use another optimizer.$"):
+        train(model, optimizer)
+
+
+def test_two_optimizers_of_one_model_in_turn():
+    """A graph that holds the weights of one stays whole while the other steps."""
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(2))
+    generator, discriminator = (torch.optim.Adam(part.parameters(), lr=1e-2, weight_decay=0.1) for part in model)
+    pruning = pruned(model, generator)
+    for _ in range(2):
+        ASP.init_optimizer_for_pruning(discriminator)
+    assert len(discriminator._optimizer_step_pre_hooks) == 1
+    for _ in range(3):
+        fake = model[0](torch.randn(8, 16))
+        (-model[1](fake.detach()).square().mean()).backward()
+        discriminator.step()
+        model[1](fake).square().mean().backward()
+        generator.step()
+    assert_held(pruning, generator, discriminator)
+
+
+def test_infinite_and_nan_gradients_where_pruned():
+    model = perceptron()
+    optimizer = torch.optim.Adam(model.parameters())
+    pruning = pruned(model, optimizer)
+    for weight in pruning.masks.pruned:
+        mask = pruning.masks.masks[weight.name]
+        weight.parameter.grad = torch.where(mask, 1.0, torch.where(torch.rand(mask.shape) > 0.5, torch.inf, torch.nan))
+    optimizer.step()
+    assert_held(pruning, optimizer)
+
+
+def test_grad_scaler_and_a_scheduler_that_was_built_first():
+    model = perceptron()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    pruning = pruned(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 16)).square().mean() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert_held(pruning, optimizer)
+    scheduler.step()  # warnings are errors
+    assert scaler.get_scale() == 2.0
+
+
+def test_moved_model_keeps_its_masks():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruning = pruned(model, optimizer, allow_recompute_mask=True)
+    for dtype in (torch.bfloat16, torch.float64):
+        train(model.to(dtype), optimizer)
+        assert_held(pruning)
+    ASP.restore_pruned_weights()
+    assert model[0].weight.ne(0).all()
 
 
 def test_several_models_in_one_process():
-    first, second = perceptron(1), perceptron(2)
-    optimizers = [torch.optim.Adam(model.parameters()) for model in (first, second)]
-    prunings = [ASP.init_model_for_pruning(model, verbosity=0, allow_permutation=False) for model in (first, second)]
-    assert ASP.of() is prunings[1]
-    assert ASP.of(first) is prunings[0]
-    for model, optimizer in zip((first, second), optimizers, strict=True):
-        ASP.init_optimizer_for_pruning(optimizer, model=model)
-    ASP.compute_sparse_masks(model=first)
-    assert ASP.is_sparsity_enabled(first)
+    models = perceptron(1), perceptron(2)
+    optimizers = [torch.optim.Adam(model.parameters()) for model in models]
+    prunings = [ASP.init_model_for_pruning(model, verbosity=0, allow_permutation=False) for model in models]
+    for optimizer, pruning in zip(optimizers, prunings, strict=True):
+        pruning.init_optimizer_for_pruning(optimizer)
+    prunings[0].compute_sparse_masks()
     assert not ASP.is_sparsity_enabled()
     ASP.compute_sparse_masks()
-    for model, optimizer, pruning in zip((first, second), optimizers, prunings, strict=True):
+    for model, optimizer, pruning in zip(models, optimizers, prunings, strict=True):
         train(model, optimizer)
         assert_held(pruning, optimizer)
 
@@ -61,29 +202,65 @@ def test_same_model_again_starts_afresh():
     pruning = pruned(model, optimizer, mask_calculator="m4n2_2d_best")
     assert len(optimizer._optimizer_step_pre_hooks) == 1
     train(model, optimizer)
-    assert all(not p.parameter[~pruning.masks[p.name]].any() for p in pruning.places)
+    assert pruning.masks.verify([optimizer]) == []
 
 
-def test_dropped_model_is_freed_at_once():
-    model = nn.Sequential(nn.Linear(16, 16))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruned(model, optimizer)
-    gone = weakref.ref(model), weakref.ref(model[0])
-    gc.disable()
-    try:
-        del model, optimizer
-        assert [one() for one in gone] == [None, None]
-    finally:
-        gc.enable()
-    assert not ASP.already_init_asp_model()
-
-
-def test_checkpoint_loads_strictly_into_a_plain_model():
+def test_recomputed_masks_see_the_pruned_values_again():
     model = perceptron()
-    pruned(model, allow_recompute_mask=True)
-    plain = perceptron(1)
-    plain.load_state_dict(model.state_dict(), strict=True)
-    assert torch.equal(plain(torch.ones(1, 16)), model(torch.ones(1, 16)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruning = pruned(model, optimizer, allow_recompute_mask=True)
+    before = pruning.masks.masks["0.weight"].clone()
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)  # whatever is pruned is larger then
+    ASP.compute_sparse_masks()
+    assert torch.equal(pruning.masks.masks["0.weight"], ~before)
+    train(model, optimizer)
+    assert_held(pruning)
+
+
+def test_apexs_mask_buffers_in_a_state_dict():
+    model = perceptron()
+    pruning = ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True, allow_permutation=False)
+    dense = copy.deepcopy(model)
+    buffers = {f"{layer}.__weight_mma_{kind}" for layer in (0, 2, 4) for kind in ("mask", "pruned_p")}
+    before = model.state_dict()
+    assert set(before) == {*dense.state_dict(), *buffers}
+    assert all(before[name].all() for name in buffers if name.endswith("mask"))
+    ASP.compute_sparse_masks()
+    state = nn.Sequential(model).state_dict(prefix="outer.")
+    assert torch.equal(state["outer.0.2.__weight_mma_mask"], pruning.masks.masks["2.weight"])
+    twin, state = perceptron(1), model.state_dict()
+    resumed = ASP.init_model_for_pruning(twin, verbosity=0, allow_recompute_mask=True)
+    twin.load_state_dict(state, strict=True)
+    assert ASP.is_sparsity_enabled()
+    assert all(torch.equal(resumed.masks.masks[name], mask) for name, mask in pruning.masks.masks.items())
+    ASP.restore_pruned_weights()
+    assert all(map(torch.equal, twin.parameters(), dense.parameters()))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_masks_beside_a_plain_state_dict(old, tmp_path):
+    """old: as mpx saved them before."""
+    model = perceptron()
+    pruning = pruned(model, allow_recompute_mask=True, masks_in_state_dict=False)
+    perceptron(1).load_state_dict(model.state_dict(), strict=True)
+    masks = ASP.state_dict()
+    if old:
+        parts = {"masks": masks["masks"], "pruned": masks["stash"]}
+        masks = {part: {name.replace(".weight", "::weight"): one for name, one in values.items()} for part, values in parts.items()}
+    torch.save({"model": model.state_dict(), "asp": masks}, tmp_path / "asp.pt")
+    saved = torch.load(tmp_path / "asp.pt", weights_only=True)
+    twin = perceptron(1)
+    optimizer = torch.optim.Adam(twin.parameters())
+    resumed = ASP.init_model_for_pruning(twin, verbosity=0, allow_recompute_mask=True)
+    ASP.init_optimizer_for_pruning(optimizer)
+    twin.load_state_dict(saved["model"])
+    ASP.load_state_dict(saved["asp"])
+    train(twin, optimizer)
+    assert_held(resumed, optimizer)
+    assert all(torch.equal(resumed.masks.masks[name], mask) for name, mask in pruning.masks.masks.items())
+    ASP.restore_pruned_weights()
+    assert twin[0].weight.ne(0).all()
 
 
 def test_copies_and_pickles_are_plain_models():
@@ -91,68 +268,67 @@ def test_copies_and_pickles_are_plain_models():
     pruned(model)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(twin[0].weight, model[0].weight)
-        assert not ASP.already_init_asp_model(twin)
-    assert ASP.already_init_asp_model(model)
-    assert ASP.already_init_asp_model()
+        assert set(twin.state_dict()) == {name for name, _ in model.named_parameters()}
 
 
-@pytest.mark.parametrize("weights_first", [True, False])
-def test_masks_are_saved_and_loaded(weights_first, tmp_path):
-    """Saved masks and values count more than what the zeros of the weights show."""
-    model = perceptron()
-    pruning = pruned(model, allow_recompute_mask=True)
-    torch.save({"model": model.state_dict(), "asp": ASP.state_dict()}, tmp_path / "asp.pt")
-    saved = torch.load(tmp_path / "asp.pt", weights_only=True)
-    twin = perceptron(1)
-    optimizer = torch.optim.Adam(twin.parameters())
-    if weights_first:
-        twin.load_state_dict(saved["model"])
-    resumed = ASP.init_model_for_pruning(twin, verbosity=0, allow_recompute_mask=True)
+def test_permutation_keeps_the_function_and_more_magnitude(capsys):
+    torch.manual_seed(0)
+    model, x = ConvNet(), torch.randn(4, 3, 8, 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(x).square().mean().backward()
+    optimizer.step()
+    expected = model.eval()(x)
+    ASP.init_model_for_pruning(model, verbosity=2, allow_recompute_mask=True, example_input=x)
     ASP.init_optimizer_for_pruning(optimizer)
-    if not weights_first:
-        twin.load_state_dict(saved["model"])
-    ASP.load_state_dict(saved["asp"])
-    train(twin, optimizer)
-    assert_held(resumed, optimizer)
-    assert all(torch.equal(resumed.masks[name], mask) for name, mask in pruning.masks.items())
-    ASP.restore_pruned_weights()
-    assert twin[0].weight.ne(0).all()
-
-
-def test_restore_brings_values_back_bit_for_bit():
-    model = perceptron()
-    with torch.no_grad():
-        model[0].weight[0, :4] = torch.tensor([-0.0, 0.0, 3.0, 4.0])
-    dense = copy.deepcopy(model.state_dict())
-    pruned(model, allow_recompute_mask=True)
-    assert ASP.is_sparsity_enabled()
-    assert is_2of4(model[0].weight)
-    ASP.restore_pruned_weights()
-    assert not ASP.is_sparsity_enabled()
-    for name, value in model.state_dict().items():
-        assert torch.equal(value.view(torch.int32), dense[name].view(torch.int32))
-
-
-def test_recomputed_masks_see_the_pruned_values_again():
-    model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruning = pruned(model, optimizer, allow_recompute_mask=True)
-    before = pruning.masks["0::weight"]
-    with torch.no_grad():
-        model[0].weight.mul_(1e-3)  # now whatever was pruned is larger
     ASP.compute_sparse_masks()
-    assert torch.equal(pruning.masks["0::weight"], ~before)
-    train(model, optimizer)
-    assert_held(pruning)
+    assert "[ASP] Permuted the channels of the model: the inputs of 2 of 2 weights. 2:4 keeps" in capsys.readouterr().out
+    stepped = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    stepped.step()
+    with pytest.raises(UserError, match=r"the state of this SGD has the old order\. Call it before compute_sparse_masks"):
+        ASP.init_optimizer_for_pruning(stepped)
+    ASP.restore_pruned_weights()
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_no_permutation_where_it_was_switched_off(capsys):
+    ASP.init_model_for_pruning(perceptron(), verbosity=1, example_input=torch.randn(2, 16))
+    ASP.set_permutation_saving_params(allow_permutation=False, save_permutation_graph=True)
+    ASP.compute_sparse_masks()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("amp_first", [True, False])
+def test_with_amp(level, amp_first):
+    """Masters inside the optimizer are held as well, whichever of the two came first, and across a skipped step."""
+    model = perceptron()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-4)
+    if amp_first:
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    pruning = pruned(model, optimizer, allow_recompute_mask=True)
+    if not amp_first:
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    dynamic = level in ("O1", "O2")
+    for seed, factor in enumerate((1.0, float("inf") if dynamic else 1.0, 1.0)):
+        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        with amp.scale_loss(F.cross_entropy(model(x), torch.arange(8)) * factor, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+    assert [id(weight.parameter) for weight in pruning.masks.pruned] == [id(p) for p in amp.master_params(optimizer) if p.dim() == 2]
+    assert_held(pruning, optimizer)
+    for weight in pruning.masks.pruned:
+        assert not model.get_parameter(weight.name)[~pruning.masks.masks[weight.name]].any()
+    ASP.restore_pruned_weights()
+    assert all(model.get_parameter(weight.name).ne(0).all() for weight in pruning.masks.pruned)
 
 
 def test_errors_are_one_line(monkeypatch):
     model = perceptron()
-    monkeypatch.setattr(ASP, "_newest", staticmethod(lambda: None))
+    monkeypatch.setattr(ASP, "_newest", None)
     assert ASP.already_init_asp_model() is False
     cases = [
         lambda: ASP.compute_sparse_masks(),
-        lambda: ASP.is_sparsity_enabled(model),
         lambda: ASP.init_model_for_pruning([model]),
         lambda: ASP.init_model_for_pruning(model, mask_calculator="m4n2_1D"),
         lambda: ASP.init_model_for_pruning(model, mask_calculator=3),

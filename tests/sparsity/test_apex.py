@@ -58,7 +58,6 @@ def test_a_module_of_that_name(train, installed, tmp_path):
         (["sparsity.recipe=sr_ste"], "sparsity.backend=apex with sparsity.recipe=sr_ste: apex's ASP prunes once. Use sparsity.recipe=asp"),
         (["sparsity.recipe=gradual"], "sparsity.backend=apex with sparsity.recipe=gradual: apex's ASP prunes once."),
         (["trainer.accelerator=cpu"], "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device."),
-        (["sparsity.permute=true", "trainer.ema_decay=0.9"], "reorders no averages of weights. Use trainer.ema_decay=null"),
         (["sparsity.backend=apx"], "sparsity.backend=apx must be one of mpx, apex."),
         (["sparsity=nofm"], "sparsity.backend: the chosen sparsity has no such key."),
     ],

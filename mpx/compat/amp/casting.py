@@ -15,10 +15,9 @@ MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
 
 
 def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None) -> Any:
-    """Cast floating-point tensors to `dtype`, including those in lists, tuples, dicts and objects with .to(dtype).
+    """Cast floating-point tensors to `dtype`, including those in lists, tuples, mappings and objects with .to(dtype).
 
-    sources: cast only tensors of these types; None: all floating-point types. Integers, strings, arrays and modules do not change. A user's
-    object with .to() is cast only without `sources`.
+    sources: cast only tensors of these types; None: all floating-point types, and a user's objects with .to().
     """
     if isinstance(value, Tensor):
         wanted = value.is_floating_point() if sources is None else value.dtype in sources
@@ -31,10 +30,10 @@ def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None
         return type(value)(*(cast(item, dtype, sources) for item in value))
     if isinstance(value, list | tuple):
         return type(value)(cast(item, dtype, sources) for item in value)
-    if type(value) is dict:
+    if type(value) is dict:  # torch.compile cannot trace copy(dict)
         return {key: cast(item, dtype, sources) for key, item in value.items()}
     if isinstance(value, Mapping):
-        same = copy(value)  # not type(value)(…), since the constructor of a defaultdict or ModelOutput takes other arguments
+        same: Any = copy(value)  # the constructor of a defaultdict or a ModelOutput takes other arguments
         for key, item in value.items():
             same[key] = cast(item, dtype, sources)
         return same
@@ -48,13 +47,6 @@ def castable(model: nn.Module, *, keep_batchnorm_fp32: bool) -> Iterator[Tensor]
             for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
                 if tensor.is_floating_point():
                     yield tensor
-
-
-def sixteen_bits(model: nn.Module) -> Iterator[tuple[str, torch.dtype]]:
-    """Names and types of the 16-bit parameters and buffers."""
-    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        if tensor.dtype in HALVES:
-            yield name, tensor.dtype
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
@@ -79,9 +71,13 @@ def agreeing(weight: Tensor) -> Tensor:
     return torch.where(master.detach().to(weight.dtype) == weight.detach(), master.detach(), weight.detach().float())
 
 
+def _tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)
+
+
 def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    own = {"recurse": False, "remove_duplicate": False}
-    for name, tensor in chain(module.named_parameters(**own), module.named_buffers(**own)):
+    for name, tensor in _tensors_of(module):
         stored = state_dict.get(prefix + name)
         if isinstance(stored, Tensor) and stored.dtype in HALVES:
             state_dict[prefix + name] = agreeing(tensor)
@@ -89,7 +85,7 @@ def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local
 
 @torch.no_grad()
 def _load_masters(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
+    for name, weight in _tensors_of(module):
         master, stored = getattr(weight, MASTER, None), state_dict.get(prefix + name)
         if master is not None and isinstance(stored, Tensor) and stored.shape == master.shape:
             master.copy_(stored)

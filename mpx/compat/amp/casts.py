@@ -1,18 +1,22 @@
-"""Casts around operations: on inside the forward of an O1 model, off inside disable_casts.
+"""Casts around operations: on inside the forward of an O1 model and after amp.init, off inside disable_casts.
 
-Source of the names: NVIDIA apex 25.05, apex/amp/handle.py.
+Source of the names: NVIDIA apex 25.05, apex/amp/amp.py and handle.py.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
 from threading import local
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+from mpx.compat.amp.casting import HALVES, cast
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
-from mpx.private.torch_dispatch import without_modes
+from mpx.private.torch_dispatch import tree_leaves, without_modes
 
 EMULATED, DISABLED = "emulated", "disabled"
 
@@ -24,81 +28,91 @@ class Here(local):  # not a ContextVar, which torch.compile cannot trace
 here = Here()
 
 
+def casts_are_on() -> bool:
+    return here.region not in (None, DISABLED)
+
+
 def emulated(device: torch.device) -> bool:
     """Whether FP16 is emulated. CPUs have FP16, but their FP16 products are hundreds of times slower than FP32."""
     return device.type == "cpu"
 
 
-def fp16(device: torch.device, *, cache: bool) -> AbstractContextManager:
-    """A context that casts to FP16. cache: cast each weight once; PyTorch drops the cached casts when the outermost region ends."""
-    return Emulate("fp16") if emulated(device) else torch.autocast(device.type, dtype=torch.float16, cache_enabled=cache)
-
-
 @contextmanager
-def casts(device: torch.device) -> Iterator[None]:
-    """Cast around operations, as in O1. Has no effect inside disable_casts."""
+def _in_region(region: str, context: AbstractContextManager) -> Iterator[None]:
+    before, here.region = here.region, region
+    try:
+        with context:
+            yield
+    finally:
+        here.region = before
+
+
+def casts(device: torch.device, *, cache: bool) -> AbstractContextManager:
+    """Cast around operations, as in O1. Has no effect inside disable_casts. cache: cast each weight once; PyTorch drops the
+    cached casts when the outermost region ends."""
     if here.region == DISABLED:
-        yield
-        return
-    before, here.region = here.region, EMULATED if emulated(device) else device.type
-    try:
-        with fp16(device, cache=before is None):
-            yield
-    finally:
-        here.region = before
-
-
-@contextmanager
-def disable_casts() -> Iterator[None]:
-    """Run operations in the type of their operands, inside an O1 model's forward or around calls of such a model.
-
-    Tensors from before may already be FP16; call .float() on them.
-    """
-    before, here.region = here.region, DISABLED
-    try:
-        with _without_casts(before):
-            yield
-    finally:
-        here.region = before
-
-
-def _without_casts(region: str | None) -> AbstractContextManager:
-    if region in (None, DISABLED):
         return nullcontext()
-    if region == EMULATED:
-        return without_modes()  # all of them, since those that Emulate entered may no longer be the innermost
-    return torch.autocast(region, enabled=False)
+    if emulated(device):
+        return _in_region(EMULATED, Emulate("fp16"))
+    return _in_region(device.type, torch.autocast(device.type, dtype=torch.float16, cache_enabled=cache))
+
+
+def disable_casts() -> AbstractContextManager:
+    """Run operations in the type of their operands. Tensors from before may already be FP16."""
+    region = here.region
+    if region is None or region == DISABLED:
+        return _in_region(DISABLED, nullcontext())
+    if region == EMULATED:  # all modes, since those that Emulate entered may no longer be the innermost
+        return _in_region(DISABLED, without_modes())
+    return _in_region(DISABLED, torch.autocast(region, enabled=False))
 
 
 class Handle:
-    """`amp._amp_state.handle`: the casts of one initialize with O1, which _deactivate ends permanently."""
-
-    __slots__ = ("on",)
-    has_cache, verbose = False, False  # cast weights live for one forward pass only
-    _disable_casts = staticmethod(disable_casts)
+    """`amp._amp_state.handle`: the casts of one initialize with O1 or of amp.init, which _deactivate ends for good."""
 
     def __init__(self) -> None:
-        self.on = True
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Handle":
-        """A copied model shares the handle, so that its casts end with the original's."""
-        return self
-
-    def is_active(self) -> bool:
-        return self.on and here.region != DISABLED
+        self.on, self.entered = True, ExitStack()
 
     def _deactivate(self) -> None:
         self.on = False
+        self.entered.close()
 
-    @property
-    def cache(self) -> dict[Any, Any]:
-        return {}
 
-    def _clear_cache(self) -> None:
-        """Do nothing, since there is no cache."""
+def cast_everywhere(handle: Handle, *, allow_banned: bool) -> None:
+    """See amp.init."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    handle.entered.enter_context(casts(device, cache=False))  # the region does not end before the weights change
+    handle.entered.callback(setattr, F, "binary_cross_entropy", F.binary_cross_entropy)
+    F.binary_cross_entropy = (float_function if allow_banned else _banned)(F.binary_cross_entropy)
 
-    def scale_loss(self, *_: Any, **__: Any) -> None:
-        raise UserError("amp_handle.scale_loss, which apex refuses too: use amp.initialize and `with amp.scale_loss(loss, optimizer)`.")
 
-    def wrap_optimizer(self, *_: Any, **__: Any) -> None:
-        raise UserError("amp_handle.wrap_optimizer: use model, optimizer = amp.initialize(model, optimizer, opt_level='O1') instead.")
+class Banned(UserError, NotImplementedError):
+    """The error for F.binary_cross_entropy of FP16 tensors, as in apex."""
+
+
+def _banned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(function)
+    def refuses(*args: Any, **kwargs: Any) -> Tensor:
+        halves = any(isinstance(leaf, Tensor) and leaf.dtype in HALVES for leaf in tree_leaves((args, kwargs)))
+        if halves and here.region != DISABLED:
+            raise Banned(
+                "F.binary_cross_entropy of FP16 tensors: use F.binary_cross_entropy_with_logits, "
+                "amp.register_float_function(torch, 'sigmoid') or amp.init(allow_banned=True)."
+            )
+        with disable_casts():
+            return function(*args, **kwargs)
+
+    return refuses
+
+
+def float_function(fn: Callable) -> Callable:
+    """Decorator: where casts are on, cast 16-bit arguments to FP32, and disable casts inside the function."""
+    @wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not casts_are_on():
+            return fn(*args, **kwargs)
+        args, kwargs = cast((args, kwargs), torch.float32, HALVES)
+        with disable_casts():
+            return fn(*args, **kwargs)
+
+    return wrapper

@@ -1,9 +1,10 @@
-"""initialize, and state_dict and load_state_dict of the newest initialize.
+"""initialize and init, and state_dict and load_state_dict of the newest initialize.
 
 Source of the interface: NVIDIA apex 25.05, apex/amp/frontend.py and _initialize.py.
 """
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from itertools import chain
 from typing import Any
@@ -11,16 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.compat.amp._amp_state import _amp_state, maybe_print, warn_or_err
-from mpx.compat.amp.casting import cast_model, castable, sixteen_bits
-from mpx.compat.amp.casts import Handle
-from mpx.compat.amp.forward import Forward
+from mpx.compat.amp.casting import HALVES, cast, cast_model, castable
+from mpx.compat.amp.casts import Handle, cast_everywhere, casts, emulated, here
+from mpx.compat.amp.levels import OFF, positive, resolve, wrong
 from mpx.compat.amp.optimizers import attach
-from mpx.compat.amp.properties import OFF, check_scaling, resolve, wrong
-from mpx.compat.amp.scaler import LossScaler
-from mpx.compat.amp.session import Session
-from mpx.compat.amp.stash import Stash
+from mpx.compat.amp.state import LossScaler, Session, _amp_state
 from mpx.errors import UserError
+from mpx.precision.emulate import Emulate
+from mpx.private.torch_modules import replicate_by
 
 
 def initialize(
@@ -39,8 +38,8 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
 ) -> Any:
-    """Prepare models and optimizers in place for training at an optimization level. Returns (models, optimizers), or models only if
-    optimizers is None.
+    """Prepare models and optimizers in place for training at an optimization level. Returns (models, optimizers), or models
+    only if optimizers is None.
 
     Call it after building them and before DistributedDataParallel. Arguments that are None take the level's value:
 
@@ -57,42 +56,39 @@ def initialize(
     Raises UserError for invalid or conflicting arguments, before any change.
     """
     if not enabled:
-        return _off(models, optimizers, verbosity)
+        _amp_state.session = Session(OFF)
+        return models if optimizers is None else (models, optimizers)
     properties = resolve(
         opt_level,
-        warn_or_err,
-        cast_model_type=cast_model_type,
-        patch_torch_functions=patch_torch_functions,
-        keep_batchnorm_fp32=keep_batchnorm_fp32,
-        master_weights=master_weights,
-        loss_scale=loss_scale,
+        {
+            "cast_model_type": cast_model_type,
+            "patch_torch_functions": patch_torch_functions,
+            "keep_batchnorm_fp32": keep_batchnorm_fp32,
+            "master_weights": master_weights,
+            "loss_scale": loss_scale,
+        },
     )
-    check_scaling(num_losses, min_loss_scale, max_loss_scale)
-    if cast_model_outputs is not None and not (isinstance(cast_model_outputs, torch.dtype) and cast_model_outputs.is_floating_point):
-        raise wrong("cast_model_outputs", cast_model_outputs, "a floating-point torch.dtype")
+    if not isinstance(num_losses, int) or num_losses < 1:
+        raise wrong("num_losses", num_losses, "a whole number from 1, one loss scale for each")
+    smallest = None if min_loss_scale is None else positive("min_loss_scale", min_loss_scale)
+    largest = None if max_loss_scale is None else positive("max_loss_scale", max_loss_scale)
     model_list, optimizer_list = _list(models), _list(optimizers)
     _check_models(model_list, may_be_half=properties.cast_model_type is False or _amp_state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizer_list)
-    device = _device(model_list)
-    scalers = [LossScaler(properties.loss_scale, device, min_loss_scale, max_loss_scale) for _ in range(num_losses)]
-    session = Session(properties, scalers, Handle() if properties.patch_torch_functions else None)
-    _register(session, verbosity)
+    first = next(chain.from_iterable(model.parameters() for model in model_list), torch.empty(0))
+    scalers = [LossScaler(properties.loss_scale, first.device, smallest, largest) for _ in range(num_losses)]
+    handle = Handle() if properties.patch_torch_functions else None
+    session = _amp_state.session = Session(properties, scalers, handle, verbosity)
+    _amp_state.handle = handle or _amp_state.handle
+    session.say(f"Selected optimization level {properties.opt_level}: {properties.brief}")
+    session.say(", ".join(f"{item.name}={getattr(properties, item.name)}" for item in fields(properties)[2:]))
     _change(model_list, optimizer_list, session, cast_model_outputs)
     return models if optimizers is None else (models, optimizers)
 
 
-def _register(session: Session, verbosity: int) -> None:
-    _amp_state.session, _amp_state.verbosity = session, verbosity
-    if session.handle is not None:
-        _amp_state.handle = session.handle
-    properties = session.properties
-    maybe_print(f"Selected optimization level {properties.opt_level}: {properties.brief}", rank0=True)
-    maybe_print(", ".join(f"{field.name}={getattr(properties, field.name)}" for field in fields(properties)[2:]), rank0=True)
-
-
 def _change(models: list[nn.Module], optimizers: list[Any], session: Session, outputs: torch.dtype | None) -> None:
     properties, keep = session.properties, bool(session.properties.keep_batchnorm_fp32)
-    dtype = properties.cast_model_type or None
+    dtype = properties.dtype
     fp16: set[Tensor] = set()
     if dtype == torch.float16:
         fp16 = {tensor for model in models for tensor in castable(model, keep_batchnorm_fp32=keep)}
@@ -102,18 +98,8 @@ def _change(models: list[nn.Module], optimizers: list[Any], session: Session, ou
         if dtype is not None:
             cast_model(model, dtype, keep_batchnorm_fp32=keep)
         if dtype is not None or properties.patch_torch_functions or outputs is not None:
-            Forward(model, session, outputs).attach()
-    for optimizer in optimizers:
-        if optimizer.state and not properties.master_weights:
-            optimizer.load_state_dict(optimizer.state_dict())  # casts state from earlier steps to its parameter's type
-
-
-def _off(models: Any, optimizers: Any, verbosity: int) -> Any:
-    session = _amp_state.session = Session(OFF)
-    _amp_state.verbosity = verbosity
-    for optimizer in _list(optimizers):
-        optimizer._amp_stash = Stash(optimizer, session)
-    return models if optimizers is None else (models, optimizers)
+            model.forward = Forward(model, session, outputs)
+            replicate_by(model, _no_replicas)
 
 
 def _list(value: Any) -> list[Any]:
@@ -129,23 +115,69 @@ def _check_models(models: list[Any], *, may_be_half: bool) -> None:
             raise wrong("models", model, "a torch.nn.Module or a list of them")
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise UserError(f"amp.initialize: wrap the model in {type(model).__name__} afterwards; initialize wants the model itself.")
-        for name, dtype in () if may_be_half else sixteen_bits(model):
-            warn_or_err(f"amp.initialize: {name} is {dtype} already. Pass the model in FP32, and once: amp casts it.")
+        for name, tensor in () if may_be_half else chain(model.named_parameters(), model.named_buffers()):
+            if tensor.dtype in HALVES:
+                raise UserError(f"amp.initialize: {name} is {tensor.dtype} already. Pass the model in FP32, and once: amp casts it.")
 
 
 def _check_optimizers(optimizers: list[Any]) -> None:
-    """Check by attributes, since wrappers such as apex's LARC are not a torch.optim.Optimizer."""
+    """By an attribute, since wrappers such as apex's LARC are not a torch.optim.Optimizer."""
     for number, optimizer in enumerate(optimizers):
-        if not all(hasattr(optimizer, name) for name in ("param_groups", "state", "step", "zero_grad", "add_param_group")):
+        if not hasattr(optimizer, "param_groups"):
             raise wrong("optimizers", optimizer, "a torch.optim.Optimizer or a list of them")
-        if hasattr(optimizer, "_amp_stash") and optimizer._amp_stash.session.properties.enabled:
+        if hasattr(optimizer, "_amp_stash"):
             raise UserError(f"amp.initialize: optimizer {number} ({type(optimizer).__name__}) was initialised before; make a new one.")
 
 
-def _device(models: list[nn.Module]) -> torch.device:
-    """The device of the gradients, and so of the loss scale."""
-    first = next(chain.from_iterable(model.parameters() for model in models), None)
-    return torch.device("cpu") if first is None else first.device
+class Forward:
+    """Runs a model's forward with cast inputs and outputs, and operations in the level's type.
+
+    It is an object that holds its model as an attribute, not a closure, so that a deep copy or an unpickled model uses its
+    own weights. outputs: type of all floating-point outputs; None: FP32, except that O1 keeps types that it did not cast,
+    such as FP64.
+    """
+
+    def __init__(self, model: nn.Module, session: Session, outputs: torch.dtype | None):
+        self.model, self.plain, self.handle = model, model.forward, session.handle
+        self.inputs = session.properties.dtype
+        self.outputs = outputs or torch.float32
+        self.output_sources = None if outputs or self.inputs else HALVES
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.inputs is not None:
+            args, kwargs = cast((args, kwargs), self.inputs)
+        with self._computing():
+            out = self.plain(*args, **kwargs)
+        return cast(out, self.outputs, self.output_sources)
+
+    def _computing(self) -> AbstractContextManager:
+        device = next(chain(self.model.parameters(), self.model.buffers()), torch.empty(0)).device
+        if self.handle is not None and self.handle.on:
+            return casts(device, cache=here.region is None)
+        return Emulate("fp16", autocast=False) if self.inputs == torch.float16 and emulated(device) else nullcontext()
+
+
+def _no_replicas() -> nn.Module:
+    raise UserError("nn.DataParallel of a model from amp.initialize: use torch.nn.parallel.DistributedDataParallel.")
+
+
+def init(
+    enabled: bool = True,
+    loss_scale: float | str = "dynamic",
+    enable_caching: bool = True,
+    verbose: bool = False,
+    allow_banned: bool = False,
+) -> Handle:
+    """Cast around operations as in O1, also outside of models, until `_deactivate()` of the returned handle is called.
+
+    For scripts older than amp.initialize. Applies to the calling thread: to CUDA tensors if there is a GPU, otherwise to CPU
+    tensors (emulated). enabled: False returns a handle that does nothing. allow_banned: compute F.binary_cross_entropy of
+    FP16 tensors in FP32, instead of raising an error. The other arguments are ignored.
+    """
+    handle = _amp_state.handle = Handle()
+    if enabled:
+        cast_everywhere(handle, allow_banned=allow_banned)
+    return handle
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,34 +1,58 @@
-"""Select the parameters that ASP prunes, by apex's rules (apex/contrib/sparsity/asp.py), extended to cases that fail there."""
+"""Select the parameters that ASP prunes, by apex's rules (apex/contrib/sparsity/asp.py), and the pattern of its masks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from mpx.errors import UserError
+from mpx.errors import UserError, nearest
+from mpx.sparsity.layers import Weight
+from mpx.sparsity.patterns import NofM, Pattern
+from mpx.sparsity.tiles import Tiles
 
-WHITELIST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
 PARAMETERS: dict[type, list[str]] = {
     nn.Linear: ["weight"],
     nn.Conv1d: ["weight"],
     nn.Conv2d: ["weight"],
     nn.Conv3d: ["weight"],
-    nn.MultiheadAttention: ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"],  # out_proj is a Linear of its own
+    nn.MultiheadAttention: ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"],  # out_proj is a Linear
 }
+PATTERNS: dict[str, Pattern] = {"m4n2_1d": NofM(2, 4), "m4n2_2d_best": Tiles("best"), "m4n2_2d_greedy": Tiles("greedy")}
 
 
-@dataclass(frozen=True)
-class Place:
-    """The location of a pruned parameter. The parameter is looked up at each use, since moving a model may replace its object."""
+class Calculated(Pattern):
+    """The masks that a user's function weight -> mask (True or 1 stays) chooses."""
 
-    name: str  # layer::parameter, as apex prints it
-    layer: str
-    owner: nn.Module
-    attribute: str
+    name = "mask_calculator"
 
-    @property
-    def parameter(self) -> nn.Parameter:
-        return getattr(self.owner, self.attribute)
+    def __init__(self, calculate: Callable[[Tensor], Tensor]):
+        self.calculate = calculate
+
+    def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
+        return [self._checked(self.calculate(weight.detach()), weight) for weight in weights]
+
+    def _checked(self, mask: Any, weight: Tensor) -> Tensor:
+        if not isinstance(mask, Tensor) or mask.shape != weight.shape:
+            got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise UserError(f"ASP: mask_calculator returned {got}: it must return a tensor of shape {tuple(weight.shape)}.")
+        return mask.to(weight.device).bool()
+
+    def holds(self, weight: Tensor) -> Tensor:
+        return torch.ones((), dtype=torch.bool, device=weight.device)
+
+    def misfit(self, shape: Sequence[int]) -> str | None:
+        return None
+
+
+def pattern_of(calculator: Any) -> Pattern:
+    """The pattern of this name, or of the user's own function. Raises UserError for anything else."""
+    if isinstance(calculator, str) and calculator in PATTERNS:
+        return PATTERNS[calculator]
+    if callable(calculator):
+        return Calculated(calculator)
+    hint = nearest(str(calculator), PATTERNS)
+    raise UserError(f"ASP: mask_calculator={calculator!r}: allowed are {', '.join(PATTERNS)}, or a function weight -> mask.{hint}")
 
 
 def find(
@@ -38,52 +62,39 @@ def find(
     disallowed: Sequence[str],
     custom: Mapping[type, list[str]],
     say: Callable[[int, str], None],
-) -> list[Place]:
+) -> list[Weight]:
     """The parameters to prune, in the model's order, shared ones once.
 
-    whitelist: layer types; a subclass counts as its nearest listed parent. allowed: only these layers, by full name; None: all.
-    disallowed: not these. custom: further layer types and the names of their parameters. say(level, text): prints if the verbosity is at
-    least `level`. Raises UserError for a type in the whitelist whose parameters are unknown.
+    whitelist: layer types; a subclass counts as its nearest listed parent. allowed: only these layers, by full name; None:
+    all. disallowed: not these. custom: further layer types and the names of their parameters. say(level, text): prints if
+    the verbosity is at least `level`. Raises UserError for a type in the whitelist whose parameters are unknown.
     """
     table = PARAMETERS | dict(custom)
     types = tuple(dict.fromkeys((*whitelist, *custom)))
     for kind in types:
-        if not (isinstance(kind, type) and any(parent in table for parent in kind.__mro__)):
-            known = ", ".join(one.__name__ for one in PARAMETERS)
-            shown = getattr(kind, "__name__", repr(kind))
-            raise UserError(
-                f"ASP: whitelist has {shown}: known are {known}; name the parameters of others in custom_layer_dict={{{shown}: […]}}."
-            )
-    _note_unknown(model, allowed, disallowed, say)
-    places: dict[int, Place] = {}
-    for layer, module in model.named_modules():
+        if not any(parent in table for parent in kind.__mro__):
+            raise UserError(f"ASP: whitelist has {kind.__name__}: name its parameters in custom_layer_dict={{{kind.__name__}: […]}}.")
+    modules = dict(model.named_modules())
+    if unknown := [name for name in (*(allowed or ()), *disallowed) if name not in modules]:
+        say(1, f"Warning: {unknown} are not layers of this model")
+    found: dict[int, Weight] = {}
+    for layer, module in modules.items():
         if isinstance(module, types) and layer not in disallowed and (allowed is None or layer in allowed):
             names = next(table[parent] for parent in type(module).__mro__ if parent in table)
-            for place in _of(layer, module, names, say):
-                places.setdefault(id(place.parameter), place)
-    return list(places.values())
+            for name, parameter in module.named_parameters():
+                if _eligible(f"{layer}::{name}", parameter, name in names, say):
+                    full = f"{layer}.{name}" if layer else name
+                    found.setdefault(id(parameter), Weight(full, type(module).__name__, parameter, None, layer, module))
+    return list(found.values())
 
 
-def _of(layer: str, module: nn.Module, names: Sequence[str], say: Callable[[int, str], None]) -> Iterator[Place]:
-    for name, parameter in module.named_parameters():
-        described = f"{layer}::{name} of size={parameter.shape} and type={parameter.dtype}"
-        if name not in names or not parameter.requires_grad:
-            say(3, f"Not sparsifying {described}")
-        elif not fits(parameter):
-            say(1, f"Auto skipping pruning {described} for sparsity")
-        else:
-            say(3, f"Sparsifying {described} for sparsity")
-            parent, _, attribute = name.rpartition(".")
-            yield Place(f"{layer}::{name}", layer, module.get_submodule(parent), attribute)
-
-
-def fits(parameter: Tensor) -> bool:
-    """Whether sparse Tensor Cores support the shape: rows in multiples of 8, inputs (the pruned dimension) in multiples of 16."""
-    return parameter.dim() >= 2 and parameter.size(0) % 8 == 0 and parameter.size(1) % 16 == 0
-
-
-def _note_unknown(model: nn.Module, allowed: Sequence[str] | None, disallowed: Sequence[str], say: Callable[[int, str], None]) -> None:
-    known = {name for name, _ in model.named_modules()}
-    for argument, given in (("allowed_layer_names", allowed or ()), ("disallowed_layer_names", disallowed)):
-        if strange := [name for name in given if name not in known]:
-            say(1, f"Warning: {argument} has {strange}, which are not layers of this model")
+def _eligible(name: str, parameter: nn.Parameter, listed: bool, say: Callable[[int, str], None]) -> bool:
+    described = f"{name} of size={parameter.shape} and type={parameter.dtype}"
+    if not listed or not parameter.requires_grad:
+        say(3, f"Not sparsifying {described}")
+        return False
+    if parameter.dim() < 2 or parameter.size(0) % 8 or parameter.size(1) % 16:  # not a shape of sparse Tensor Cores
+        say(1, f"Auto skipping pruning {described} for sparsity")
+        return False
+    say(3, f"Sparsifying {described} for sparsity")
+    return True

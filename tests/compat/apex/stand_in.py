@@ -21,7 +21,7 @@ def stand_in(checkout: Path) -> None:
     apex.__spec__ = importlib.util.spec_from_loader("apex", loader=None, is_package=True)
     apex.__path__ = [str(checkout / "apex")]
     apex.amp, apex.deprecated_warning = amp, lambda message: None
-    sys.modules |= {"apex": apex, "apex.amp": amp, "apex.amp._amp_state": sys.modules["mpx.compat.amp._amp_state"]}
+    sys.modules |= {"apex": apex, "apex.amp": amp, "apex.amp._amp_state": sys.modules["mpx.compat.amp.state"]}
 
 
 def main() -> None:

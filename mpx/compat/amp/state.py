@@ -1,0 +1,132 @@
+"""What amp.initialize decided, and its loss scales, based on mpx's device-side LossScale.
+
+Source of the names: NVIDIA apex 25.05, apex/amp/_amp_state.py and scaler.py.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpx.compat.amp.casts import Handle
+from mpx.compat.amp.levels import Properties
+from mpx.errors import UserError
+from mpx.precision.scaling import LossScale
+from mpx.processes import rank_and_world
+
+
+class LossScaler:
+    """A loss scale as scripts for apex use it: `amp._amp_state.loss_scalers[0].loss_scale()`.
+
+    loss_scale: "dynamic" starts at 2^16 (within the limits), doubles after 2000 clean passes in a row and halves after an
+    overflow. A number stays fixed, and overflows are not checked. device: that of the gradients.
+    """
+
+    def __init__(self, loss_scale: str | float, device: torch.device, smallest: float | None, largest: float | None):
+        self.dynamic = loss_scale == "dynamic"
+        floor, ceiling = smallest or 0.0, largest or math.inf
+        initial = max(floor, min(2.0**16, ceiling)) if self.dynamic else float(loss_scale)
+        self.scale = LossScale(device, initial=initial, floor=floor, ceiling=ceiling, dynamic=self.dynamic)
+
+    def loss_scale(self) -> float:
+        return self.scale.scale.item()
+
+    @property
+    def _loss_scale(self) -> float:
+        return self.loss_scale()
+
+    @_loss_scale.setter
+    def _loss_scale(self, value: float) -> None:
+        self.scale.scale.fill_(value)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """loss × scale in FP32."""
+        return self.scale.scale_loss(loss.float())
+
+    def end_pass(self) -> Tensor:
+        """Adjust the scale to the overflows since the last pass. Returns the overflow flag (0 or 1, on the device)."""
+        overflowed = self.scale.found_inf.clone()
+        self.scale.update()
+        if not self.dynamic:
+            self.scale.clean += 1  # apex counts clean passes for a fixed scale too
+        return overflowed
+
+    def state_dict(self) -> dict[str, float | int]:
+        return {"loss_scale": self.loss_scale(), "unskipped": int(self.scale.clean)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A fixed scale's count may exceed 2000, after which a dynamic scale would never grow, so it is capped."""
+        self._loss_scale = state["loss_scale"]
+        most = self.scale.growth_interval - 1 if self.dynamic else math.inf
+        self.scale.clean.fill_(min(state["unskipped"], most))
+
+
+@dataclass
+class Session:
+    """One call of amp.initialize: its properties and one loss scaler for each of its losses."""
+
+    properties: Properties
+    loss_scalers: list[LossScaler] = field(default_factory=list)
+    handle: Handle | None = None  # controls the casts of patch_torch_functions
+    verbosity: int = 1
+
+    @property
+    def casts_operations(self) -> bool:
+        return self.handle is not None and self.handle.on
+
+    @property
+    def multiplies_in_fp16(self) -> bool:
+        return self.casts_operations or self.properties.dtype == torch.float16
+
+    @property
+    def leaves_gradients_alone(self) -> bool:
+        """Whether gradients are neither scaled nor copied to master weights."""
+        return not self.properties.master_weights and self.properties.loss_scale == 1.0
+
+    def scaler(self, loss_id: int) -> LossScaler:
+        if not 0 <= loss_id < len(self.loss_scalers):
+            last = len(self.loss_scalers) - 1
+            raise UserError(f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; amp.initialize(num_losses=…) makes more.")
+        return self.loss_scalers[loss_id]
+
+    def say(self, text: str) -> None:
+        """Print in the first process unless verbosity is 0."""
+        if self.verbosity > 0 and rank_and_world()[0] == 0:
+            print(text)
+
+
+class AmpState:
+    """`amp._amp_state`: the newest amp.initialize of this process. Holds no model and no optimizer.
+
+    allow_incoming_model_not_fp32: accept models with FP16 weights. handle: that of the newest O1 or amp.init.
+    """
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.handle = Handle()
+        self.allow_incoming_model_not_fp32 = False
+
+    def get(self, caller: str) -> Session:
+        if self.session is None:
+            raise UserError(f"{caller} before amp.initialize: call model, optimizer = amp.initialize(model, optimizer) first.")
+        return self.session
+
+    @property
+    def loss_scalers(self) -> list[LossScaler]:
+        return self.get("amp._amp_state.loss_scalers").loss_scalers
+
+    @property
+    def opt_properties(self) -> Properties:
+        return self.get("amp._amp_state.opt_properties").properties
+
+
+_amp_state = AmpState()
+
+
+def master_params(optimizer: Any) -> Iterator[Tensor]:
+    """The parameters that the optimizer steps: FP32 master weights if there are any. Clip these after scale_loss."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
