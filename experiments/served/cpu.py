@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, write
 
-from mpx.deploy.backends import Callers
-from mpx.deploy.measure import latency, relative_error
+from mpx.deploy import onnx
+from mpx.deploy.backends import Served, latency, relative_error
 from mpx.machine import builds_kernels
 from mpx.measure.environment import environment
 from mpx.models import build
@@ -24,6 +24,11 @@ from mpx.spec import Spec
 
 HERE, CPU, SIZE = Path(__file__).parent, torch.device("cpu"), 32
 SPEC = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)
+
+
+def with_onnx(model: torch.nn.Module, fmt: str, x: torch.Tensor) -> onnx.OnnxModel:
+    content = onnx.exported(model, x[:2])
+    return onnx.OnnxModel(onnx.quantised(content, lambda: iter([x]), static=False) if fmt == "int8" else content)
 
 
 @torch.no_grad()
@@ -37,7 +42,7 @@ def main() -> None:
     common = {key: where[key] for key in ("cpu", "threads")} | {"vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)}
     for fmt, backend in (("fp32", "eager"), ("fp32", "compile"), ("fp32", "onnx"), ("int8", "onnx"), ("fp32", "eager")):
         if backend != "compile" or builds_kernels("cpu"):
-            call = Callers(fmt, CPU, SPEC.kind, lambda: iter([x]))(model, backend)
+            call = with_onnx(model, fmt, x) if backend == "onnx" else Served(model, backend, CPU)
             error = relative_error(call(x), reference)
             ms = latency(call, x)["latency_ms_p50"]
             rows.append({"format": fmt, "backend": backend, "batch": SIZE, "latency_ms_p50": ms, "relative_error": error} | common)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import torch
@@ -24,14 +24,12 @@ sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, bert_without_mask, table
 
 from mpx.acceleration.apply import searching
-from mpx.deploy import algorithms, calibrate
-from mpx.deploy.backends import REFUSED, Callers, Served
+from mpx.deploy import algorithms
+from mpx.deploy.backends import REFUSED, Served, latency, relative_error, throughput
 from mpx.deploy.build import Trained, cast, in_format, mode_of
-from mpx.deploy.choose import choose, free
-from mpx.deploy.fold import folded
-from mpx.deploy.kernel_times import OWN_KERNEL, with_kernels
-from mpx.deploy.measure import latency, throughput
-from mpx.deploy.recurrent import apart, projections
+from mpx.deploy.choose import Way, choose, free, plans
+from mpx.deploy.kernels import layers, with_kernels
+from mpx.deploy.prepare import folded, ranges
 from mpx.models import build
 from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
@@ -87,12 +85,12 @@ def measured(name: str, formats: str) -> Iterator[dict]:
     x = torch.randn(size, *spec.shape) if spec.kind == "image" else torch.randint(1, spec.vocab_size, (size, *spec.shape))
     with torch.no_grad(), searching():
         found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
-        parts, common = projections(found.model, x[:2]), {"model": name, "batch": size}
+        common = {"model": name, "batch": size}
         reference = model.to(CUDA)(x[:32].to(CUDA))
         model.cpu()
         for fmt in formats.split(","):
             begun = time.perf_counter()
-            yield from ({**common, "format": fmt, "weights": "auto", **row} for row in served(found, x.to(CUDA), fmt, reference, parts))
+            yield from ({**common, "format": fmt, "weights": "auto", **row} for row in served(found, x.to(CUDA), fmt, reference))
             if (name, fmt) in AUTOTUNED:
                 yield {**common, "format": fmt, "weights": "dense", **autotuned(found, x.to(CUDA), fmt)}
             print(f"{name} {fmt}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
@@ -100,31 +98,36 @@ def measured(name: str, formats: str) -> Iterator[dict]:
         yield from ({**common, "format": "bf16", "weights": "dense", **row} for row in rivals(name, x.to(CUDA)))
 
 
-def served(found: Trained, x: Tensor, fmt: str, reference: Tensor, parts: list[str]) -> Iterator[dict]:
-    """A row for each candidate, the chosen one with its latency; then one for each kernel of each shape of layer.
-
-    parts: projections of LSTMs.
-    """
+def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[dict]:
+    """A row for each candidate, the chosen one with its latency; then one for each kernel of each shape of layer."""
     mode = mode_of(fmt, CUDA)
-    dense, x = in_format(found, mode, CUDA), cast(x, mode)
-    ranges = calibrate.ranges(apart(dense, parts), lambda: iter([x[:64]]), fmt) if fmt in QUANTISED else {}
-    callers = Callers(fmt, CUDA, found.data.spec.kind, lambda: iter([x]))
-    choice = choose(dense, x, fmt, "auto", ["graph", "compile"], callers, ranges, lambda part: None, parts)
-    best = max(choice.candidates, key=choice.candidates.get)
-    call = callers(with_kernels(dense, choice.kernels, ranges), choice.backend)
-    error = ((call(x)[:32].float() - reference).norm() / reference.norm()).item()
-    for candidate, rate in choice.candidates.items():
-        row = {"candidate": candidate, "chosen": candidate == best, "samples_per_s": rate}
-        yield row | ({"latency_ms_p50": latency(call, x)["latency_ms_p50"], "relative_error": error} if candidate == best else {})
+    x, largest = cast(x, mode), {}
+    if fmt in QUANTISED:
+        largest = ranges(in_format(found, mode, CUDA), lambda: iter([x[:64]]), fmt)
+    timed = layers(in_format(found, mode, CUDA), x, fmt, sparse=True)
+    candidates = product(plans(timed, fmt, "auto").items(), ("graph", "compile"))
+    ways = [Way(plan, kernels, backend) for (plan, kernels), backend in candidates]
+
+    def call_by(way: Way) -> Served:
+        return Served(with_kernels(in_format(found, mode, CUDA), way.kernels, largest), way.backend, CUDA)
+
+    choice = choose(ways, call_by, x, lambda out: None, lambda part: None)
+    call = call_by(choice.way)
+    error = relative_error(call(x)[:32].float(), reference)
+    for way, rate in choice.rates.items():
+        row = {"candidate": str(way), "chosen": way is choice.way, "samples_per_s": rate}
+        best = {"latency_ms_p50": latency(call, x)["latency_ms_p50"], "relative_error": error}
+        yield row | (best if way is choice.way else {})
     alike = defaultdict(list)  # layers of one shape are timed once
-    for layer in choice.layers:
-        alike[layer.shape, layer.rows, *layer.ms.items()].append(layer)
+    for layer in (layer.record(choice.way.kernels) for layer in timed):
+        alike[layer["shape"], layer["rows"], *layer["ms"].items()].append(layer)
     for layer, *others in alike.values():
-        here = {"layer": layer.name, "layers": 1 + len(others), "shape": "×".join(map(str, layer.shape)), "rows": layer.rows}
-        serves = str(choice.kernels.get(layer.name, OWN_KERNEL))
-        yield from (here | {"kernel": kernel, "ms": ms, "serves": kernel == serves} for kernel, ms in layer.ms.items())
-        for kernel, reason in layer.refused.items():
-            print("  layer", layer.name, kernel, reason, file=sys.stderr)
+        shape = "×".join(map(str, layer["shape"]))
+        here = {"layer": layer["name"], "layers": 1 + len(others), "shape": shape, "rows": layer["rows"]}
+        served_by = layer["served"]
+        yield from (here | {"kernel": kernel, "ms": ms, "serves": kernel == served_by} for kernel, ms in layer["ms"].items())
+        for kernel, reason in layer["refused"].items():
+            print("  layer", layer["name"], kernel, reason, file=sys.stderr)
     print("  refused", choice.refused, file=sys.stderr)
     call = None
     free()

@@ -4,88 +4,106 @@ $ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0   # 
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # with sparse kernels, on a GPU
 $ python -m mpx.deploy run=FOLDER 'format=[fp16,int8]' 'weights=[dense,2of4]' # four ways, and a table of them
 $ python -m mpx.deploy 'run=outputs/default/*/seed*' 'format=[fp32,int8]'     # every run of a study
-$ python -m mpx.deploy -m run=A,B format=fp16,int8                            # a sweep
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
 $ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights without a run
 $ python -m mpx.deploy --help                                                 # every key
 """
 
+import os
 import sys
-from contextlib import ExitStack
-from tempfile import TemporaryDirectory
+from glob import glob
+from itertools import product
+from typing import Any
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import ctrl_c
-from mpx.deploy.jobs import serve_all
-from mpx.deploy.record import Row
-from mpx.environment_variables import let_hydra_raise
+from mpx.deploy.record import CARD, ROW_KEY, Row, add_row, check_writable, completed_run, own_files, writing
 from mpx.errors import UserError
-from mpx.printing import print_without_failing
-from mpx.settings.deploy import WORDS, check_chosen, check_deploy
-from mpx.settings.front_door import CONF, errors_in_one_line, multirun, multirun_first, read_words, typed
+from mpx.imports import heavy
+from mpx.machine import keep_within_quota
+from mpx.runs.folder import DEPLOYED
+from mpx.settings.deploy import WORDS, check_chosen, check_deploy, listed
+from mpx.settings.front_door import CONF, errors_in_one_line, start_once
+from mpx.settings.reachable import no_gpu, require_gpu
+from mpx.whole_file import write_whole
 
-TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
+GROUPS = ("optimizer", "schedule")  # for which a model's file makes a choice
 
 
-class Calls:
-    """Collects the rows and exit codes of the calls that a command starts: one, or several in a sweep. A failed call stops no other."""
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")
+def job(cfg: DictConfig) -> None:
+    with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
+        settings: Any = OmegaConf.to_container(cfg, resolve=True)
+        settings = {key: value for key, value in settings.items() if key not in GROUPS}
+        check_deploy(settings)
+        ctrl_c.raises()
+        serve_all(**settings)
 
-    def __init__(self):
-        self.rows: list[tuple[str, Row]] = []
-        self.codes: list[int] = []
 
-    def start(self, cfg: DictConfig) -> None:
-        """Hydra calls this once, or in a sweep once per job."""
+def serve_all(run: str | None, format: str | list[str], weights: str | list[str], **options: Any) -> None:
+    """Serve each run in each format with each kind of weights. A way that fails does not stop the others.
+
+    Raises UserError if the only way fails; exits with 1 if one of several does.
+    """
+    pattern = run is not None and not os.path.isdir(run)
+    runs: list[str | None] = [*sorted(filter(os.path.isdir, glob(str(run))))] if pattern else []
+    ways = list(product(runs or [run], listed(format), listed(weights)))
+    rows: list[tuple[str, Row]] = []
+    for name, fmt, kind in ways:
         try:
-            with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
-                settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
-                check_deploy(settings, () if multirun() else typed(HydraConfig.get()))  # another job of a sweep may read a setting
-                ctrl_c.raises()
-                rows, failed = serve_all(**settings)
-                self.rows += rows
-                self.codes.append(int(failed > 0))
-        except SystemExit as ended:
-            self.codes.append(ended.code)
+            rows.append(_serve(name, format=fmt, weights=kind, **options))
+        except UserError as error:
+            if len(ways) == 1:
+                raise
+            where = " ".join(f"{key}={value}" for key, value in (("run", name), ("format", fmt), ("weights", kind)) if value)
+            print(f"error: {where}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    if len(rows) > 1:
+        from mpx.deploy.show import show_all
 
-    def end(self) -> int:
-        """Print a table if there are several rows. Returns the exit code."""
-        if len(self.rows) > 1:
-            from mpx.deploy.show import show_all
+        show_all(rows)
+    if len(rows) < len(ways):
+        sys.exit(1)
 
-            show_all(self.rows)
-        return self.codes[0] if len(self.codes) == 1 else int(any(self.codes))
+
+def _serve(
+    name: str | None, accelerator: str, ckpt: str | None, out: str | None, model: Any = None, data: Any = None, **options: Any
+) -> tuple[str, Row]:
+    """Measure, show and write one way. Heavy imports start here, after the run's own files have been checked."""
+    folder, record = own_files(model, data, ckpt, out) if ckpt is not None else completed_run(str(name))
+    check_writable(folder)
+    require_gpu("accelerator", accelerator, there=not no_gpu())
+    with heavy():
+        from mpx.deploy.export import write
+        from mpx.deploy.serve import serve
+        from mpx.deploy.show import card, show
+        from mpx.measure.devices import chosen
+
+    keep_within_quota(1)
+
+    def announce(part: str) -> None:
+        print(f"measuring {part} …", file=sys.stderr, flush=True)
+
+    row, files = serve(folder, record, chosen(accelerator), announce, ckpt=ckpt, **options)
+    row["exports"] = {}
+    if ckpt is not None:
+        row |= {"ckpt": ckpt, "config": record["config"]}
+    show(row, record)  # first, since the folder may have become full
+    row["exports"] = write(folder, "-".join(row[key] for key in ROW_KEY), files)
+    replaced = add_row(folder, row)
+    if ckpt is None:
+        with writing(folder):
+            write_whole(folder / CARD, card(folder, record))
+    written = f"{folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}"
+    print(f"written to {written}{', in place of an earlier row' if replaced else ''}")
+    return str(folder), row
 
 
 def main() -> None:
-    print_without_failing()
-    let_hydra_raise()
-    calls = Calls()
-    try:
-        with errors_in_one_line(WORDS, "mpx.deploy"), ExitStack() as aside:
-            multirun_first()
-            if multirun():
-                _prepare_sweep(aside)
-            if (word := next((word for word in sys.argv[1:] if word.lstrip("+").startswith(TRAINING)), None)) is not None:
-                raise UserError(f"{word}: {word.split('=')[0]} is for training, and mpx.deploy trains nothing. Leave it out.")
-            check_chosen(sys.argv[1:])
-            read_words(WORDS, "mpx.deploy")
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(calls.start)()
-        if code := calls.end():
-            sys.exit(code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-def _prepare_sweep(aside: ExitStack) -> None:
-    """Send the files that Hydra writes for a sweep to a temporary folder, since nobody reads them."""
-    if any(word.startswith("hydra/launcher=") for word in sys.argv[1:]):
-        raise UserError("hydra/launcher: mpx.deploy measures one after another, so that nothing else uses the device. Leave it out.")
-    ctrl_c.raises()
-    folder = aside.enter_context(TemporaryDirectory(prefix="mpx-deploy-"))
-    OmegaConf.register_new_resolver("mpx.aside", lambda: folder, replace=True)
+    with errors_in_one_line(WORDS, "mpx.deploy"):
+        check_chosen(sys.argv[1:])
+    start_once(job, WORDS, "mpx.deploy", "its keys take lists, as 'format=[fp16,int8]', and run= a pattern")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from threading import Timer
-from typing import Any
+from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from mpx.launch import this_python
 from mpx.measure.timing import elapsed
@@ -48,17 +49,16 @@ class Problem:
 
 
 _found: dict[Problem, int] = {}
-_child: subprocess.Popen | None = None
+_child: subprocess.Popen[str] | None = None
 
 
 def fastest(problem: Problem) -> int:
     """The id of the fastest algorithm with correct results. Raises RuntimeError if there is none."""
     if problem not in _found:
         times: dict[int, float] = {}
-        first, children = 0, 0
-        while first is not None and children < MAX_CHILDREN:
-            first = _search(problem, first, times)
-            children += 1
+        first: int | None = 0
+        for _ in range(MAX_CHILDREN):
+            first = None if first is None else _search(problem, first, times)
         if not times:
             raise RuntimeError("cuSPARSELt has no algorithm that works")
         _found[problem] = min(times, key=times.__getitem__)
@@ -81,13 +81,13 @@ def stop() -> None:
 
 def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None:
     """Try the ids from `first` on, and add their milliseconds to `times`. Returns None, or the id to continue with if the child ended."""
-    child = _started()
+    child, problems, answers = _started()
     timer = Timer(MAX_CHILD_S, child.kill)
     timer.start()
     try:
-        child.stdin.write(json.dumps(asdict(problem) | {"first": first}) + "\n")
-        child.stdin.flush()
-        for said in filter(None, map(_parsed, child.stdout)):
+        problems.write(json.dumps(asdict(problem) | {"first": first}) + "\n")
+        problems.flush()
+        for said in filter(None, map(_parsed, answers)):
             if "ms" in said:
                 times[said["id"]] = said["ms"]
             elif "trying" in said:
@@ -111,12 +111,15 @@ def _parsed(line: str) -> dict[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
-def _started() -> subprocess.Popen:
+def _started() -> tuple[subprocess.Popen[str], IO[str], IO[str]]:
+    """(the child, its input, its output)."""
     global _child
     if _child is None:
         pipe = subprocess.PIPE
         _child = subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
-    return _child
+    assert _child.stdin is not None
+    assert _child.stdout is not None
+    return _child, _child.stdin, _child.stdout
 
 
 def main() -> None:
@@ -153,15 +156,16 @@ def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
 def _product(problem: Problem):
     """(a function from an algorithm's id to its product of random operands, the exact product)."""
     operand, result = getattr(torch, problem.operand), getattr(torch, problem.result)
-    here = {"device": "cuda"}
-    weight, x = (
-        torch.randint(-127, 128, shape, **here).to(operand) if operand == torch.int8 else torch.randn(shape, **here).to(operand)
-        for shape in ((problem.out, problem.inputs), (problem.rows, problem.inputs))
-    )
+
+    def random(*shape: int) -> Tensor:
+        plain = torch.randint(-127, 128, shape, device="cuda") if operand == torch.int8 else torch.randn(shape, device="cuda")
+        return plain.to(operand)
+
+    weight, x = random(problem.out, problem.inputs), random(problem.rows, problem.inputs)
     weight.view(-1, 4)[:, 2:] = 0
     packed = compress_2of4(weight)
-    bias = torch.randn(problem.out, **here).to(result) if problem.bias else None
-    scale = torch.rand(problem.out, **here) * 1e-4 if problem.scaled else None
+    bias = torch.randn(problem.out, device="cuda").to(result) if problem.bias else None
+    scale = torch.rand(problem.out, device="cuda") * 1e-4 if problem.scaled else None
     expected = x.float() @ weight.float().t()
     expected = expected * (1 if scale is None else scale) + (0 if bias is None else bias.float())
 

@@ -1,15 +1,22 @@
-"""Build the model of a finished run, or the user's own: trained, in evaluation mode, then in the format in which it is served."""
+"""The model that is served, and its data: of a finished run or the user's own; converted to a number format."""
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from mpx.data import Data, load
-from mpx.errors import UserError
+from mpx.data.datamodule import choose_loader
+from mpx.data.loaders import EvalLoader
+from mpx.data.resident import ResidentReader
+from mpx.data.splits import Images, Texts, Windows
+from mpx.data.workers import WorkerReader
+from mpx.deploy.backends import Call
+from mpx.errors import UserError, first_line
 from mpx.models import build
 from mpx.models.probe import sample
 from mpx.precision.modes import MODES, Mode, emulated
@@ -20,10 +27,13 @@ from mpx.runs.weights import has_averages, load_averages, load_weights, read_che
 from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
 from mpx.settings.target import named
+from mpx.spec import Spec
+from mpx.training.meters import Meters
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 HALF = (torch.float16, torch.bfloat16)
-DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # raised for settings and weights that mpx did not write
+Settings = dict[str, Any]
+DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # for settings that mpx did not write
 
 
 @dataclass(frozen=True)
@@ -56,44 +66,37 @@ def _mode(fmt: str, device: torch.device) -> Mode:
     return MODES[MODE.get(fmt, "fp32" if device.type == "cpu" else "bf16_true")]  # GPUs with BF16 have INT8
 
 
-def trained(folder: Path, record: dict[str, Any], target: str | list[str] | None) -> Trained:
+def of_run(folder: Path, config: Settings, target: str | list[str] | None) -> Trained:
     """Build the model of the run in `folder` and load its weights. Runs no code from the folder.
 
-    target: what a model=custom and data=custom import, as the user confirms it.
+    config: the run's settings. target: what a model=custom and data=custom import, as the user confirms it.
     Raises UserError for settings or files that mpx did not write.
     """
-    config = record["config"]
     _refuse_code(folder, config, [] if target is None else listed(target))
     try:
-        try:
-            data = load(config["data"])
-            model = build(config["model"], data.spec)
-        except UserError as error:
-            problem = str(error).rstrip(".").rpartition(". ")[0] or error  # its last sentence asks for other settings
-            raise UserError(
-                f"run={folder}: {RESULT}: {problem}. These settings come from that file alone. Put back the data or code that it names, "
-                "start mpx.deploy where the training was started, or give the folder of another run."
-            ) from error
-        checkpoint = read_checkpoint(folder / LAST, model, "run")
-        # Published sets do not change, and their images, resized on another machine, may differ in a bit.
-        if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):
-            raise UserError(
-                f"run={folder}: the {changed} data are no longer those that it was trained on, so what it serves cannot be "
-                "judged. Put the old files back."
-            )
-        model.load_state_dict(checkpoint["state_dict"])
-        if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
-            load_averages(checkpoint, model)
-    except UserError:
-        raise
+        data = load(config["data"])
+        model = build(config["model"], data.spec)
     except DAMAGED as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-        raise UserError(f"run={folder}: its {RESULT} or {LAST} is damaged ({reason}). Give the folder of another run.") from error
+        reason = first_line(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(
+            f"run={folder}: its model and data cannot be made from its {RESULT} ({reason}). Put back the data or code that "
+            "it names, or start mpx.deploy where the training was started."
+        ) from error
+    checkpoint = read_checkpoint(folder / LAST, model, "run")
+    # Published sets do not change, and their images, resized on another machine, may differ in a bit.
+    if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):
+        raise UserError(
+            f"run={folder}: the {changed} data are no longer those that it was trained on, so what it serves cannot be "
+            "judged. Put the old files back."
+        )
+    model.load_state_dict(checkpoint["state_dict"])
+    if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
+        load_averages(checkpoint, model)
     return Trained(model.eval().requires_grad_(False), data)
 
 
-def own(ckpt: str, config: dict[str, Any]) -> Trained:
-    """Build the model of the user's settings and load the tensors of the user's file. Raises UserError if they are another model's."""
+def own(ckpt: str, config: Settings) -> Trained:
+    """Build the model of the user's settings and load the user's weights. Raises UserError if they are another model's."""
     data = load(config["data"])
     model = build(config["model"], data.spec)
     if has_averages(load_weights(Path(ckpt), model, "ckpt")):
@@ -101,63 +104,57 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
     return Trained(model.eval().requires_grad_(False), data)
 
 
-def refuse_changing(model: nn.Module, x: Tensor) -> None:
-    """Raise UserError if calls change what later calls return: each measuring call would change the accuracy."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    first, second = model(x), model(x)
-    if torch.equal(first, second):
-        return
-    changed = (name for name, buffer in model.named_buffers() if name in before and not torch.equal(buffer, before[name]))
-    if name := next(changed, None):  # otherwise it draws random numbers
-        raise UserError(
-            f"the model changes its buffer {name} at each call, also in evaluation, so what it returns depends on the calls before. "
-            "Change it in training alone (if self.training)."
-        )
-
-
-def _refuse_code(folder: Path, config: dict[str, Any], confirmed: list[str]) -> None:
-    """Raise UserError if building the model or loading the data would import or run code that the record names and the user does not."""
-    model = config["model"]
+def _refuse_code(folder: Path, config: Settings, confirmed: list[str]) -> None:
+    """Raise UserError if building would import or run code that the record names and the user does not confirm."""
     custom = [group for group in ("model", "data") if config[group].get("family") == "custom"]
-    theirs = dict(target for group in custom for target in named(group, config[group]))
-    if (other := next((key for key, name in theirs.items() if name not in confirmed), None)) is not None:
-        every = ",".join(map(str, theirs.values()))
-        raise UserError(
-            f"run={folder} has {other}={theirs[other]}. Importing it runs its code: confirm that by "
-            f"target={every if len(theirs) == 1 else f'[{every}]'}."
-        )
-    if (more := next((name for name in confirmed if name not in theirs.values()), None)) is not None:
-        raise UserError(
-            f"target={more} is for runs with model=custom or data=custom that import it, as run={folder} does not. Leave it out."
-        )
+    targets = list(dict.fromkeys(str(target) for group in custom for _, target in named(group, config[group])))
+    if set(targets) != set(confirmed):
+        wanted = f"[{','.join(targets)}]" if len(targets) > 1 else "".join(targets)
+        do = f"Importing it runs its code: confirm that by target={wanted}." if targets else "Leave target= out."
+        raise UserError(f"run={folder} imports {wanted or 'nothing'}, and target={','.join(confirmed) or 'null'}. {do}")
+    model = config["model"]
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
 
         # Arguments of such a model could ask transformers to run code from the hub.
         if model.get("pretrained") or model.get("name") not in CONFIG_MAPPING:
-            raise UserError(f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs.")
+            raise UserError(
+                f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs."
+            )
 
 
-def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
+def refuse_changing(model: nn.Module, x: Tensor) -> None:
+    """Raise UserError if calls change what later calls return: each measuring call would change the accuracy."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    same = torch.equal(model(x), model(x))
+    changed = [name for name, value in model.named_buffers() if name in before and not torch.equal(value, before[name])]
+    if changed and not same:  # otherwise it draws random numbers
+        raise UserError(
+            f"the model changes its buffer {changed[0]} at each call, also in evaluation, so what it returns depends on the "
+            "calls before. Change it in training alone (if self.training)."
+        )
+
+
+def in_format(trained: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of Tensor Cores.
 
-    In FP32, what the user made FP64 or complex stays so, as in training, and 16 bits become 32. Raises UserError for complex weights in 16
-    bits.
+    In FP32, what the user made FP64 or complex stays so, as in training, and 16 bits become 32. Raises UserError for complex
+    weights in 16 bits.
     """
-    served = copy.deepcopy(found.model).to(device)
+    served = copy.deepcopy(trained.model).to(device)
     if mode.weights == torch.float32:
         for value in (*served.parameters(), *served.buffers()):
             value.data = value.data.float() if value.dtype in HALF else value.data
     else:
-        _to_16_bits(served, found.model, mode.weights)
+        _to_16_bits(served, trained.model, mode.weights)
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
-    if device.type == "cuda" and mode.narrowest != "fp32" and convolves and found.data.spec.kind == "image":
-        _channels_last(served, cast(sample(found.data.spec), mode).to(device))
+    if device.type == "cuda" and mode.narrowest != "fp32" and convolves and trained.data.spec.kind == "image":
+        _channels_last(served, cast(sample(trained.data.spec), mode).to(device))
     return served
 
 
 def _to_16_bits(served: nn.Module, model: nn.Module, dtype: torch.dtype) -> None:
-    """Norms with running statistics stay FP32, since their variances may exceed FP16's range. PyTorch applies them to any format."""
+    """Norms with running statistics stay FP32: variances may exceed FP16's range. PyTorch applies them to any format."""
     if name := next((name for name, value in model.state_dict().items() if value.is_complex()), None):
         kind = str(dtype).removeprefix("torch.")
         raise UserError(f"its {name} is complex, and in {kind} would lose its imaginary part. Use format=fp32.")
@@ -179,3 +176,40 @@ def _channels_last(model: nn.Module, x: Tensor) -> None:
 def cast(x: Tensor, mode: Mode) -> Tensor:
     """The input in the mode's format; token ids stay integers."""
     return x.to(mode.weights) if x.is_floating_point() else x
+
+
+class Samples:
+    """A split of a data set on `device`, as a context, since it may have worker processes."""
+
+    def __init__(self, split: Images | Texts | Windows, spec: Spec, settings: Settings, device: torch.device):
+        self.spec, self.split, self.device = spec, split, device
+        loader, _ = choose_loader(settings["loader"], split.nbytes, device)
+        self.reader: ResidentReader | WorkerReader
+        if loader == "resident":
+            self.reader = ResidentReader(split, 0, device)
+        else:
+            self.reader = WorkerReader(split, 0, device, settings["workers"])
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every sample once, in batches of `size` and a smaller last one."""
+        return iter(EvalLoader(self.reader, len(self.split), size))
+
+    def batch(self, size: int) -> Tensor:
+        """The inputs of the first `size` samples, which repeat if there are fewer."""
+        return next(iter(self.reader.batches(0, [torch.arange(size) % len(self.split)])))[0]
+
+    def evaluate(self, call: Call, size: int) -> dict[str, float]:
+        """The metrics that the training's test logs, in batches of `size` and a smaller last one."""
+        meters = Meters(self.spec.task, self.spec.classes).to(self.device)
+        for x, y in self.batches(size):
+            meters.add(call(x), y)
+        return {f"test/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.reader.close()

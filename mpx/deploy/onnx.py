@@ -56,14 +56,13 @@ class OnnxModel:
 
 def exported(model: nn.Module, x: Tensor) -> bytes:
     """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError if the export fails."""
-    file = io.BytesIO()
     with as_runtime_errors(), quiet():
         made = torch.onnx.export(
             model, (x,), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT],
             dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
         )  # fmt: skip
-        made.save(file)
-    return file.getvalue()
+        assert made is not None  # it is with dynamo=True
+        return made.model_proto.SerializeToString()
 
 
 def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static: bool) -> bytes:
@@ -73,20 +72,20 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
     from onnxscript import optimizer
 
     # The graph computes an LSTM's weights from PyTorch's, and the quantiser would take a computed weight for an activation.
-    any_size = {"input_size_limit": sys.maxsize, "output_size_limit": sys.maxsize}
     with as_runtime_errors(), quiet():
-        model = optimizer.optimize(onnx.load_model_from_string(content), **any_size)
+        given = onnx.load_model_from_string(content)
+        model = optimizer.optimize(given, input_size_limit=sys.maxsize, output_size_limit=sys.maxsize)
     del model.graph.value_info[:]  # inferred again; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
     with tempfile.TemporaryDirectory() as folder, as_runtime_errors(), quiet():
-        given, found = Path(folder) / "given.onnx", Path(folder) / "found.onnx"
-        onnx.save(model, str(given))
+        plain, made = Path(folder) / "plain.onnx", Path(folder) / "int8.onnx"
+        onnx.save(model, str(plain))
         per_row = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": largest_weight() < 127}
         if static:
             formats = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
-            quantize_static(str(given), str(found), _Reader(batches()), **formats, **per_row)
+            quantize_static(str(plain), str(made), _Reader(batches()), **formats, **per_row)
         else:
-            quantize_dynamic(str(given), str(found), op_types_to_quantize=QUANTISED, **per_row)
-        return found.read_bytes()
+            quantize_dynamic(str(plain), str(made), op_types_to_quantize=QUANTISED, **per_row)
+        return made.read_bytes()
 
 
 def quantised_nodes(content: bytes) -> list[str]:

@@ -1,69 +1,112 @@
-"""Prepare a trained model for one format: fold and split its layers and, for 8 bits, calibrate and fine-tune it."""
+"""Prepare a trained model for its format: fold batch norms, and for 8 bits measure the range of each layer's inputs."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from mpx.deploy import calibrate
-from mpx.deploy.attention import split
-from mpx.deploy.build import Trained, in_format
-from mpx.deploy.finetune import Operands, Tuning, finetuned
-from mpx.deploy.fold import folded
-from mpx.deploy.measure import Samples
-from mpx.deploy.recurrent import apart, projections
-from mpx.precision.modes import MODES, Mode
-from mpx.precision.switches import float32_matmuls
-from mpx.settings.deploy import QUANTISED
+from mpx.deploy.products import INT8_LARGEST
+from mpx.sparsity.kernels import unsupported_layer
+
+TOLERANCE = 1e-4  # relative error of the outputs in FP32 of a model with folded norms
+BINS = 2048
+TRIED_RANGES = 128  # equal steps up to the largest magnitude
+Look = Callable[[str, tuple[Any, ...], Any], None]  # gets a layer's name, its inputs and its output
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A model that can be served in one format.
+@contextmanager
+def forward_hooks(model: nn.Module, names: Iterable[str], look: Look) -> Iterator[None]:
+    """A context in which `look` follows each call of a named layer."""
 
-    references: its outputs in FP32, by batch size. projections: of its LSTMs that other kernels can serve. ranges: of its layers' inputs,
-    for 8 bits on a GPU. tuned: the entry of its fine-tuning for deploy.json.
+    def hook(name: str, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        look(name, args, out)
+
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(hook, name)))
+        yield
+
+
+@torch.no_grad()
+def folded(model: nn.Module, x: Tensor) -> nn.Module:
+    """A copy in which each Conv2d before a BatchNorm2d has the norm's scale and shift: that saves a kernel.
+
+    It is `model` itself if the results would change, as where the model reads the output of a convolution at another place,
+    too. model: in evaluation mode, in FP32. x: a batch, to find the pairs and to compare the results.
     """
+    made = copy.deepcopy(model)
+    pairs = _pairs(model, x)
+    for name, norm_name in pairs.items():
+        conv, norm = made.get_submodule(name), made.get_submodule(norm_name)
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        made.set_submodule(name, fuse_conv_bn_eval(conv, norm))
+        made.set_submodule(norm_name, nn.Identity())
+    expected = model(x)
+    same = bool((made(x) - expected).norm() <= TOLERANCE * expected.norm())
+    return made.requires_grad_(False) if pairs and same else model
 
-    found: Trained
-    references: dict[int, Tensor]
-    projections: list[str]
-    ranges: dict[str, float]
-    tuned: dict[str, Any] | None
+
+def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
+    """{convolution: the norm that reads its output}, by names. Both are called exactly once."""
+    outputs: list[tuple[str, Tensor]] = []  # of convolutions; kept alive, so that no two have the same id
+    inputs: list[tuple[str, Tensor]] = []  # of norms
+
+    def note(name: str, args: tuple[Any, ...], out: Tensor) -> None:
+        outputs.append((name, out)) if name in convs else inputs.append((name, args[0]))
+
+    named = dict(model.named_modules())
+    convs = {name for name, layer in named.items() if type(layer) is nn.Conv2d}
+    norms = {name for name, layer in named.items() if type(layer) is nn.BatchNorm2d and layer.track_running_stats}
+    with forward_hooks(model, convs | norms, note):
+        model(x)
+    calls = Counter(name for name, _ in (*outputs, *inputs))
+    return {conv: norm for conv, out in outputs for norm, x in inputs if out is x and calls[conv] == calls[norm] == 1}
 
 
-def prepare(
-    as_trained: Trained, mode: Mode, fmt: str, tuning: Tuning | None, test: Samples, val: Samples,
-    calibration: Callable[[], Iterator[Tensor]], sizes: list[int],
-) -> Prepared:  # fmt: skip
-    """Bring the model into the layers that kernels can serve and, for 8 bits, measure the ranges of their inputs and fine-tune it.
+def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) -> dict[str, float]:
+    """The input range of each layer that a product can replace: the magnitude that becomes the largest number of `fmt`.
 
-    calibration: makes batches of inputs, from which the ranges come. sizes: the batch sizes of the references.
+    batches: called twice, and must return the same inputs.
+    fp8: the largest magnitude that occurred, since small values of a floating point format are as exact. int8: the
+    magnitude that minimises the squared error of rounding and clipping together. Otherwise a few outliers would decide how
+    small values are rounded.
     """
-    references, device = _references(as_trained, test, sizes), test.device
-    x = test.batch(2).cpu()
-    found = _in_layers(as_trained, x, device)
-    parts = projections(found.model, x) if device.type == "cuda" else []
-    if fmt not in QUANTISED or (device.type == "cpu" and tuning is None):
-        return Prepared(found, references, parts, {}, None)
-    with float32_matmuls(mode, emulate=False):
-        ranges = calibrate.ranges(apart(in_format(found, mode, device), parts), calibration, fmt)
-        if tuning is None:
-            return Prepared(found, references, parts, ranges, None)
-        found, tuned = finetuned(found, tuning, Operands(fmt, ranges, mode.weights), val)
-    return Prepared(found, _references(found, test, sizes), parts, ranges, tuned)
+    largest = {name: 0.0 for name, layer in model.named_modules() if name and unsupported_layer(layer) is None}
+
+    def widest(name: str, args: tuple[Any, ...], out: Any) -> None:
+        largest[name] = max(largest[name], args[0].abs().max().item())
+
+    def count(name: str, args: tuple[Any, ...], out: Any) -> None:
+        counts[name] += torch.histc(args[0].abs().float(), BINS, 0, largest[name]).cpu()
+
+    def watch(look: Look) -> None:
+        with forward_hooks(model, largest, look):
+            for x in batches():
+                model(x)
+
+    watch(widest)
+    largest = {name: value for name, value in largest.items() if value > 0}  # others are not called, or with zeros only
+    if fmt == "fp8":
+        return largest
+    counts = {name: torch.zeros(BINS) for name in largest}
+    watch(count)
+    return {name: largest[name] * _best_share(counts[name]) for name in largest}
 
 
-def _references(found: Trained, test: Samples, sizes: list[int]) -> dict[int, Tensor]:
-    """The model's FP32 outputs for a batch of each size, moved to the CPU."""
-    with float32_matmuls(MODES["fp32"], emulate=False):
-        model = in_format(found, MODES["fp32"], test.device)
-        return {size: model(test.batch(size)).cpu() for size in sizes}
+def _best_share(counts: Tensor) -> float:
+    """The best range, as a share of the largest magnitude.
 
-
-def _in_layers(found: Trained, x: Tensor, device: torch.device) -> Trained:
-    """Fold batch norms into convolutions. On a GPU, also give attention layers for its projections, which other kernels can serve."""
-    model = folded(found.model, x) if found.data.spec.kind == "image" else found.model
-    return Trained(split(model, x) if device.type == "cuda" else model, found.data)
+    counts: a histogram of magnitudes. Rounding to steps of s has the mean squared error s²/12.
+    """
+    values = (torch.arange(BINS) + 0.5) / BINS
+    shares = torch.arange(1, TRIED_RANGES + 1)[:, None] / TRIED_RANGES
+    clipped = (values - shares).clamp_min(0) ** 2
+    rounded = torch.where(values <= shares, (shares / INT8_LARGEST) ** 2 / 12, 0)
+    return shares[((clipped + rounded) * counts).sum(1).argmin()].item()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from mpx.deploy.algorithms import Problem, fastest
 from mpx.precision.formats import FORMATS
@@ -36,20 +35,21 @@ EPILOGUES = (Epilogue(True, True), Epilogue(True, False), Epilogue(False, False)
 
 
 class Product(nn.Module):
-    """Multiplies in the format of its weight. weight: [out, in]; bias: [out] or None."""
+    """Multiplies rows with a weight. weight: [out, in]; bias: [out] or None; scale: of the product, if its operands have some."""
+
+    weight: Tensor
+    bias: Tensor | None
+    scale: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
         self.out = len(weight)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        self.register_buffer("scale", None)  # of the product, if its operands have scales
+        self.register_buffer("scale", None)
 
     def prepare(self, x: Tensor) -> Tensor:
         return x
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return linear(rows, self.weight, self.bias)
 
 
 def int8_rows(weight: Tensor, largest: int = INT8_LARGEST) -> tuple[Tensor, Tensor]:
@@ -71,10 +71,11 @@ class Quantised(Product):
     dtype of `weight`.
     """
 
-    quantise = staticmethod(int8_rows)
+    inverse: Tensor
+    scale: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
-        values, scale = self.quantise(weight)
+        values, scale = int8_rows(weight)
         super().__init__(values, None if bias is None else bias.float())
         self.dtype = weight.dtype
         self.step = largest / INT8_LARGEST
@@ -92,10 +93,12 @@ class Quantised(Product):
 class Fp8(Product):
     """FP8 E4M3 with one scale for the weight and one for all activations. Source: Micikevicius et al., arXiv:2209.05433."""
 
-    quantise = staticmethod(fp8_matrix)
+    inverse: Tensor
+    step: Tensor
+    scale: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
-        values, scale = self.quantise(weight)
+        values, scale = fp8_matrix(weight)
         super().__init__(values, None if bias is None else bias.to(torch.bfloat16))
         step = torch.tensor(largest / FP8.largest, device=weight.device)
         self.register_buffer("inverse", 1 / step)

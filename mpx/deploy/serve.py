@@ -1,29 +1,34 @@
-"""Serve one run in one format: build the model, choose how to serve it, measure its speed, evaluate it on the test set."""
+"""Serve one run in one format: choose how to call its model, measure its speed, evaluate it on the test set.
+
+For the largest batch, every way is measured: each plan, which says which kernel replaces which layer, by each backend. The
+fastest serves that batch and the whole test set. A smaller batch chooses among the ways that were possible there and multiply
+8 bits in the same layers, so the accuracy of the largest holds for it, too.
+"""
 
 import hashlib
 import math
 import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
 
 from mpx.acceleration.apply import searching
-from mpx.deploy import algorithms, calibrate, onnx
-from mpx.deploy.attention import layer_by_layer
-from mpx.deploy.backends import Callers, backends, gpu_is_lost
-from mpx.deploy.build import Trained, cast, in_format, mode_of, own, refuse_changing, trained
-from mpx.deploy.choose import UNFIT, Announce, Choice, choose, free, impossible, unfit
-from mpx.deploy.export import File, check_packages, programs, weights_file
-from mpx.deploy.finetune import tuning_of
-from mpx.deploy.hooks import forward_hooks
-from mpx.deploy.kernel_times import MAX_EPSILONS, OWN_KERNEL, with_kernels
-from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
-from mpx.deploy.prepare import Prepared, prepare
-from mpx.deploy.recurrent import apart
+from mpx.deploy import algorithms, onnx
+from mpx.deploy.backends import Call, Served, backends, gpu_is_lost, latency, reason_of, relative_error, throughput
+from mpx.deploy.build import Samples, Trained, cast, in_format, mode_of, of_run, own, refuse_changing
+from mpx.deploy.choose import UNFIT, Announce, Way, choose, differs_from, free, impossible, plans, unfit
+from mpx.deploy.export import File, check_packages, graph, program, two_of, weights_file
+from mpx.deploy.kernels import MAX_EPSILONS, Kernel, Layer, layers, with_kernels
+from mpx.deploy.onnx import OnnxModel
+from mpx.deploy.prepare import folded, ranges
 from mpx.errors import UserError, one_line
 from mpx.machine import GIB, memory_bytes
 from mpx.measure.environment import environment
@@ -32,186 +37,230 @@ from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
-from mpx.private.torch_dispatch import tree_leaves
-from mpx.private.torch_modules import BATCH_NORM
 from mpx.runs.folder import LAST
 from mpx.settings.deploy import QUANTISED, listed
 from mpx.training.tasks import primary_metric
 
 CPU = torch.device("cpu")
-MAX_TIMES = 10  # allowed error of a batch, as a multiple of the largest batch's, whose accuracy is measured; a batch of one varies more
+CALIBRATING = 512  # samples of the validation set, from which the ranges of 8 bits come
+MAX_TIMES = 10  # allowed error of a smaller batch, as a multiple of the largest one's; a batch of one varies more
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A trained model and all that makes it servable in one format.
+
+    trained: with folded norms. ranges: of its layers' inputs, for 8 bits on a GPU. references: its outputs in FP32 on the CPU,
+    by batch size. onnx_model: makes ONNX Runtime's model once.
+    """
+
+    fmt: str
+    mode: Mode
+    device: torch.device
+    trained: Trained
+    ranges: dict[str, float]
+    references: dict[int, Tensor]
+    onnx_model: Callable[[], OnnxModel]
+
+    def model(self) -> nn.Module:
+        return in_format(self.trained, self.mode, self.device)
+
+    def call(self, way: Way) -> Call:
+        if way.backend == "onnx":
+            return self.onnx_model()
+        return Served(with_kernels(self.model(), way.kernels, self.ranges), way.backend, self.device)
 
 
 def serve(
-    folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: int | list[int], export: str | list[str], finetune: dict[str, float],
-    target: str | list[str] | None, ckpt: str | None,
+    folder: Path, record: dict[str, Any], device: torch.device, announce: Announce, *, format: str, weights: str, backend: str,
+    batch: int | list[int], export: str | list[str], target: str | list[str] | None, ckpt: str | None,
 ) -> tuple[dict[str, Any], dict[str, File]]:  # fmt: skip
-    """(a row of deploy.json for the run in `folder` with this record, or for the weights in the file `ckpt`; the files to export, by kind).
+    """(a row of deploy.json for the run in `folder`, or for the weights in the file `ckpt`; the files to export, by kind).
 
-    announce: called with the name of what is measured next. Raises UserError for settings that this run or device does not support.
+    announce: called with the name of what is measured next. Raises UserError for settings that this run or device lacks.
     """
-    mode, wanted, kinds = possible(format, backend, export, device)
-    sizes = sorted(listed(batch))
-    tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
-    as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
-    if sizes[-1] * 4 * math.prod(as_trained.data.spec.shape) > (memory_bytes() or math.inf):  # Linux would kill the process
-        raise _too_large(sizes)
-    digest = _sha256(folder / LAST if ckpt is None else ckpt)
+    mode, wanted, kinds = mode_of(format, device), backends(backend, format, device), listed(export)
+    check_packages(kinds)
+    if weights == "2of4" and device.type == "cpu":
+        raise UserError("weights=2of4: 2:4 kernels need a CUDA device. Use weights=auto or dense.")
+    config, sizes = record["config"], sorted(listed(batch), reverse=True)
+    given = of_run(folder, config, target) if ckpt is None else own(ckpt, config)
+    too_large = UserError(f"batch={sizes[0]} needs more memory than there is. Lower batch=.")
+    if sizes[0] * 4 * math.prod(given.data.spec.shape) > (memory_bytes() or math.inf):  # Linux would kill the process
+        raise too_large
+    with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
+        row: dict[str, Any] = {"format": format, "weights": weights, "checkpoint_sha256": _sha256(file)}
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
             # PyTorch does not join BF16 weights.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            data, settings = as_trained.data, record["config"]["data"]
-            test, val = (opened.enter_context(Samples(split, data.spec, settings, device)) for split in (data.test, data.val))
-            if device.type == "cpu" and _held(as_trained.model, test, sizes[-1]) > (memory_bytes() or math.inf):
-                raise _too_large(sizes)
-            refuse_changing(as_trained.model, test.batch(2).cpu())
+            data = given.data
+            test, val = (opened.enter_context(Samples(part, data.spec, config["data"], device)) for part in (data.test, data.val))
             opened.callback(algorithms.stop)
-            if device.type == "cuda":
-                opened.enter_context(layer_by_layer())
-            calibration = partial(calibrate.inputs, val, sizes[-1])
-            prepared = prepare(as_trained, mode, format, tuning, test, val, partial(calibration, mode, device), sizes)
+            # The fast path of nn.TransformerEncoderLayer reads weights that a product lacks.
+            opened.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+            mha.set_fastpath_enabled(False)
+            refuse_changing(given.model, test.batch(2).cpu())
+            serving = _prepared(given, format, mode, test, val, sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                callers = Callers(format, device, data.spec.kind, partial(calibration, MODES["fp32"], CPU))
-                files = programs(kinds, prepared.found, mode, callers, test, prepared.references, announce)
-                choice, measured = _measured(prepared, mode, format, weights, wanted, callers, test, announce)
-                algorithms.stop()  # in a container NVML shows the host's process ids, and its child would count as another process
+                files = _programs(kinds, serving, test)
+                ways, table = _ways(serving, weights, wanted, cast(test.batch(sizes[0]), mode), announce)
+                chosen, measured = _measured(serving, ways, test, announce)
+                algorithms.stop()  # in a container NVML shows the host's process ids: its child would count as another process
                 alone, reason = checks.verdict()
                 if "safetensors" in kinds:
-                    files["safetensors"] = _weights(as_trained, prepared, choice, format, mode, record)
+                    files["safetensors"] = _weights(given, serving, chosen, config)
     except RuntimeError as error:
         if gpu_is_lost():
             raise gpu_lost(error, weights) from error
-        if not out_of_memory(error):
-            raise
-        raise _too_large(sizes) from error
-    asked = {"format": format, "weights": weights, "backend": choice.backend}
-    where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
-    if norms := _without_statistics(as_trained.model):
-        asked["depends_on_batch"] = norms
-    return asked | measured | {"checkpoint_sha256": digest, "finetune": prepared.tuned} | where, files
+        if out_of_memory(error):
+            raise too_large from error
+        raise
+    where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type}
+    return row | measured | {"layers": [layer.record(chosen.kernels) for layer in table]} | where | {"environment": environment()}, files
 
 
-def possible(fmt: str, backend: str, export: str | list[str], device: torch.device) -> tuple[Mode, list[str], list[str]]:
-    """(the mode, the backends to measure, the kinds of files). Raises UserError for what `device` or this machine lacks."""
-    mode, wanted, kinds = mode_of(fmt, device), backends(backend, fmt, device), listed(export)
-    check_packages(kinds)
-    return mode, wanted, kinds
+def _sha256(file: Any) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sha256(path: Path | str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples, sizes: list[int]) -> Serving:
+    device, image = test.device, given.data.spec.kind == "image"
+    x = test.batch(2).cpu()
+    trained = Trained(folded(given.model, x), given.data) if image else given
+    with float32_matmuls(MODES["fp32"], emulate=False):
+        plain = in_format(given, MODES["fp32"], device)
+        references = {size: plain(test.batch(size)).cpu() for size in sizes}
+
+    def calibrating() -> Iterator[Tensor]:
+        size = min(sizes[0], CALIBRATING)
+        return (x for x, _ in islice(val.batches(size), math.ceil(CALIBRATING / size)))
+
+    @cache
+    def onnx_model() -> OnnxModel:
+        content = onnx.exported(trained.model, two_of(x))
+        if fmt == "int8":
+            content = onnx.quantised(content, lambda: (x.cpu() for x in calibrating()), static=image)
+        return OnnxModel(content)
+
+    largest: dict[str, float] = {}
+    if fmt in QUANTISED and device.type == "cuda":
+        with float32_matmuls(mode, emulate=False):
+            inputs = lambda: (cast(x, mode) for x in calibrating())  # noqa: E731
+            largest = ranges(in_format(trained, mode, device), inputs, fmt)
+    return Serving(fmt, mode, device, trained, largest, references, onnx_model)
 
 
-def _without_statistics(model: nn.Module) -> list[str]:
-    """The batch norms that normalise each batch by itself, so that a sample's result depends on the others."""
-    return [name for name, layer in model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
+def _programs(kinds: list[str], serving: Serving, test: Samples) -> dict[str, File]:
+    """The wanted files that compute (pt2, onnx), checked. Raises UserError if the model cannot be exported so."""
+    files: dict[str, File] = {}
+    size, largest = min(serving.references), max(serving.references)
+    if "pt2" in kinds:
+        x = cast(test.batch(size).cpu(), serving.mode)
+        files["pt2"] = program(in_format(serving.trained, serving.mode, CPU), x, serving.references[size])
+    if "onnx" in kinds:
+        try:
+            model = serving.onnx_model()
+            metrics = finite(test.evaluate(lambda x: model(x.cpu()).to(x.device), largest))
+            error = relative_error(model(test.batch(size).cpu()), serving.references[size])
+        except RuntimeError as refused:
+            raise UserError(
+                f"export=onnx is not possible for this model: {reason_of(refused)}. Leave it out."
+            ) from refused
+        files["onnx"] = graph(model.content, metrics, error)
+    return files
 
 
-def _too_large(sizes: list[int]) -> UserError:
-    return UserError(f"batch={sizes}: a batch of {sizes[-1]} needs more memory than there is. Lower batch=.")
+def _ways(
+    serving: Serving, weights: str, wanted: list[str], x: Tensor, announce: Announce
+) -> tuple[list[Way], list[Layer]]:
+    """All that are worth measuring, and the times of the layers by which the plans were made. x: of the largest batch."""
+    found: dict[str, dict[str, Kernel]] = {"": {}}
+    table: list[Layer] = []
+    if x.is_cuda and wanted != ["tensorrt"]:
+        announce(f"layers, batch {len(x)}")
+        table = layers(serving.model(), x, serving.fmt, sparse=weights != "dense")
+        found = plans(table, serving.fmt, weights)
+    return [Way(plan if len(found) > 1 else "", found[plan], backend) for plan, backend in product(found, wanted)], table
 
 
-def _held(model: nn.Module, test: Samples, size: int) -> float:
-    """The bytes of a layer's inputs and outputs in a batch of `size`, of the largest layer: a forward pass needs this much or more."""
+def _measured(serving: Serving, ways: list[Way], test: Samples, announce: Announce) -> tuple[Way, dict[str, Any]]:
+    """The way that serves the largest batch, with its accuracy, memory and size; and each batch size's speed by its own way."""
+    row: dict[str, Any] = {}
+    speed: list[dict[str, Any]] = []
+    allowed = math.inf
+    for size in sorted(serving.references, reverse=True):
+        x = cast(test.batch(size), serving.mode)
+        differs = partial(differs_from, serving.references[size], allowed)
+        choice = choose(ways, serving.call, x, differs, announce)
+        free()
+        announce(f"{choice.way}, speed at batch {size}")
+        try:
+            call = serving.call(choice.way)
+            reset_peak(serving.device)
+            out = call(x).cpu()
+        except UNFIT as error:
+            raise impossible(choice.way, size, unfit(error, choice.way)) from error
+        if (reason := differs(out)) is not None:
+            raise impossible(choice.way, size, reason)
+        error_to_fp32 = relative_error(out, serving.references[size])
+        rates = {"batch": size, "serve_samples_per_s": throughput(call, x), **latency(call, x)}
+        speed.insert(0, rates | {"relative_error": error_to_fp32} | choice.record())
+        if not row:
+            announce(f"{choice.way}, accuracy on the test set")
+            chosen = choice.way
+            row = _judged(serving, chosen, call, test, size) | {"speed": speed}
+            row |= choice.record() | {"serve_samples_per_s": rates["serve_samples_per_s"]}
+            epsilon = FORMATS[serving.mode.narrowest].epsilon
+            allowed = max(MAX_TIMES * (error_to_fp32 or 0), MAX_EPSILONS * epsilon)
+            possible = [way for way in ways if str(way) not in choice.refused]
+            ways = [way for way in possible if set(way.quantised) == set(chosen.quantised)]
+        del call  # frees its recordings
+    return chosen, row
 
-    def most(x: Tensor) -> int:
-        found = [0]
 
-        def see(_: str, *call: Any) -> None:
-            storages = {t.untyped_storage().data_ptr(): t.nbytes for t in tree_leaves(call) if isinstance(t, Tensor)}
-            found.append(sum(storages.values()))
+def _judged(serving: Serving, way: Way, call: Call, test: Samples, size: int) -> dict[str, Any]:
+    name, goal = primary_metric(test.spec)
+    metrics = finite(test.evaluate(lambda x: call(cast(x, serving.mode)), size))
+    if isinstance(call, Served):
+        weights, quantised = size_of(call.model), way.quantised
+    else:
+        content = serving.onnx_model().content
+        weights, quantised = len(content), onnx.quantised_nodes(content)
+    return {
+        "metrics": metrics,
+        "metric": {"name": f"test/{name}", "goal": goal},
+        "test_samples": len(test),
+        "weights_gib": weights / GIB,
+        "quantised_layers": quantised,
+        "memory": peak_memory(serving.device),
+    }
 
-        with forward_hooks(model, dict(model.named_modules()), see):
-            model(x)
-        return max(found)
 
-    return (most(test.batch(4)) - most(test.batch(2))) / 2 * size
+def size_of(model: nn.Module) -> int:
+    """The bytes of the weights, tied ones once."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values())
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """The metrics as JSON can hold them: None in place of infinities and NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def _weights(given: Trained, serving: Serving, way: Way, config: dict[str, Any]) -> File:
+    """The served weights if they have 8 bits; otherwise the trained ones in the format, by the names of the trained model."""
+    if serving.fmt not in QUANTISED:
+        return weights_file(in_format(given, serving.mode, CPU), serving.fmt, {}, config)
+    model = in_format(serving.trained, serving.mode, CPU)
+    in_8_bits: dict[str, float | None] = {name: serving.ranges.get(name, 1.0) for name in way.quantised}
+    if way.backend == "onnx":
+        in_8_bits = {name: None for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
+    return weights_file(model, serving.fmt, in_8_bits, config)
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:
     less = "; weights=dense leaves out the kernels of cuSPARSELt" if weights != "dense" and algorithms.used() else ""
     said = f"a library's kernel failed ({one_line(error)}), and this process cannot use the GPU any more"
     return UserError(f"the GPU: {said}. Start the command again{less}.")
-
-
-def _chosen(choice: Choice) -> dict[str, Any]:
-    others = "onnx" if choice.backend == "onnx" else OWN_KERNEL
-    return {
-        "backend": choice.backend,
-        "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
-        "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, others))} for layer in choice.layers],
-        "candidates": choice.candidates,
-        "refused": choice.refused,
-    }
-
-
-def _measured(
-    prepared: Prepared, mode: Mode, fmt: str, weights: str, backends: list[str], callers: Callers, test: Samples, announce: Announce
-) -> tuple[Choice, dict[str, Any]]:
-    """The choice for the largest batch with its accuracy, memory and size; and each batch size's speed by its own choice."""
-    largest, row, speed, allowed = None, {}, [], math.inf
-    for size in sorted(prepared.references, reverse=True):
-        served = model = None  # frees the recordings of the size before
-        free()
-        dense, x = in_format(prepared.found, mode, test.device), cast(test.batch(size), mode)
-        differs = partial(_differs, prepared.references[size], allowed)
-        choice = choose(dense, x, fmt, weights, backends, callers, prepared.ranges, announce, prepared.projections, largest, differs)
-        announce(f"{choice.backend}, speed at batch {size}")
-        try:
-            model = with_kernels(dense, choice.kernels, prepared.ranges)
-            dense = None  # it must not count as memory if other weights are served
-            free()
-            reset_peak(test.device)
-            served = callers(model, choice.backend)
-            error = relative_error(served(x).cpu(), prepared.references[size])
-        except UNFIT as refused:
-            raise impossible(unfit(refused, choice.kernels), fmt, weights, choice.backend, size if largest else None) from refused
-        chosen = _chosen(choice)
-        rates = {"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error}
-        speed.insert(0, rates | chosen | {"layers": [layer for layer in chosen["layers"] if layer["ms"]]})
-        if largest is None:
-            largest = choice
-            allowed = math.inf if error is None else max(MAX_TIMES * error, MAX_EPSILONS * FORMATS[mode.narrowest].epsilon)
-            announce(f"{choice.backend}, accuracy on the test set")
-            row = _judged(served, mode, test, size) | {"serve_samples_per_s": rates["serve_samples_per_s"], "speed": speed}
-            row |= {"memory": peak_memory(test.device)} | _size_and_quantised(model, choice, callers) | chosen
-    return largest, row
-
-
-def _differs(reference: Tensor, allowed: float, out: Tensor) -> str | None:
-    error = relative_error(out.cpu(), reference)
-    if error is None:
-        return "its outputs are not finite"
-    return f"wrong result: relative error {error:.1e}, more than {allowed:.1e}" if error > allowed else None
-
-
-def _judged(served: Call, mode: Mode, test: Samples, size: int) -> dict[str, Any]:
-    name, goal = primary_metric(test.spec)
-    metrics = finite(test.evaluate(lambda x: served(cast(x, mode)), size))
-    return {"metrics": metrics, "metric": {"name": f"test/{name}", "goal": goal}, "test_samples": len(test)}
-
-
-def _size_and_quantised(model: nn.Module, choice: Choice, callers: Callers) -> dict[str, Any]:
-    if choice.backend == "onnx":
-        content = callers.onnx_model(model).content
-        return {"weights_gib": len(content) / GIB, "quantised_layers": onnx.quantised_nodes(content)}
-    sizes = {tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}  # tied weights count once
-    quantised = [name for name, kernel in choice.kernels.items() if kernel.quantised]
-    return {"weights_gib": sum(sizes.values()) / GIB, "quantised_layers": quantised}
-
-
-def _weights(as_trained: Trained, prepared: Prepared, choice: Choice, fmt: str, mode: Mode, record: dict[str, Any]) -> File:
-    """The served weights if they have 8 bits; otherwise the trained ones in the format, under the names of the trained model."""
-    if fmt not in QUANTISED:
-        return weights_file(in_format(as_trained, mode, CPU), fmt, {}, record)
-    model = in_format(prepared.found, mode, CPU)
-    if choice.backend == "onnx":
-        layers = dict.fromkeys(name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d)))
-    else:
-        layers = {name: prepared.ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
-    return weights_file(apart(model, layers), fmt, layers, record)

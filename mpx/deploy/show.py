@@ -1,157 +1,160 @@
-"""Print the tables: the speed by batch size, and the layers for which a 2:4 kernel is worth it."""
+"""Tables of what was served, for the terminal; and card.md, the model card of a run."""
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from mpx.compare.deployed import device_of, format_of
-from mpx.compare.rules import MAX_RATE, is_figure
-from mpx.compare.words import UNKNOWN, digits, number, rate_spec
-from mpx.deploy.kernel_times import OWN_KERNEL
-from mpx.deploy.record import ROW_KEY, Row, tested_whole
-from mpx.machine import GIB
+from mpx.compare.statistics import wilson
+from mpx.compare.words import digits, number, rate_spec
+from mpx.data import LICENCES
+from mpx.deploy.record import Row, rows_of, tested_whole
 from mpx.measure.exclusive import BUSY
-from mpx.printing import shown
-from mpx.render.table import Column, Table, console, print_table, words
-from mpx.settings.deploy import QUANTISED
+from mpx.render.table import Column, Table, console, escaped, in_markdown, print_table, words
+from mpx.runs.folder import LAST
 
 MAX_LAYERS = 40  # lines of the table of layers
+CONFIDENCE = 0.95
+VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
+CARD = """\
+# {title}
+
+- Data: {data}. Licence: {licence}.
+- {accuracy}.
+- {sparsity}
+
+## Served
+
+{tables}
+
+Measure it again:
+
+```bash
+{commands}
+```
+
+## How to load it
+
+In the folder of this card:
+
+```python
+{loading}
+```
+
+## How it was made
+
+```bash
+{command}
+```
+
+Versions: {versions}.
+"""
+LOADING = {  # kind of exported file -> code that loads it
+    "safetensors": "from safetensors.torch import load_file\n\nweights = load_file(FILE)",
+    "pt2": "import torch\n\nmodel = torch.export.load(FILE).module()  # logits = model(x), x in the format of the weights",
+    "onnx": "import onnxruntime\n\nsession = onnxruntime.InferenceSession(FILE)\n"
+    '# (logits,) = session.run(["logits"], {"x": x})',
+}
+CHECKPOINT = f"""\
+import torch
+
+checkpoint = torch.load("{LAST.as_posix()}", weights_only=True)
+model.load_state_dict(checkpoint["state_dict"])  # model: built as for the training"""
+AVERAGES = """\
+averages = checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these
+for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).items():
+    averages[name] = averages[name] * mask
+model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there"""
+PADDED = """\
+# For token ids x, call it with attention_mask=mask, where mask = (x != pad_id).long(). If texts begin with padding and the
+# network numbers its positions, as GPT-2 does, it also needs position_ids=(mask.cumsum(1) - 1).clamp(min=0)"""
 
 
 def show(row: Row, record: dict[str, Any]) -> None:
     """row: of deploy.json. record: of the served run."""
-    print_table(_speed(row))
-    layers = _layers(row)
-    if layers.rows:
-        print_table(replace(layers, rows=layers.rows[:MAX_LAYERS]))
-    for line in _notes(row, record, len(layers.rows)):
+    for table in (*tables([row]), *_layers(row)):
+        print_table(table)
+    for line in _notes(row, record):
         console().print(line)
 
 
-def replaced(row: Row) -> str:
-    """A line about an earlier row of deploy.json, which may hold anything."""
-    speed = row.get("speed")
-    at = speed[-1] if isinstance(speed, list) and speed and isinstance(speed[-1], dict) else {}
-    rate = at.get("serve_samples_per_s")
-    found = f"{_rate(rate) if is_figure(rate, 0, MAX_RATE) else UNKNOWN} samples/s at batch {at.get('batch')}"
-    return shown(f"This replaces the row of {', '.join(row[key] for key in ROW_KEY)}: backend {row.get('backend')}, {found}")
-
-
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
-    """One table of several rows, with the figures that matter for a choice. rows: each with its run's folder."""
-    metrics = {row["metric"]["name"] for _, row in rows}
-    folders = {os.path.abspath(folder) for folder, _ in rows}  # a sweep may name some by relative paths
-    several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
-    heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
-    table = Table(
-        "All rows of this call; latency at the smallest batch, samples/s at the largest, and what served them",
-        [*words(*[f"run in {above}"] * several, "format", "weights", "backend"), *map(Column, heads)],
-        [[*[os.path.relpath(folder, above)] * several, *_line(row)] for folder, row in rows],
-    )
-    print_table(table, framed=False)
+    """One table of several rows, each with its run's folder."""
+    above = os.path.commonpath([os.path.abspath(folder) for folder, _ in rows])
+    for table in tables([row | {"run": os.path.relpath(folder, above)} for folder, row in rows]):
+        print_table(table, framed=False)
 
 
-def _line(row: Row) -> list[str]:
-    first, last = ends = row["speed"][0], row["speed"][-1]
-    weights, backends = (" / ".join(dict.fromkeys(map(of, ends))) for of in (_weights, lambda at: at["backend"]))
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """For each device a line for each way and batch size. A row may have the name of its `run`."""
+    names = " or ".join(dict.fromkeys(row["metric"]["name"] for row in rows)).replace("/", " ")
+    runs = words("run") if len({row.get("run") for row in rows}) > 1 else []
+    heads = ("batch", names, "samples/s", "p50, ms", "p99, ms", "error to FP32", "MiB")
+    columns = [*runs, *words("format", "weights", "by"), *map(Column, heads)]
+    lines: dict[str, list[list[str]]] = defaultdict(list)
+    for row in rows:
+        lines[f"served on {device_of(row) or 'a CPU'}"] += [_line(row, at)[not runs :] for at in row["speed"]]
+    return [Table(title, columns, found) for title, found in lines.items()]
+
+
+def _line(row: Row, at: Row) -> list[str]:
+    shared = " (shared)" if row["exclusive"] is False else ""
     return [
-        row["format"],
-        f"{row['weights']}: {weights}" if row["weights"] == "auto" else weights,
-        backends,
+        row.get("run", ""),
+        format_of(row),
+        f"2:4 in {len(at['sparse_layers'])}" if at["sparse_layers"] else "dense",
+        at["backend"],
+        f"{at['batch']:,}",
         _value(row["metrics"], row["metric"]["name"]),
-        _rate(first["latency_ms_p50"]),
-        _rate(last["serve_samples_per_s"]),
+        _rate(at["serve_samples_per_s"]) + shared,
+        *(_rate(at[f"latency_ms_{name}"]) for name in ("p50", "p99")),
+        number(at["relative_error"], ".1e"),
         _mib(row["weights_gib"]),
     ]
 
 
-def _speed(row: Row) -> Table:
-    heads = ("batch", "samples/s", "latency p50", "p95", "p99", "error to FP32", "served by")
-    lines = [
-        [
-            f"{at['batch']:,}",
-            _rate(at["serve_samples_per_s"]),
-            *(f"{_rate(at[f'latency_ms_{name}'])} ms" for name in ("p50", "p95", "p99")),
-            number(at["relative_error"], ".1e"),
-            f"{_weights(at)}, {at['backend']}",
-        ]
-        for at in row["speed"]
-    ]
-    title = f"{row['format']} on {device_of(row) or 'a CPU'}"
-    return Table(title, [*map(Column, heads[:-1]), *words(heads[-1])], lines)
+def _layers(row: Row) -> Iterator[Table]:
+    """A table of the layers for which other kernels were timed. Those of one shape have the same figures, and share a line."""
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for layer in row["layers"]:
+        if layer["ms"]:
+            ms = ", ".join(f"{kernel} {time:.4f}" for kernel, time in sorted(layer["ms"].items(), key=lambda pair: pair[1]))
+            alike["×".join(map(str, layer["shape"])), f"{layer['rows']:,}", ms, layer["served"]].append(layer["name"])
+    title = "Is it worth it? ms of one call of each layer in a CUDA graph; 8 bits without the rounding of activations"
+    columns = [*words("layer"), Column("layers"), *words("weight"), Column("rows"), *words("ms by kernel", "served by")]
+    lines = [[names[0], str(len(names)), *cells] for cells, names in alike.items()]
+    if lines:
+        yield Table(title, columns, lines[:MAX_LAYERS])
 
 
-def _weights(at: Row) -> str:
-    count = len(at["sparse_layers"])
-    return f"2:4 in {count} layer{'s' if count > 1 else ''}" if count else "dense"
-
-
-def _layers(row: Row) -> Table:
-    """One line for all layers with the same figures, since layers of one shape are timed once. Those of a layer stand together."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for at in row["speed"]:
-        for layer in at["layers"]:
-            alike.setdefault((f"{at['batch']:,}", *_layer(layer)), []).append(layer["name"])
-    order = [layer["name"] for layer in row["layers"]]
-    lines = [
-        [f"{first} and {len(more)} more" if more else first, *cells]
-        for cells, (first, *more) in sorted(alike.items(), key=lambda line: order.index(line[1][0]))
-    ]
-    heads = [*words("layer"), Column("batch"), *words("weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms"))]
-    title = "Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others"
-    title += "; 8 bits without the rounding of activations" * (row["format"] in QUANTISED)
-    return Table(title, [*heads, *words("served by")], lines)
-
-
-def _layer(layer: Row) -> list[str]:
-    times = {"own": [], "dense": [], "2:4": []}
-    for name, ms in layer["ms"].items():
-        times["own" if name == OWN_KERNEL else "2:4" if "2:4" in name else "dense"].append(ms)
-    fastest = (f"{min(found):.4f}" if found else UNKNOWN for found in times.values())
-    return ["×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
-
-
-def _notes(row: Row, record: dict[str, Any], measured: int) -> list[str]:
-    """The lines below the tables. measured: lines of the table of layers."""
-    lines = [*_on_accuracy(row, record), *_on_kernels(row)]
-    if measured > MAX_LAYERS:
-        lines.append(f"The table shows {MAX_LAYERS} of {measured} lines; deploy.json has all.")
-    if (tuned := row["finetune"]) is not None:
-        lines.append(_tuning(tuned, row["metric"]["name"].replace("test/", "val/")))
-    lines += [f"chosen at batch {at['batch']:,} by samples/s: {_rates(at['candidates'])}" for at in row["speed"] if at["candidates"]]
-    lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
-    lines += [_export(file) for file in row["exports"].values()]
-    return [*lines, *_refused(row["speed"]), *_on_other_work(row)]
-
-
-def _on_accuracy(row: Row, record: dict[str, Any]) -> Iterator[str]:
-    """The accuracy as served, and why it may differ from that after training."""
-    trained, name = record.get("metrics", {}), row["metric"]["name"]
+def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
+    """The lines below the tables."""
+    trained, name, config = record.get("metrics", {}), row["metric"]["name"], record["config"]
     after = f", {_value(trained, name)} after training" if name in trained else ""
     yield f"{name.replace('/', ' ')} {_value(row['metrics'], name)} as served{after}"
-    if (tta := record["config"]["data"].get("tta", "none")) != "none":
+    if (tta := config["data"].get("tta", "none")) != "none":
         yield f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one."
-    if after and not tested_whole(trainer := record["config"]["trainer"]):
-        limit = trainer.get("limit_test_batches")
+    if after and not tested_whole(config["trainer"]):
+        limit = config["trainer"].get("limit_test_batches")
         yield f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a served model takes all."
-    if norms := row.get("depends_on_batch"):
-        size = row["speed"][-1]["batch"]
-        yield f"{norms[0]} has no running statistics: each sample's result depends on the others of its batch, here of {size:,}."
-
-
-def _on_kernels(row: Row) -> Iterator[str]:
-    """Where layers lack 2:4 kernels or 8 bits, or the model as a whole is faster without them."""
-    two = [at for at in row["speed"] if any("2:4" in name for layer in at["layers"] for name in layer["ms"])]
-    if row["weights"] != "dense" and row["layers"] and not two:
-        first = row["layers"][0]
-        yield f"No layer can be served with a 2:4 kernel. {first['name']}: {first['reason']}"
-    elif row["weights"] == "auto" and (dense := [at for at in two if not at["sparse_layers"]]):
-        yield f"The model as a whole is fastest dense at batch {_batches(dense)}."
     if (served_in := format_of(row)) != row["format"]:
         yield f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}."
     if row["quantised_layers"]:
         yield f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}"
+    if row["weights"] == "auto" and not row["sparse_layers"] and row["layers"]:
+        reason = next((f"{layer['name']}: {layer['reason']}" for layer in row["layers"] if layer["reason"]), "it is faster dense")
+        yield f"No layer is served with a 2:4 kernel ({reason})."
+    for at in row["speed"]:
+        if at["candidates"]:
+            rates = sorted(at["candidates"].items(), key=lambda pair: -pair[1])
+            yield f"measured at batch {at['batch']:,}, samples/s: {'; '.join(f'{way} {_rate(rate)}' for way, rate in rates)}"
+        for way, reason in at["refused"].items():
+            yield f"not possible at batch {at['batch']:,}: {way} ({reason})"
+    yield f"weights {_mib(row['weights_gib'])} MiB, peak memory {_memory(row['memory'])}"
+    yield from _on_other_work(row)
 
 
 def _on_other_work(row: Row) -> Iterator[str]:
@@ -164,48 +167,67 @@ def _on_other_work(row: Row) -> Iterator[str]:
         yield f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low."
 
 
-def _rates(candidates: dict[str, float]) -> str:
-    return "; ".join(f"{name} {_rate(rate)}" for name, rate in sorted(candidates.items(), key=lambda pair: -pair[1]))
+def card(folder: Path, record: dict[str, Any]) -> str:
+    """The model card, from the run's record and its deploy.json."""
+    rows, config, setting, about = rows_of(folder), record["config"], record["setting"], record["environment"]
+    data = config["data"]
+    commands = dict.fromkeys(str(row["environment"].get("command")) for row in rows)
+    parts = {
+        "title": escaped(
+            f"{setting['model']} on {setting['data']}, {setting['precision']}-{setting['sparsity']}, seed {setting['seed']}"
+        ),
+        "data": escaped(setting["data"]),
+        "licence": LICENCES.get(str(data.get("family") or data.get("name")), "unknown"),
+        "accuracy": escaped(_accuracy(record, rows)),
+        "sparsity": _sparsity(record.get("sparsity") or {"pattern": "dense"}, any(row["device"] == "cpu" for row in rows)),
+        "tables": "\n\n".join(f"{escaped(table.title)}:\n\n{in_markdown(table)}" for table in tables(rows)),
+        "commands": "\n".join(commands),
+        "loading": "\n\n".join(_loading(rows, config)),
+        "command": about.get("command") or "# unknown",
+        "versions": ", ".join(f"{name} {escaped(str(about[name]))}" for name in VERSIONS if about.get(name) is not None),
+    }
+    return CARD.format(**parts)
 
 
-def _refused(speed: list[Row]) -> list[str]:
-    where: dict[tuple[str, str], list[Row]] = {}
-    for at in speed:
-        for candidate in at["refused"].items():
-            where.setdefault(candidate, []).append(at)
-    return [f"not taken at batch {_batches(entries)}: {name} ({reason})" for (name, reason), entries in where.items()]
+def _accuracy(record: dict[str, Any], rows: Sequence[Row]) -> str:
+    """The metric that the run is judged by; an accuracy with its binomial interval, if the whole test set was tested."""
+    metric = rows[-1]["metric"]["name"]
+    value, label = record["metrics"].get(metric), metric.replace("/", " ")
+    if value is None or metric != "test/accuracy" or not tested_whole(record["config"]["trainer"]):
+        return f"{label} after training: {_value(record['metrics'], metric)}"
+    samples = rows[-1]["test_samples"]
+    low, high = wilson(value, samples, CONFIDENCE)
+    interval = f"{low:.4f} to {high:.4f}, {CONFIDENCE * 100:g} % confidence, {samples:,} samples"
+    return f"{label} after training: {value:.4f} ({interval})"
 
 
-def _batches(entries: Iterable[Row]) -> str:
-    """The batch sizes of entries of `speed`."""
-    return ", ".join(f"{at['batch']:,}" for at in entries)
+def _sparsity(sparsity: dict[str, Any], on_cpu: bool) -> str:
+    if sparsity["pattern"] == "dense":
+        return "Sparsity: dense."
+    verified = "verified" if sparsity.get("verified") is True else "not verified"
+    density = number(sparsity.get("density"), ".3f")
+    served = " Served dense on a CPU: 2:4 kernels need a CUDA device." if on_cpu else ""
+    return f"Sparsity: {sparsity['pattern']}, density {density} over the pruned layers, {verified}.{served}"
+
+
+def _loading(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[str]:
+    files = {kind: file["file"] for row in rows for kind, file in row.get("exports", {}).items()}
+    for kind, file in files.items():
+        yield LOADING[kind].replace("FILE", json.dumps(file))
+    yield CHECKPOINT
+    if config["trainer"].get("ema_decay") is not None:
+        yield AVERAGES
+    if (config["model"].get("family"), config["data"].get("kind")) == ("hf", "text"):
+        yield PADDED
 
 
 def _value(metrics: Row, name: str) -> str:
     """Errors of a regression may have any scale."""
-    return number(metrics[name], "#.4g" if name.endswith(("mse", "mae")) else ".4f")
-
-
-def _export(file: Row) -> str:
-    metrics = file.get("metrics", {})
-    found = [f"{name.replace('/', ' ')} {_value(metrics, name)}" for name in metrics if name != "test/loss"]
-    if "relative_error" in file:
-        found.append(f"error to FP32 {number(file['relative_error'], '.1e')}")
-    return ", ".join([f"{file['file']} {_size(file['bytes'] / GIB)}", *found])
-
-
-def _tuning(tuned: Row, name: str) -> str:
-    changes = (f"{key.replace('/', ' ')} {_value(tuned['before'], key)} → {_value(tuned['after'], key)}" for key in (name, "val/loss"))
-    verdict = "served so" if tuned["kept"] else "no better, so the model is served without it"
-    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epoch{'s' * (tuned['epochs'] != 1)}: {', '.join(changes)}; {verdict}"
+    return number(metrics.get(name), "#.4g" if name.endswith(("mse", "mae")) else ".4f")
 
 
 def _rate(value: float) -> str:
     return number(value, rate_spec(value))
-
-
-def _size(gib: float) -> str:
-    return f"{gib:.2f} GiB" if gib >= 1 else f"{_mib(gib)} MiB"
 
 
 def _mib(gib: float) -> str:
@@ -215,4 +237,5 @@ def _mib(gib: float) -> str:
 
 def _memory(memory: dict[str, Any]) -> str:
     on_device = memory["peak_allocated_gib"]
-    return f"{_size(memory['peak_rss_gib'])} of RAM" if on_device is None else _size(on_device)
+    gib, kind = (memory["peak_rss_gib"], " of RAM") if on_device is None else (on_device, "")
+    return f"{_mib(gib)} MiB{kind}"

@@ -56,18 +56,6 @@ def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) ->
     return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
 
 
-def lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM: (the new hidden state, the new cell). inputs, hidden: their products [B, 4 · hidden] for the gates i, f, g, o.
-
-    Publicly, the fused kernel of a GPU multiplies the inputs, too.
-    """
-    if inputs.is_cuda:
-        return torch.ops.aten._thnn_fused_lstm_cell(inputs, hidden, cell)[:2]
-    taken, kept, new, shown = (inputs + hidden).chunk(4, -1)
-    cell = kept.sigmoid() * cell + taken.sigmoid() * new.tanh()
-    return shown.sigmoid() * cell.tanh(), cell
-
-
 def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:
     """Multiply gradients of one device and dtype by `inverse_scale`, and set `found_inf` to 1 where one is infinite or NaN.
 

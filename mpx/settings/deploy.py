@@ -9,7 +9,7 @@ from mpx.settings.data import check_data, family
 from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_pretrained, check_target
-from mpx.settings.rules import choice, either, many, number, one_or_more, text, whole
+from mpx.settings.rules import choice, either, many, one_or_more, text, whole
 from mpx.settings.values import check_value, dotted, key_of, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
@@ -29,52 +29,55 @@ DEPLOY = {
     "batch": one_or_more(whole(1, example="[1,64,256]")),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
-    "finetune.epochs": number(0, example=1),
-    "finetune.lr_share": number(0, open_low=True, example=0.01),
-    "target": either(text(also=(None,), example="my_net.Net"), many(text(example="my_net.Net"), least=1, example="[my_net.Net]")),
+    "target": either(
+        text(also=(None,), example="my_net.Net"), many(text(example="my_net.Net"), least=1, example="[my_net.Net]")
+    ),
 }
 NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
+OF_TRAINING = ("optimizer", "schedule", "finetune")  # keys that mpx.deploy does not have
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
 
 
 def check_chosen(words: Iterable[str]) -> None:
-    """Raise UserError for a key of a model or data set that no word chooses, since a run brings its own."""
+    """Raise UserError for a key of a training, and for one of a model or data set that no word chooses: a run brings its own."""
     keys = list(map(key_of, dotted(words)))
     for key in keys:
-        if (group := key.partition(".")[0]) in ("model", "data") and group not in keys:
-            raise UserError(f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give model=, data= and ckpt=.")
+        group = key.partition(".")[0]
+        if group in OF_TRAINING:
+            raise UserError(f"{key} is for training, and mpx.deploy trains nothing. Leave it out.")
+        if group in ("model", "data") and group not in keys:
+            raise UserError(
+                f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give model=, data= and ckpt=."
+            )
 
 
-def check_deploy(settings: Mapping[str, Any], overrides: Iterable[str]) -> None:
-    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file.
-
-    overrides: as the user typed them, for this call alone.
-    """
+def check_deploy(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule."""
     for key, value in leaves(settings):
         check_value(key, value, DEPLOY | MODEL | DATA, "mpx.deploy")
     given = [key for key in (*NEEDED_WITH_CKPT, "out") if settings.get(key) is not None]
     if settings["run"] is None:
         _check_own(settings, given)
     elif given:
-        raise UserError(f"{given[0]}= is for weights without a run, and run= is given. Use run=FOLDER alone, or model=, data= and ckpt=.")
-    _check_finetune(settings["finetune"], listed(settings["format"]), set(map(key_of, overrides)))
+        raise UserError(
+            f"{given[0]}= is for weights without a run, and run= is given. Use run=FOLDER alone, or model=, data= and ckpt=."
+        )
+    for kind in listed(settings["export"]):
+        for fmt in listed(settings["format"]):
+            if fmt not in EXPORTS[kind]:
+                raise UserError(f"export={kind} is not possible with format={fmt}. Use format={' or '.join(EXPORTS[kind])}.")
 
 
 def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     if not given:
         raise UserError(
-            f"run is not set and has no default. Give the folder of a completed run, for example run={DEPLOY['run'].example}; or model=, "
-            "data= and ckpt= of your own."
+            "run is not set and has no default. Give the folder of a completed run, for example "
+            f"run={DEPLOY['run'].example}; or model=, data= and ckpt= of your own."
         )
     if absent := [key for key in NEEDED_WITH_CKPT if key not in given]:
-        raise UserError(
-            f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a completed run needs run=FOLDER alone."
-        )
-    if settings["finetune"]["epochs"]:
-        epochs = f"finetune.epochs={settings['finetune']['epochs']:g}"
-        raise UserError(f"{epochs} needs the settings of a training: it is for run=FOLDER. Use finetune.epochs=0.")
+        raise UserError(f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a run needs run=FOLDER alone.")
     if settings["target"] is not None:
-        raise UserError(f"target={', '.join(listed(settings['target']))} is for runs. Leave it out: model._target_ names the class here.")
+        raise UserError("target= is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
     check_model(model, data["kind"], data.get("task", "classification"), family(data))
     check_data(data)
@@ -83,31 +86,9 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     check_target("model", model)
     check_target("data", data)
     if not os.path.isfile(settings["ckpt"]):  # Path.is_file raises where a name is too long or a folder may not be read
-        raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
-
-
-def _check_finetune(finetune: Mapping[str, Any], formats: list[str], typed: set[str]) -> None:
-    epochs = finetune["epochs"]
-    if not epochs and "finetune.lr_share" in typed:
         raise UserError(
-            f"finetune.lr_share={finetune['lr_share']:g} has no meaning for finetune.epochs=0, which fine-tunes nothing. Leave it out, or "
-            "fine-tune a run: run=FOLDER format=int8 finetune.epochs=1."
+            f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file."
         )
-    if epochs and not set(formats) & set(QUANTISED):
-        raise UserError(
-            f"finetune.epochs={epochs:g} is for formats of 8 bits, and format={', '.join(formats)} is none. "
-            "Use format=int8 or fp8, or finetune.epochs=0."
-        )
-
-
-def check_export(kinds: list[str], fmt: str) -> None:
-    """Raise UserError for a kind of file that the format does not have."""
-    for kind in kinds:
-        if fmt not in EXPORTS[kind]:
-            possible = " or ".join(name for name, formats in EXPORTS.items() if fmt in formats)
-            raise UserError(
-                f"export={kind} is not possible with format={fmt}. Use export={possible}, or format={' or '.join(EXPORTS[kind])}."
-            )
 
 
 def listed(value: Any) -> list[Any]:

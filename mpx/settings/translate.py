@@ -18,7 +18,6 @@ from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
-SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
 FIRST = {"mpx.compare": "study=default", "mpx.deploy": "run=FOLDER", "mpx.bench": "what=gemm", "mpx.train": "precision=amp"}
 KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
@@ -50,11 +49,12 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
             f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
         )
     if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
-        if program not in SWEEPING:
-            return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
         key = several[1].partition("=")[0]
         rule = (FIELDS | COMMANDS[program]).get(key)
         no_list = key in GROUPS or (rule is not None and "a list" not in rule.allowed)
+        if program != "mpx.train":
+            do = "Start it once for each" if no_list else f"Write a list as {key}=[…]"
+            return f"{several[1]} gives several values, and {program} takes one. {do}."
         or_list = "" if no_list else f", or write a list as {key}=[…]"
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
     return _unfit(error) or _unknown_key(error, keys, program) or str(error)

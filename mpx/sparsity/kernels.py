@@ -19,13 +19,10 @@ AMPERE = (8, 0)  # the first GPUs with sparse Tensor Cores
 
 
 def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.device) -> tuple[str | None, str | None]:
-    """(the library, None) or (None, the reason). fmt: the number format of the run's matrix products.
-
-    An attention counts as self-attention, which is true only if it is always called with one input.
-    """
+    """(the library, None) or (None, the reason). fmt: the number format of the run's matrix products."""
     reason = (
         unsupported_pattern(pattern.name)
-        or (None if may_be_self_attention(weight.module) or _is_projection(weight) else unsupported_layer(weight.module))
+        or unsupported_layer(weight.module)
         or unsupported_device(device)
         or NO_2OF4.get(fmt)
         or misfit(weight.parameter.shape, MULTIPLES[fmt], fmt)
@@ -52,29 +49,11 @@ def unsupported_layer(layer: nn.Module) -> str | None:
 
 def _no_kernel(layer: nn.Module) -> str:
     name = type(layer).__name__
-    if has_projections(layer):
-        return "cuDNN computes the recurrence of an LSTM, and so the input projections of packed sequences, with dense weights only"
     if isinstance(layer, nn.RNNBase):
-        return f"cuDNN computes the input projections and the recurrence of an {name} in one call, which takes dense weights only"
+        return f"cuDNN computes {name} in one call, which takes dense weights only"
     if isinstance(layer, nn.MultiheadAttention):
-        return f"{name} multiplies its weights itself; only self-attention of one input is served by other kernels"
+        return f"{name} multiplies its weights itself"
     return f"no kernel for {name}"
-
-
-def may_be_self_attention(layer: nn.Module) -> bool:
-    """Whether mpx.deploy can give it layers for its projections, if it is called with one input."""
-    if type(layer) is not nn.MultiheadAttention:
-        return False
-    return layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
-
-
-def has_projections(layer: nn.Module) -> bool:
-    """Whether mpx.deploy can give it layers for its input projections."""
-    return type(layer) is nn.LSTM and not layer.proj_size
-
-
-def _is_projection(weight: Weight) -> bool:
-    return has_projections(weight.module) and weight.name.rpartition(".")[2].startswith("weight_ih_")
 
 
 def unsupported_device(device: torch.device) -> str | None:

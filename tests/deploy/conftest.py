@@ -9,7 +9,7 @@ import pytest
 from few_steps import FEW_STEPS
 from started import start
 
-from mpx.deploy import measure
+from mpx.deploy import backends
 from mpx.deploy.__main__ import main
 from mpx.train import main as train
 
@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def deploy(runs, tmp_path, monkeypatch):
     """deploy(name, *overrides) -> (how it ended, its rows), on a copy of a run at tmp_path/outputs/s/setting/seed0."""
-    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    monkeypatch.setattr(backends, "BUDGET_S", 0.02)
     folder = tmp_path / "outputs" / "s" / "setting" / "seed0"
 
     def run(name: str, *overrides: str):

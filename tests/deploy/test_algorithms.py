@@ -82,13 +82,6 @@ def test_no_algorithm_works(child):
     assert log.read_text() == "0 1 2 3 "
 
 
-def test_a_child_that_does_not_start(child, monkeypatch):
-    child("pass")
-    monkeypatch.setattr(algorithms, "CHILD", (sys.executable, "-c", "import nosuch"))
-    with pytest.raises(RuntimeError, match="no algorithm that works"):
-        algorithms.fastest(PROBLEM)
-
-
 def test_what_the_child_tries(monkeypatch):
     """Refused ids are passed over, wrong results do not count, and a row of refusals ends it."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

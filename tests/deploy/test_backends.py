@@ -1,21 +1,25 @@
 """Backends on a CPU compute what the model computes, for every batch size."""
 
+import importlib.util
+import time
+
 import pytest
 import torch
 from torch import nn
 from torch._inductor.exc import InductorError
 
 from mpx.data import load
-from mpx.deploy.backends import Served, gpu_is_lost, reason_of
+from mpx.deploy import backends, onnx
+from mpx.deploy.backends import Served, gpu_is_lost, latency, reason_of, relative_error
 from mpx.deploy.build import Trained, cast, in_format
-from mpx.deploy.measure import latency, relative_error
 from mpx.errors import UserError
 from mpx.models import build
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, cpu_has_bf16
+from mpx.settings.extras import install
 from mpx.settings.front_door import CONF
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = pytest.mark.skipif(not cpu_has_bf16(), reason="no BF16 instructions")
 
 
@@ -71,11 +75,7 @@ def test_token_ids_are_not_cast():
 
 def test_latency_is_that_of_a_known_call(monkeypatch):
     """A call of 20 ms, and one in ten of 60 ms."""
-    import time
-
-    from mpx.deploy import measure
-
-    monkeypatch.setattr(measure, "BUDGET_S", 0.5)
+    monkeypatch.setattr(backends, "BUDGET_S", 0.5)
     calls = []
 
     def call(x):
@@ -90,12 +90,8 @@ def test_latency_is_that_of_a_known_call(monkeypatch):
 
 def test_throughput_is_that_of_a_known_call(monkeypatch):
     """8 samples in 20 ms."""
-    import time
-
-    from mpx.deploy import measure
-
-    monkeypatch.setattr(measure, "BUDGET_S", 0.2)
-    assert 200 < measure.throughput(lambda x: time.sleep(0.02), torch.zeros(8, 3)) <= 400
+    monkeypatch.setattr(backends, "BUDGET_S", 0.2)
+    assert 200 < backends.throughput(lambda x: time.sleep(0.02), torch.zeros(8, 3)) <= 400
 
 
 @pytest.mark.parametrize("values", [[1.0, float("nan")], [float("inf"), 1.0]])
@@ -127,3 +123,38 @@ def test_a_lost_gpu_is_no_backends_fault(monkeypatch):
     assert gpu_is_lost()
     with pytest.raises(RuntimeError, match="internal error"):
         reason_of(error)
+
+
+def test_backends_of_a_cpu(monkeypatch):
+    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
+    assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]
+    assert backends.backends("auto", "bf16", CPU) == ["eager", "compile"]
+    assert backends.backends("auto", "int8", CPU) == ["onnx"]
+    assert backends.backends("autotune", "fp32", CPU) == ["autotune"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "fmt", "device", "message"),
+    [
+        ("autotune", "int8", CPU, r"backend=autotune: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
+        ("onnx", "bf16", CPU, r"backend=onnx: format=bf16 is not served by ONNX Runtime, but fp32 and int8 are\. Use backend=auto or"),
+        ("onnx", "fp32", CUDA, r"backend=onnx: mpx calls ONNX Runtime on CPUs only; use accelerator=cpu\."),
+        ("tensorrt", "int8", CUDA, "backend=tensorrt: mpx calls TensorRT in tf32, fp16, bf16, not in int8"),
+        ("tensorrt", "fp16", CUDA, "backend=tensorrt: torch_tensorrt is not installed; "),
+        ("compile", "fp32", CPU, "backend=compile: torch.compile finds no compiler"),
+    ],
+)
+def test_a_backend_that_is_not_there(monkeypatch, wish, fmt, device, message):
+    monkeypatch.setattr(backends, "builds_kernels", lambda kind: kind == "cuda")
+    with pytest.raises(UserError, match=message):
+        backends.backends(wish, fmt, device)
+
+
+def test_packages_that_are_missing(monkeypatch):
+    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
+    assert onnx.missing() == f"onnxscript not installed; {install('deploy')} brings them"
+    assert backends.backends("auto", "fp32", CPU) == ["eager", "compile"]
+    with pytest.raises(UserError, match="format=int8: on a CPU it needs ONNX Runtime"):
+        backends.backends("auto", "int8", CPU)
+    assert backends.backends("auto", "fp16", CUDA) == ["eager", "compile", "graph"]  # TensorRT takes minutes

@@ -1,8 +1,6 @@
 """What export= writes loads in a fresh process without mpx, and computes there what was served."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 
@@ -11,22 +9,19 @@ import onnx as onnx_files
 import pytest
 import torch
 from documents import blocks
-from few_steps import FEW_STEPS
 from full_disk import full_disk
 from onnx import numpy_helper
 from safetensors import safe_open
 from safetensors.torch import load, load_file
-from started import start
 from torch import nn
 
 from mpx.deploy import onnx
-from mpx.deploy.__main__ import main
-from mpx.deploy.build import trained
-from mpx.deploy.export import Compared, File, _program, weights_file, write
-from mpx.deploy.measure import Samples, relative_error
+from mpx.deploy.backends import relative_error
+from mpx.deploy.build import Samples, of_run
+from mpx.deploy.export import File, program, weights_file, write
 from mpx.errors import UserError
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES, cpu_has_bf16
+from mpx.precision.modes import cpu_has_bf16
 from mpx.settings.extras import install
 
 SAMPLES, SIZES = 150, (1, 7, 64)  # the last batch of 7, and of 64, is a smaller one
@@ -84,7 +79,7 @@ def tested(deploy):
 
     def load(split="test"):
         record = json.loads((deploy.folder / "result.json").read_text())
-        found = trained(deploy.folder, record, None)
+        found = of_run(deploy.folder, record["config"], None)
         with Samples(getattr(found.data, split), found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
             x, y = zip(*samples.batches(50), strict=True)
         return found.model, torch.cat(x), torch.cat(y)
@@ -98,14 +93,13 @@ def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     if fmt == "bf16" and not cpu_has_bf16():
         pytest.skip("no BF16 instructions")
     kinds = ["safetensors", "pt2", *(["onnx"] if fmt == "fp32" else [])]
-    done, (row,) = deploy(name, f"format={fmt}", f"export=[{','.join(kinds)}]", "batch=[1,50]", "backend=eager")
+    _, (row,) = deploy(name, f"format={fmt}", f"export=[{','.join(kinds)}]", "batch=[1,50]", "backend=eager")
     folder = deploy.folder / "served" / f"{fmt}-auto-cpu"
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"model.{kind}" for kind in kinds)
     assert row["exports"].keys() == set(kinds)
     for kind, file in row["exports"].items():
         assert file["bytes"] == (deploy.folder / file["file"]).stat().st_size
         assert file["file"] == f"served/{fmt}-auto-cpu/model.{kind}"
-        assert file["file"] in done.words
     model, x, _ = tested()
     x = x[:SAMPLES]
     expected = model(x)
@@ -142,8 +136,7 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     threads = name == "lstm"  # among which ONNX Runtime divides an LSTM's batch, and finds a scale for each part
     expected = model(x)
     assert accuracy == pytest.approx(found["metrics"]["test/accuracy"], abs=0.002 if threads else 1e-6)
-    assert found["relative_error"] == pytest.approx(relative_error(out, expected), rel=0.1 if threads else 1e-3)
-    assert found["largest_difference"] == pytest.approx((out - expected).abs().max().item(), rel=0.5 if threads else 1e-3)
+    assert found["relative_error"] == pytest.approx(relative_error(out[:64], expected[:64]), rel=0.1 if threads else 1e-3)
     assert 1e-4 < found["relative_error"] <= 0.1
     if name == "mlp":
         same_weights(folder)
@@ -157,7 +150,7 @@ def test_files_of_an_earlier_call_stay_listed_while_the_checkpoint_does(deploy):
     _, (first,) = deploy("mlp", *words, "export=safetensors")
     _, (row,) = deploy("mlp", *words)
     assert row["exports"] == first["exports"] != {}
-    assert "- served/fp32-auto-cpu/model.safetensors" in (deploy.folder / "card.md").read_text()
+    assert 'load_file("served/fp32-auto-cpu/model.safetensors")' in (deploy.folder / "card.md").read_text()
     last = deploy.folder / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(last)
     last.unlink()  # best.ckpt may be the same file
@@ -189,17 +182,16 @@ def same_weights(folder):
         np.testing.assert_allclose(found[f"{layer}.weight_scale"], scale, rtol=1e-5)
     with safe_open(folder / "model.safetensors", "pt") as file:
         metadata = file.metadata()
-    assert (metadata["data"], metadata["number_format"], metadata["format"]) == ("digits", "int8", "pt")
-    assert metadata["model"] in ("mlp", "resnet20")
+    assert (metadata["number_format"], metadata["format"]) == ("int8", "pt")
     assert json.loads(metadata["model_settings"])["family"] in ("mlp", "resnet")
-    assert "LAYER.weight of int8: times LAYER.weight_scale" in metadata["tensors"]
+    assert "LAYER.weight of int8, one scale for each output" in metadata["tensors"]
 
 
 @pytest.mark.parametrize(("fmt", "dtype", "step"), [("int8", torch.int8, 1 / 254), ("fp8", torch.float8_e4m3fn, 2**-4)])
 def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4)).bfloat16()
-    made = weights_file(model, fmt, {"0": 2.0, "2": 3.0}, {"setting": {"model": "m"}, "config": {"model": {}}})
+    made = weights_file(model, fmt, {"0": 2.0, "2": 3.0}, {"model": {}})
     (tmp_path / "m.safetensors").write_bytes(made.content)
     found = load_file(tmp_path / "m.safetensors")
     assert found["0.bias"].dtype == torch.bfloat16
@@ -214,24 +206,24 @@ def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
 def test_weights_of_8_bits_stand_in_place_of_those_that_they_are_computed_from(norm):
-    made = weights_file(nn.Sequential(norm(nn.Linear(16, 8))), "int8", {"0": None}, {"config": {"model": {}}})
+    made = weights_file(nn.Sequential(norm(nn.Linear(16, 8))), "int8", {"0": None}, {"model": {}})
     assert load(made.content).keys() == {"0.weight", "0.weight_scale", "0.bias"}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_format_of_8_bits_that_no_layer_is_faster_in_is_not_the_files(tmp_path, dtype):
     model = nn.Linear(8, 4).to({"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
-    made = weights_file(model, "int8", {}, {"setting": {"model": "m"}, "config": {"model": {}}})
+    made = weights_file(model, "int8", {}, {"model": {}})
     (tmp_path / "m.safetensors").write_bytes(made.content)
     with safe_open(tmp_path / "m.safetensors", "pt") as file:
-        assert file.metadata()["number_format"] == dtype
-        assert file.metadata()["tensors"] == "batch norms are part of the convolutions before them"
+        assert file.metadata()["number_format"] == {"bf16": "bfloat16", "fp32": "float32"}[dtype]
+        assert "tensors" not in file.metadata()
 
 
 def test_tied_weights_are_written_twice():
     model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "out": nn.Linear(4, 5)})
     model["out"].weight = model["embedding"].weight
-    made = weights_file(model, "fp32", {}, {"config": {"model": {}}})
+    made = weights_file(model, "fp32", {}, {"model": {}})
     assert b"embedding.weight" in made.content
     assert b"out.weight" in made.content
 
@@ -251,48 +243,10 @@ def test_no_room_leaves_what_was_there(tmp_path, earlier):
     if earlier:
         write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old")})
     before = list(tmp_path.rglob("*"))
-    message = r": cannot write served/fp32-auto-cpu there \(File too large\)\. Make room there, or allow it\."
+    message = r": cannot write served/fp32-auto-cpu there \(File too large\)\. Make room, or allow it\."
     with full_disk(4096), pytest.raises(UserError, match=message):
         write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"small"), "pt2": File(bytes(5000))})
     assert list(tmp_path.rglob("*")) == before
-
-
-def test_no_room_does_not_hide_what_was_measured(deploy, runs):
-    """The row is kept, and lists no file that is not there."""
-    shutil.copytree(runs("mlp"), deploy.folder)
-    with full_disk(16_000):
-        done, _ = deploy("mlp", "batch=[4]", "backend=eager", "export=safetensors")
-    assert (done.code, "dense, eager" in done.words, "served/" in done.words) == (2, True, False)
-    assert done.err.splitlines()[-1].endswith(
-        "/seed0: cannot write served/fp32-auto-cpu there (File too large). Make room there, or allow it."
-    )
-    (row,) = json.loads((deploy.folder / "deploy.json").read_text())["rows"]
-    assert (row["speed"][0]["batch"], row["exports"]) == (4, {})
-    assert "Dense FP32, eager" in (deploy.folder / "card.md").read_text()
-    assert not (deploy.folder / "served").exists()
-
-
-def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
-    write(tmp_path, "x", {"pt2": File(b"old")})
-    rename, calls = os.rename, []
-
-    def interrupted(source, target):
-        calls.append(source)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path, "x", {"pt2": File(b"new")})
-    assert [path.read_bytes() for path in tmp_path.rglob("*.pt2")] == [b"old"]
-    assert [path.name for path in (tmp_path / "served").iterdir()] == ["x"]
-
-
-def test_a_file_in_the_folders_place(tmp_path):
-    (tmp_path / "served").write_text("")
-    with pytest.raises(UserError, match=r"cannot write served/x there \(File exists\)"):
-        write(tmp_path, "x", {"onnx": File(b"small")})
 
 
 class Branches(nn.Module):
@@ -305,32 +259,9 @@ def test_a_model_that_has_no_program(capsys):
     with pytest.raises(
         UserError, match=r"export=pt2 is not possible for this model: .*data-dependent expression.* Leave it out\."
     ) as error:
-        _program(Branches(), x, MODES["fp32"], x)
+        program(Branches(), x, x)
     assert len(str(error.value)) < 300
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_a_run_that_has_no_program(train, tmp_path, monkeypatch):
-    net = (
-        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.out = nn.Linear(64, 10)\n"
-        "    def forward(self, x):\n        y = self.out(x.flatten(1))\n        return y if y.sum() > 0 else -y\n"
-    )
-    (tmp_path / "branching_net.py").write_text(net)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    target = "branching_net.Net"
-    ran = train("model=custom", f"model._target_={target}", *FEW_STEPS)
-    assert ran.code == 0, ran.err
-    words = (f'run="{ran.folder}"', "accelerator=cpu", "batch=[4]", "backend=eager", f"target={target}")
-    for kind in ("pt2", "onnx"):
-        done = start(main, tmp_path, *words, f"export={kind}")
-        assert (done.code, done.out) == (2, "")
-        message = f"error: export={kind} is not possible for this model: GuardOnDataDependentSymNode: Could not guard"
-        assert message in done.err.splitlines()[-1]
-        assert not (ran.folder / "served").exists()
-        assert not (ran.folder / "deploy.json").exists()
 
 
 def test_packages_that_are_missing(deploy, monkeypatch):
@@ -338,15 +269,3 @@ def test_packages_that_are_missing(deploy, monkeypatch):
     done, _ = deploy("mlp", "export=[pt2,onnx]", "batch=[4]", "backend=eager")
     assert done.code == 2
     assert done.err == f"error: export=onnx: onnxruntime not installed; {install('deploy')} brings them. Install them, or leave it out.\n"
-
-
-def test_differences_are_those_of_all_batches():
-    compared = Compared(lambda x: x + torch.tensor([0.0, 3.0]), lambda x: x)
-    for x in (torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 3.0], [0.0, 0.0]])):
-        compared(x)
-    assert compared.found() == {"relative_error": pytest.approx((27 / 25) ** 0.5), "largest_difference": 3.0}
-    compared.call = lambda x: x + 1
-    compared(torch.tensor([[0.0, 0.0]]))
-    assert compared.found() == {"relative_error": pytest.approx((29 / 25) ** 0.5), "largest_difference": 3.0}
-    compared(torch.tensor([[float("nan"), 0.0]]))
-    assert compared.found() == {"relative_error": None, "largest_difference": None}

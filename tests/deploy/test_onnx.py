@@ -1,16 +1,10 @@
 """ONNX Runtime on a CPU: FP32 equals PyTorch, INT8 multiplies bytes, and both take batches of every size."""
 
-import sys
-
 import pytest
 import torch
 from torch import nn
 
-from mpx.deploy import backends, onnx
-from mpx.deploy.choose import choose
-from mpx.errors import UserError
-
-CPU = torch.device("cpu")
+from mpx.deploy import onnx
 
 
 class Convolves(nn.Module):
@@ -128,15 +122,6 @@ def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
         onnx.OnnxModel(b"no graph")
 
 
-def test_a_graph_that_cannot_be_exported_is_tried_once_for_all_batch_sizes():
-    exports = []
-    callers = backends.Callers("fp32", CPU, "image", lambda: iter([exports.append("begun") or torch.randn(2, 3)]))
-    for size in (8, 1):
-        chosen = choose(Branches(), torch.randn(size, 3), "fp32", "dense", ["eager", "onnx"], callers, {}, lambda part: None)
-        assert (chosen.backend, list(chosen.refused)) == ("eager", ["onnx"])
-    assert exports == ["begun"]
-
-
 def test_a_graph_of_one_batch_size_is_a_runtime_error_at_others():
     """The exporter fixes the size where the model asks for it."""
 
@@ -148,31 +133,3 @@ def test_a_graph_of_one_batch_size_is_a_runtime_error_at_others():
     called(torch.randn(2, 3))
     with pytest.raises(RuntimeError, match="Got invalid dimensions"):
         called(torch.randn(5, 3))
-
-
-def test_backends_of_a_cpu(monkeypatch):
-    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
-    assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]
-    assert backends.backends("auto", "bf16", CPU) == ["eager", "compile"]
-    assert backends.backends("auto", "int8", CPU) == ["onnx"]
-    assert backends.backends("autotune", "fp32", CPU) == ["autotune"]
-    for wish, fmt, message in (
-        ("autotune", "int8", r"backend=autotune: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
-        ("eager", "int8", r"backend=eager: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
-        ("onnx", "bf16", r"backend=onnx: format=bf16 is not served by ONNX Runtime, but fp32 and int8 are\. Use backend=auto or eager\."),
-    ):
-        with pytest.raises(UserError, match=message):
-            backends.backends(wish, fmt, CPU)
-    with pytest.raises(UserError, match=r"backend=onnx: mpx calls ONNX Runtime on CPUs only; use accelerator=cpu\."):
-        backends.backends("onnx", "fp32", torch.device("cuda"))
-
-
-def test_packages_that_are_missing(monkeypatch):
-    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
-    assert backends.backends("auto", "fp32", CPU) == ["eager", "compile"]
-    with pytest.raises(UserError, match=r"backend=onnx: onnxscript not installed; pip install -e '\.\[deploy\]' in /.+ brings them"):
-        backends.backends("onnx", "fp32", CPU)
-    with pytest.raises(UserError, match="format=int8: on a CPU it needs ONNX Runtime"):
-        backends.backends("auto", "int8", CPU)

@@ -15,10 +15,9 @@ from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
 from mpx.compare.results import from_csv
 from mpx.compare.served_csv import with_served
-from mpx.deploy import measure
+from mpx.deploy import backends
 from mpx.deploy.__main__ import main
-from mpx.deploy.build import trained
-from mpx.deploy.measure import Samples
+from mpx.deploy.build import Samples, of_run
 from mpx.train import main as train
 
 ROWS = {
@@ -27,7 +26,6 @@ ROWS = {
     "tokens": [f"some {'good' if i % 3 else 'bad'} film{i},O {'POS' if i % 3 else 'NEG'} O" for i in range(120)],
 }
 JUDGED = {"regression": "mse", "multilabel": "map", "tokens": "f1"}
-UNTUNED = "multilabel"  # the task whose INT8 has the weights that were trained
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +64,10 @@ def by_hand(task: str, out: np.ndarray, y: np.ndarray) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ROWS)
-def test_it_is_served_fine_tuned_judged_and_compared(folder, task, monkeypatch, tmp_path):
-    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+def test_it_is_served_judged_and_compared(folder, task, monkeypatch, tmp_path):
+    monkeypatch.setattr(backends, "BUDGET_S", 0.02)
     run, name = folder(task), f"test/{JUDGED[task]}"
     words = ["format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx"]
-    words += [] if task == UNTUNED else ["finetune.epochs=2", "finetune.lr_share=0.3"]
     done = start(main, tmp_path, f'run="{run}"', "accelerator=cpu", *words)
     assert done.code == 0, done.err
     record, (fp32, int8) = json.loads((run / "result.json").read_text()), json.loads((run / "deploy.json").read_text())["rows"]
@@ -79,13 +76,7 @@ def test_it_is_served_fine_tuned_judged_and_compared(folder, task, monkeypatch, 
     assert fp32["metrics"] == pytest.approx(tested, rel=1e-4)
     assert int8["metrics"].keys() == tested.keys()
     assert int8["quantised_layers"]
-    assert fp32["finetune"] is None
-    if task == UNTUNED:
-        assert int8["finetune"] is None
-    else:
-        fine_tuned(int8["finetune"], task)
-        assert f"val {JUDGED[task]} " in done.words
-    found = trained(run, record, None)
+    found = of_run(run, record["config"], None)
     with Samples(found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
         x, y = (torch.cat(parts).numpy() for parts in zip(*samples.batches(50), strict=True))
     for row in (fp32, int8):
@@ -96,7 +87,7 @@ def test_it_is_served_fine_tuned_judged_and_compared(folder, task, monkeypatch, 
     words = f"{fp32['metrics'][name]:{'#.4g' if task == 'regression' else '.4f'}}"
     assert f"{name.replace('/', ' ')} {words} as served, {words} after training" in done.words
     card = (run / "card.md").read_text()
-    assert f"Test {JUDGED[task]} after training: {words}." in card
+    assert f"test {JUDGED[task]} after training: {words}." in card
     assert f"| test {JUDGED[task]} |" in card
     assert f"| {words} |" in card
     compared(run, name, (fp32, int8))
@@ -116,10 +107,3 @@ def compared(run: Path, name: str, rows: tuple) -> None:
         assert [float(row[name]) for row in csv.DictReader(file)] == [row["metrics"][name] for row in rows]
     again = with_served(from_csv((study / "results.csv").read_text(), "results.csv"), study / "results.csv")
     assert [one.served for one in again] == [found.served]
-
-
-def fine_tuned(tuned: dict, task: str) -> None:
-    """By the loss of the task, on a copy of its weights; the metric that must fall is better where it is lower."""
-    name, sign = f"val/{JUDGED[task]}", -1 if task == "regression" else 1
-    before, after = ((sign * tuned[when][name], -tuned[when]["val/loss"]) for when in ("before", "after"))
-    assert tuned["kept"] == (after > before)

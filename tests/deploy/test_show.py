@@ -1,126 +1,190 @@
-"""The tables and the model card say what deploy.json says: each figure at its place."""
+"""The tables and the model card say what deploy.json says: each figure at its place; and the card's code loads the weights."""
 
 import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 from made_runs import GPU, deployed_row, record
+from started import start
+from transformers import GPT2ForSequenceClassification
 
-from mpx.deploy.card import card
-from mpx.deploy.show import replaced, show, show_all
+from mpx.compare.statistics import wilson
+from mpx.data import LICENCES, SETS
+from mpx.deploy import __main__ as deploy_main
+from mpx.deploy.build import of_run
+from mpx.deploy.show import card, show, show_all
+from mpx.models import build
+from mpx.spec import Spec
 
+CONF = Path(__file__).parents[2] / "conf" / "data"
 AT = {"serve_samples_per_s": 1001.0, "latency_ms_p50": 0.111, "latency_ms_p95": 0.222, "latency_ms_p99": 0.333, "relative_error": 1.5e-3}
 LARGE = {"serve_samples_per_s": 57657.0, "latency_ms_p50": 4.44, "latency_ms_p95": 5.55, "latency_ms_p99": 6.66, "relative_error": 2.5e-4}
-LAYER = {"name": "fc", "shape": [64, 32], "rows": 512, "reason": None, "refused": {}}
-CHOSEN = {"backend": "compile", "sparse_layers": ["fc"], "layers": [], "candidates": {}, "refused": {}}
-MS = {"own": 0.5, "int8 matrix product": 0.4, "int8 2:4 written": 0.3, "int8 2:4 turned": 0.35}
-LAYERS = [LAYER | {"name": name, "ms": MS, "served": "int8 2:4 written"} for name in ("fc", "twin", "third")]
-WHY = {
-    "layers": LAYERS,
-    "candidates": {"compile, own kernels": 57000.0, "compile, fastest kernels": 57657.0},
-    "refused": {"graph, fastest kernels": "no stream"},
-}
-SMALL = {
-    "backend": "graph",
-    "sparse_layers": [],
-    "layers": [layer | {"rows": 2, "ms": MS | {"own": ms}, "served": "own"} for layer, ms in zip(LAYERS, (0.01, 0.02, 0.01), strict=True)],
-    "candidates": {"graph, own kernels": 1100.0},
-    "refused": {"graph, fastest kernels": "no stream", "compile, own kernels": "other"},
-}
+LAYER = {"shape": [64, 32], "rows": 512, "reason": None, "refused": {}, "served": "int8 2:4 written"}
+MS = {"own": 0.5, "int8 matrix product": 0.4, "int8 2:4 written": 0.3}
 ROW = deployed_row(
     format="int8",
     backend="compile",
     sparse_layers=["fc"],
     quantised_layers=["fc", "out"],
     metrics={"test/loss": 0.5, "test/accuracy": 0.8125},
-    speed=[{"batch": 1} | AT | CHOSEN | SMALL, {"batch": 256} | LARGE | CHOSEN | WHY],
-    serve_samples_per_s=57657.0,
+    speed=[
+        {"batch": 1} | AT | {"backend": "graph", "sparse_layers": [], "candidates": {}, "refused": {"compile, own kernels": "other"}},
+        {"batch": 256}
+        | LARGE
+        | {"backend": "compile", "sparse_layers": ["fc"], "refused": {}, "candidates": {"compile": 57657.0, "graph": 57000.0}},
+    ],
     weights_gib=0.0123,
     memory={"peak_allocated_gib": 1.25, "peak_reserved_gib": 2.5, "peak_rss_gib": 5.0},
-    layers=[*LAYERS, LAYER | {"name": "lstm", "ms": {}, "reason": "why", "served": "own"}],
-    finetune={"epochs": 0.5, "lr": 0.1, "kept": True} | {
-        "before": {"val/loss": 0.75, "val/accuracy": 0.625},
-        "after": {"val/loss": 0.25, "val/accuracy": 0.875},
-    },
-    exports={"onnx": {"file": "served/x/model.onnx", "bytes": 3 * 2**20, "metrics": {"test/accuracy": 0.75}, "relative_error": 3.5e-2}},
+    layers=[*(LAYER | {"name": name, "ms": MS} for name in ("fc", "twin")), LAYER | {"name": "lstm", "ms": {}, "reason": "why"}],
+    exports={"onnx": {"file": "served/x/model.onnx", "bytes": 3}},
     cpu_busy=None,
-)  # fmt: skip
+)
+RUN = record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}}
 
 
-def lines(text):
-    """The cells of each line of a table."""
+def cells(text):
+    """Of each line of a table."""
     return [[cell.strip() for cell in line.replace("┃", "│").strip("│ ").split("│")] for line in text.splitlines()]
 
 
 def test_tables(capsys):
-    show(ROW, record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}})
+    show(ROW, RUN)
     out = capsys.readouterr().out
-    assert out.splitlines()[0].strip() == f"int8 on {GPU}"
-    found = lines(out)
-    assert ["1", "1,001", "0.111 ms", "0.222 ms", "0.333 ms", "1.5e-03", "dense, graph"] in found
-    assert ["256", "57,657", "4.44 ms", "5.55 ms", "6.66 ms", "2.5e-04", "2:4 in 1 layer, compile"] in found
-    table = found.index(["layer", "batch", "weight", "rows", "own ms", "int8 ms", "2:4 ms", "served by"])
-    assert found[table + 2 : table + 5] == [
-        ["fc and 1 more", "1", "64×32", "2", "0.0100", "0.4000", "0.3000", "own"],
-        ["fc and 2 more", "256", "64×32", "512", "0.5000", "0.4000", "0.3000", "int8 2:4 written"],
-        ["twin", "1", "64×32", "2", "0.0200", "0.4000", "0.3000", "own"],
-    ]
-    assert "why" not in out  # the layer without other kernels has no line
-    notes = out[out.index("test accuracy") :].splitlines()
-    assert notes == [
+    assert out.splitlines()[0].strip() == f"served on {GPU}"
+    found = cells(out)
+    assert ["int8", "dense", "graph", "1", "0.8125", "1,001", "0.111", "0.333", "1.5e-03", "12.60"] in found
+    assert ["int8", "2:4 in 1", "compile", "256", "0.8125", "57,657", "4.44", "6.66", "2.5e-04", "12.60"] in found
+    assert "fc │ 2 │ 64×32 │ 512 │ int8 2:4 written 0.3000" in " │ ".join(next(line for line in found if line[0] == "fc"))
+    assert "lstm" not in out  # the layer without other kernels has no line
+    assert out[out.index("test accuracy 0.8125 as") :].splitlines() == [
         "test accuracy 0.8125 as served, 0.8750 after training",
-        "The model as a whole is fastest dense at batch 1.",
         "layers that multiply INT8: 2",
-        "fine-tuned with 8 bits for 0.5 epochs: val accuracy 0.6250 → 0.8750, val loss 0.7500 → 0.2500; served so",
-        "chosen at batch 1 by samples/s: graph, own kernels 1,100",
-        "chosen at batch 256 by samples/s: compile, fastest kernels 57,657; compile, own kernels 57,000",
-        "weights 12.60 MiB, peak memory 1.25 GiB",
-        "served/x/model.onnx 3.00 MiB, test accuracy 0.7500, error to FP32 3.5e-02",
-        "not taken at batch 1, 256: graph, fastest kernels (no stream)",
-        "not taken at batch 1: compile, own kernels (other)",
+        "not possible at batch 1: compile, own kernels (other)",
+        "measured at batch 256, samples/s: compile 57,657; graph 57,000",
+        "weights 12.60 MiB, peak memory 1,280.00 MiB",
     ]
 
 
-def test_figures_of_8_bits_say_what_they_leave_out(capsys):
-    made = record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}}
-    show(ROW, made)
-    assert "by others; 8 bits without the rounding of activations" in " ".join(capsys.readouterr().out.split())
-    show(ROW | {"quantised_layers": []}, made)
-    assert "No layer multiplies INT8: the model is served in BF16." in " ".join(capsys.readouterr().out.split())
-    show(ROW | {"format": "bf16", "quantised_layers": []}, made)
-    printed = capsys.readouterr().out
-    assert "8 bits without" not in printed
-    assert "unknown whether" not in printed
-    assert "No layer multiplies" not in printed
-
-
-def test_a_speed_of_which_nobody_knows_whether_the_device_was_shared(capsys):
-    row = ROW | {"exclusive": None, "exclusive_reason": "NVML: none"}
-    show(row, record(accuracy=0.875) | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}})
-    line = "It is unknown whether others used the device (NVML: none): the speed may be too low."
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"quantised_layers": []}, "No layer multiplies INT8: the model is served in BF16."),
+        ({"sparse_layers": []}, "No layer is served with a 2:4 kernel (lstm: why)."),
+        ({"exclusive": False, "exclusive_reason": "pid 7"}, "Not alone on the device (pid 7): the speed is too low."),
+        ({"exclusive": None, "exclusive_reason": "NVML: none"}, "It is unknown whether others used the device (NVML: none):"),
+    ],
+)
+def test_what_a_reader_must_know(capsys, change, line):
+    show(ROW, RUN)
+    assert line not in " ".join(capsys.readouterr().out.split())
+    show(ROW | change, RUN)
     assert line in " ".join(capsys.readouterr().out.split())
 
 
-def test_all_rows(capsys):
-    alike = {"weights": "2of4", "format": "fp16", "speed": [at | CHOSEN for at in ROW["speed"]]}
-    show_all([("a", ROW), ("a", ROW | alike)])
-    found = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "int8 auto: dense / 2:4 in 1 layer graph / compile 0.8125 0.111 57,657 12.60" in found
-    assert "fp16 2:4 in 1 layer compile 0.8125 0.111 57,657 12.60" in found
+def test_all_rows_in_one_table(tmp_path, monkeypatch, capsys):
+    """Folders are named from here or from the root. No size is zero."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {"outputs/s/a": 3_000, str(tmp_path / "outputs" / "b"): 3 * 2**30}
+    show_all([(folder, deployed_row(weights_gib=size / 2**30)) for folder, size in sizes.items()])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "graph" in line]
+    assert [(line[0], line[-1]) for line in lines] == [(name, mib) for name, mib in (("s/a", "0.0029"), ("b", "3,072.00")) for _ in "12"]
 
 
-def test_the_card(tmp_path):
-    speed = [{"batch": 1} | AT | CHOSEN, {"batch": 256} | LARGE | CHOSEN]
-    other = ROW | {"format": "fp16", "speed": speed, "exclusive": False, "metrics": {"test/accuracy": 0.7}}
-    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [ROW, other]}))
-    text = card(tmp_path, record(accuracy=0.8125))
-    by = "0.111 at batch 1 dense by graph | 0.333 at batch 1 dense by graph"
-    first = f"| Sparse INT8, fine-tuned, compile | {GPU} | 0.8125 | {by} | 57,657 at batch 256 | 12.6 |"
-    assert first in text
-    at = "0.111 at batch 1 (shared) | 0.333 at batch 1 (shared) | 57,657 at batch 256 (shared)"
-    assert f"| Sparse FP16, fine-tuned, compile | {GPU} | 0.7000 (less accurate) | {at} | 12.6 |" in text
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("speed", [None, [], [None], [{"serve_samples_per_s": "1"}]])
-def test_an_earlier_row_that_mpx_did_not_write_is_named_all_the_same(speed):
-    line = replaced(deployed_row(speed=speed, backend="\x1b[2J"))
-    assert line == "This replaces the row of fp16, auto, cuda: backend \\x1b[2J, – samples/s at batch None"
+def test_the_card_of_a_real_run(deploy, tmp_path, monkeypatch):
+    """Its command measures the rows again."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", deploy_main.__spec__)  # as if started by python -m mpx.deploy
+    done, (row,) = deploy("mlp", "batch=[4,64]", "backend=eager", "weights=dense")
+    assert "deploy.json and card.md" in done.words
+    text = (deploy.folder / "card.md").read_text()
+    trained = json.loads((deploy.folder / "result.json").read_text())["metrics"]["test/accuracy"]
+    low, high = wilson(trained, 360, 0.95)
+    assert text.startswith("# mlp on digits, fp32-2of4, seed 0\n")
+    assert f"test accuracy after training: {trained:.4f} ({low:.4f} to {high:.4f}, 95 % confidence, 360 samples)." in text
+    assert "Data: digits. Licence: CC BY 4.0 (UCI Machine Learning Repository)." in text
+    assert "Sparsity: 2of4, density 0.500 over the pruned layers, verified. Served dense on a CPU: 2:4 kernels need a CUDA device." in text
+    assert f"served on {row['environment']['cpu']}, {row['environment']['threads']} thread" in text
+    assert re.search(rf"^\| fp32 \| dense \| eager \| 64 \| {row['metrics']['test/accuracy']:.4f} \|", text, re.MULTILINE)
+    assert f"torch {torch.__version__}" in text
+    (command,) = blocks(text, "bash")[0].splitlines()
+    again = start(deploy_main.main, tmp_path, *shlex.split(command)[3:])
+    assert (again.code, "in place of an earlier row" in again.words) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)])
+def test_its_code_loads_what_is_served(deploy, name, monkeypatch):
+    """In a fresh process without mpx, a stand-in of the model says what it is given; resnet has trainer.ema_decay."""
+    deploy(name, "batch=[4]", "backend=eager")
+    folder = deploy.folder
+    (code,) = blocks((folder / "card.md").read_text(), "python")
+    model = "class model:\n    load_state_dict = staticmethod(lambda state, strict=True: strict and print('KEYS', sorted(state)))\n"
+    check = "import sys\nassert not any(name.split('.')[0] == 'mpx' for name in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{model}{code}{check}"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"KEYS {sorted(torch.load(folder / 'checkpoints' / 'last.ckpt')['state_dict'])}\n"
+    config = json.loads((folder / "result.json").read_text())["config"]
+    served = of_run(folder, config, None)
+    monkeypatch.chdir(folder)
+    plain = build(config["model"], served.data.spec)
+    exec(code, {"model": plain})
+    for key, value in served.model.state_dict().items():
+        assert torch.equal(plain.state_dict()[key], value), key
+
+
+def carded(folder, content, *rows):
+    content["config"].setdefault("model", {})
+    (folder / "deploy.json").write_text(json.dumps({"rows": rows or [deployed_row(test_samples=360)]}))
+    return card(folder, content)
+
+
+def test_transformers_own_network_computes_what_is_served_of_texts_that_begin_with_padding(tmp_path):
+    """The positions of GPT-2 would begin with the padding."""
+    content = record()
+    content["config"] |= {"model": {"family": "hf"}, "data": {"kind": "text"}}
+    (code,) = blocks(carded(tmp_path, content), "python")
+    torch.manual_seed(0)
+    kwargs = {"n_embd": 32, "n_layer": 1, "n_head": 2}
+    settings = {"family": "hf", "inputs": ["image", "text", "lm"], "name": "gpt2", "pretrained": None, "kwargs": kwargs}
+    served = build(settings, Spec("text", (12,), 3, vocab_size=50, pad_id=0, padded=True, left=True)).eval()
+    plain = GPT2ForSequenceClassification(served.config).eval()
+    plain.load_state_dict(served.state_dict())
+    x, pad_id = torch.randint(1, 50, (3, 12)), 0
+    x[1, :5] = 0
+    mask = eval(re.search(r"mask = (.*?)\. If", code)[1], {"x": x, "pad_id": pad_id})
+    positions = eval(re.search(r"position_ids=(.*)$", code, re.MULTILINE)[1], {"mask": mask})
+    with torch.no_grad():
+        torch.testing.assert_close(plain(x, attention_mask=mask, position_ids=positions).logits, served(x))
+
+
+@pytest.mark.parametrize(("limit", "known"), [(1.0, True), (0.5, False), (1, False)])
+def test_an_interval_only_where_the_whole_test_set_was_tested(tmp_path, limit, known):
+    """1 is one batch, and 1.0 all of them."""
+    content = record()
+    content["config"]["trainer"]["limit_test_batches"] = limit
+    assert ("confidence, 360 samples" in carded(tmp_path, content)) is known
+
+
+def test_a_language_model_has_a_perplexity(tmp_path):
+    content = record()
+    content["metrics"] = {"test/accuracy": 0.2, "test/perplexity": 65.6}
+    row = deployed_row(metrics={"test/perplexity": 65.9}, metric={"name": "test/perplexity", "goal": "min"})
+    text = carded(tmp_path, content, row)
+    assert "test perplexity after training: 65.6000." in text
+    assert "| 65.9000 |" in text
+
+
+def test_exported_files_are_loaded_by_their_names(tmp_path):
+    text = carded(tmp_path, record(), deployed_row(exports={"onnx": {"file": "served/fp16-auto-cuda/model.onnx"}}))
+    assert 'session = onnxruntime.InferenceSession("served/fp16-auto-cuda/model.onnx")' in blocks(text, "python")[0]
+
+
+def test_every_data_set_has_a_licence():
+    assert set(LICENCES) == set(SETS) == {path.stem for path in CONF.glob("*.yaml")}

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.deploy.calibrate import _best_share, ranges
-from mpx.deploy.fold import folded
+from mpx.deploy.prepare import folded, ranges
 
 
 def of(x, fmt):
@@ -37,12 +36,6 @@ def test_evenly_spread_values_are_not_cut():
     assert of(x, "int8") == pytest.approx(2.0, rel=0.02)
 
 
-def test_the_share_of_one_value():
-    counts = torch.zeros(2048)
-    counts[1023] = 1
-    assert _best_share(counts) == pytest.approx(0.5, abs=0.01)
-
-
 @torch.no_grad()
 def test_a_layer_that_sees_zeros_or_is_not_called_has_no_range():
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
@@ -51,22 +44,19 @@ def test_a_layer_that_sees_zeros_or_is_not_called_has_no_range():
 
 
 class Net(nn.Module):
-    """Folds `first`; `shared` is called twice, and the output of `read` is used besides the norm."""
+    """Folds `first`; `shared` is called twice, and a ReLU lies before `alone`."""
 
-    def __init__(self, again=False):
+    def __init__(self):
         super().__init__()
         self.first, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
         self.second, self.alone = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
-        self.shared, self.last, self.again = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), again
+        self.shared, self.last = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         for norm in (self.norm, self.alone, self.last):
             norm.running_mean.normal_(), norm.running_var.uniform_(0.5, 2), norm.weight.data.normal_(), norm.bias.data.normal_()
 
     def forward(self, x):
-        x = self.norm(self.first(x))
-        x = self.alone(torch.relu(self.second(x)))
-        x = self.shared(x)
-        out = self.last(self.shared(x))
-        return out + x if self.again else out
+        x = self.alone(torch.relu(self.second(self.norm(self.first(x)))))
+        return self.last(self.shared(self.shared(x)))
 
 
 @torch.no_grad()

@@ -1,0 +1,73 @@
+"""deploy.json: a row of each command, also of several at once."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+from filelock import FileLock
+
+from mpx.deploy import record
+from mpx.errors import UserError
+from mpx.runs.folder import LOCK
+
+
+def row(**parts):
+    return {"format": "fp16", "weights": "dense", "device": "cpu", "checkpoint_sha256": "ab", "exports": {}} | parts
+
+
+def test_two_commands_at_once_keep_both_rows(tmp_path, monkeypatch):
+    """Each reads the rows before the other has written its own."""
+    write, both = record.write_whole, threading.Barrier(2)
+
+    def slowly(path, content):
+        with suppress(threading.BrokenBarrierError):  # with the lock no second one comes
+            both.wait(0.5)
+        write(path, content)
+
+    monkeypatch.setattr(record, "write_whole", slowly)
+    commands = [threading.Thread(target=record.add_row, args=(tmp_path, row(format=name))) for name in ("fp16", "int8")]
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join()
+    assert sorted(found["format"] for found in record.rows_of(tmp_path)) == ["fp16", "int8"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, {"onnx": "old"}),
+        ({"exports": {"pt2": "new"}}, {"pt2": "new"}),
+        ({"checkpoint_sha256": "cd"}, {}),
+        ({"quantised_layers": ["fc"]}, {}),
+        ({"config": {"model": {}}}, {}),
+        ({"format": "bf16"}, {}),
+    ],
+)
+def test_exports_stay_as_long_as_their_weights(tmp_path, change, kept):
+    record.add_row(tmp_path, row(exports={"onnx": "old"}))
+    replaced = record.add_row(tmp_path, row(**change))
+    assert record.rows_of(tmp_path)[-1]["exports"] == kept
+    assert replaced == ("format" not in change) == (len(record.rows_of(tmp_path)) == 1)
+
+
+def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "MAX_WAIT_S", 0.1)
+    with FileLock(tmp_path / LOCK), pytest.raises(UserError, match="is in use by another process"):
+        record.add_row(tmp_path, row())
+    assert record.rows_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_text("[]"), lambda path: path.mkdir()])
+def test_a_file_that_mpx_did_not_write_is_refused_before_measuring(tmp_path, make):
+    make(tmp_path / "deploy.json")
+    with pytest.raises(UserError, match=r"deploy\.json cannot be read, or was not written by mpx\."):
+        record.check_writable(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path):
+    (tmp_path / "served").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*served \(Not a directory\)\. Make room there or allow it; or give run= of"):
+        record.check_writable(tmp_path)
+    record.check_writable(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
