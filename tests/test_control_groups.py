@@ -10,7 +10,7 @@ from started import start
 
 from mpx import control_groups
 from mpx.bench.__main__ import main as bench
-from mpx.deploy import measure
+from mpx.deploy import backends
 from mpx.deploy.__main__ import main as deploy
 from mpx.doctor.__main__ import main as doctor
 from mpx.machine import GIB, keep_within_quota, memory_bytes, usable_cores
@@ -92,9 +92,9 @@ def test_a_run_and_what_measures_it_have_no_more_threads_than_cores_time(within,
     within(V2, ONE_CORE)
     ran = train("model=mlp", *FEW_STEPS)
     assert ran.record["environment"]["threads"] == 1
-    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    monkeypatch.setattr(backends, "BUDGET_S", 0.02)
     deployed = start_anew(monkeypatch, deploy, tmp_path, f"run={ran.folder}", "accelerator=cpu", "backend=eager", "batch=1")
-    assert "fp32 on" in deployed.out
+    assert "served on" in deployed.out
     assert json.loads((ran.folder / "deploy.json").read_text())["rows"][0]["environment"]["threads"] == 1
     start_anew(monkeypatch, bench, tmp_path, "what=formats", "accelerator=cpu", "size=64")
     assert json.loads((tmp_path / "outputs" / "bench" / "formats.json").read_text())["environment"]["threads"] == 1

@@ -64,7 +64,6 @@ def test_a_program_of_ones_own_keeps_its_handler(tmp_path):
         ("scipy", ["mpx.compare", f"results={EXPERIMENTS / 'grid' / 'results.csv'}"]),
         ("torch", ["mpx.bench", "what=formats", "accelerator=cpu"]),
         ("torch", ["mpx.deploy", "run=run"]),
-        ("torch", ["mpx.deploy", "-m", "run=run"]),
         ("mpx.doctor.serving", ["mpx.doctor"]),
     ],
 )

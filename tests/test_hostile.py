@@ -93,13 +93,13 @@ RECORDS = (None, b"", b"[1]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"status": "
 RUN = "run=outputs/a/dense/seed0"
 OTHERS = [  # the command, its words, what lies in its folder, words of the line
     *((compare, ["study=a"], record(content), "study=a: no finished run in outputs/a") for content in RECORDS),
-    *((deploy, [RUN], record(content), "has no result.json" if content is None else "is damaged") for content in RECORDS),
+    *((deploy, [RUN], record(content), "no result.json" if content is None else "not written by this version") for content in RECORDS),
     (compare, ["study=a"], loop, "study=a: outputs/a is not there"),
     (compare, ["output_dir=/dev/null"], None, "output_dir=/dev/null is a file"),
     (compare, ["study=" + "a" * 5000], None, "is not there"),
     (compare, ["model=mlp"], None, "model is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (compare, ["margin=1e400"], None, "margin=inf must be a number"),
-    (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd is not a folder"),
+    (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd has no result.json"),
     (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a whole number"),
     (bench, ["what=[]"], None, "what=[] must be a text"),
     (doctor, ["a=b"], None, "a=b: mpx.doctor takes no settings"),

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from documents import ROOT
@@ -14,9 +13,9 @@ from omegaconf import OmegaConf
 from started import start
 
 import mpx.bench.__main__ as bench
+import mpx.deploy.__main__ as deploy
 import mpx.doctor.__main__ as doctor
 import mpx.train
-from mpx.deploy import jobs
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.launch import Launch
@@ -65,10 +64,10 @@ def refuse():
     raise Imports
 
 
-def test_serving_imports_so(monkeypatch):
-    monkeypatch.setattr(jobs, "heavy", refuse)
+def test_serving_imports_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(deploy, "heavy", refuse)
     with pytest.raises(Imports):
-        jobs._serve(Path(), {}, "cpu", None)
+        deploy._serve(None, "cpu", "w.pt", str(tmp_path), model={}, data={})
 
 
 def test_a_speed_that_is_measured_alone_imports_so(train, monkeypatch, tmp_path):

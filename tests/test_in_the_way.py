@@ -81,7 +81,7 @@ def test_a_loop_of_ones_own_that_continues(tmp_path):
         run.open({}, folder)
 
 
-@pytest.mark.parametrize(("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", []), (".lock", [])])
+@pytest.mark.parametrize(("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", [])])
 def test_deploy_refuses_before_it_measures(finished, tmp_path, name, words):
     stand(finished / name, "file" if name == "served" else "folder")
     (finished / "checkpoints" / "last.ckpt").write_bytes(b"damaged")  # what is found later

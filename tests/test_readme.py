@@ -260,7 +260,7 @@ def test_deploy_command(dense, train, tmp_path, monkeypatch, capsys, line):
         shutil.copytree(trained, tmp_path / run)
     else:
         shutil.copyfile(trained / "checkpoints" / "last.ckpt", tmp_path / given["ckpt"])
-    monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
+    monkeypatch.setattr("mpx.deploy.backends.BUDGET_S", 0.02)
     backend = [] if "backend" in given else ["backend=onnx" if "int8" in line else "backend=eager"]
     in_this_process("deploy", line, tmp_path, monkeypatch, capsys, "accelerator=cpu", *backend)
     assert (tmp_path / (run or given.get("out", "weights.pt-served")) / "deploy.json").is_file()

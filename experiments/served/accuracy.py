@@ -3,7 +3,7 @@
 $ python experiments/served/accuracy.py --data-root DIR --out /tmp/served --jobs 5 --budget-s 500  # again, until nothing is left to do
 $ python experiments/served/accuracy.py --out /tmp/served --phase card                             # accuracy.csv and README.md here
 $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion_mnist --seeds 0 1 --epochs-scale 0.1 \
-      --finetune-epochs 0.01 --train trainer.limit_train_batches=30 trainer.limit_test_batches=1   # a trial, on a CPU too
+      --train trainer.limit_train_batches=30 trainer.limit_test_batches=1   # a trial, on a CPU too
 
 DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
 run side by side, and so do the commands that serve them, uncompiled, since only accuracy counts. `speed` then serves the first seed of each
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from threading import Lock
 
@@ -59,18 +59,16 @@ class Variant:
 
     format: str
     weights: str
-    finetune_epochs: str = "0"
 
 
 KEY = tuple(field.name for field in (*fields(Run), *fields(Variant)))
 
 
-def variants(recipe: str, gpu: bool, finetune_epochs: str | None) -> list[Variant]:
+def variants(recipe: str, gpu: bool) -> list[Variant]:
     full, kernels = ("fp16", "2of4") if gpu else ("fp32", "dense")  # a CPU has neither FP16 nor 2:4 products
     if recipe == "dense":
         return [Variant(full, "dense")]
-    table = [Variant(full, kernels), Variant("int8", kernels)]
-    return table if finetune_epochs is None else [*table, Variant("int8", kernels, finetune_epochs)]
+    return [Variant(full, kernels), Variant("int8", kernels)]
 
 
 class Study:
@@ -105,7 +103,7 @@ class Study:
         """What of this run is not in the table yet. A machine that has lost the run needs it only for these. timed: with its speed."""
         rows = [row for row in self.rows if row["samples_per_s"] or row["reason"] or not timed]
         there = {tuple(row[name] for name in KEY) for row in rows}
-        wanted = variants(run.recipe, self.gpu, self.options.finetune_epochs)
+        wanted = variants(run.recipe, self.gpu)
         return [variant for variant in wanted if (*map(str, asdict(run).values()), *asdict(variant).values()) not in there]
 
     def side_by_side(self, work: Callable[[Run], None], runs: Iterable[Run]) -> None:
@@ -131,18 +129,15 @@ class Study:
         words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
         self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
         if (folder := self.folder(run)) is not None:
-            self.add(asdict(run) | {"finetune_epochs": "0"} | trained(json.loads((folder / "result.json").read_text())))
+            self.add(asdict(run) | trained(json.loads((folder / "result.json").read_text())))
 
-    def _serve(self, run: Run, left: list[Variant], *, alone: bool) -> None:
-        """One command for each kind of fine-tuning, which replaces the row of deploy.json without."""
-        for _, group in groupby(left, key=lambda variant: variant.finetune_epochs):
-            self._serve_as(run, list(group), alone=alone)
-
-    def _serve_as(self, run: Run, wanted: list[Variant], *, alone: bool) -> None:
-        folder, epochs = self.folder(run), wanted[0].finetune_epochs
+    def _serve(self, run: Run, wanted: list[Variant], *, alone: bool) -> None:
+        if not wanted:
+            return
+        folder = self.folder(run)
         formats, backend = ",".join(variant.format for variant in wanted), ("compile" if alone else "graph") if self.gpu else "auto"
-        name = f"{run.task}-{run.recipe}-seed{run.seed}-{formats}-{epochs}"
-        words = [f'run="{folder}"', f"finetune.epochs={epochs}", f"batch=[{BATCH}]", f"backend={backend}"]
+        name = f"{run.task}-{run.recipe}-seed{run.seed}-{formats}"
+        words = [f'run="{folder}"', f"batch=[{BATCH}]", f"backend={backend}"]
         began = time.time()
         reasons = self.call(name, "mpx.deploy", [*words, f"format=[{formats}]", f"weights={wanted[0].weights}"], alone=alone)
         if reasons is None:
@@ -188,7 +183,7 @@ class Study:
 
 
 COLUMNS = (
-    *KEY, "validation_accuracy", "accuracy", "trained_accuracy", "val_before", "val_after", "kept",
+    *KEY, "validation_accuracy", "accuracy", "trained_accuracy",
     "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive", "epochs", "reason", *ORIGIN,
 )  # fmt: skip
 
@@ -205,16 +200,12 @@ def written_since(began: float, folder: Path, fmt: str) -> dict | None:
 
 def served(folder: Path, row: dict, alone: bool) -> dict:
     """Columns of a row of deploy.json. Without `alone` its speed is not that of the model."""
-    tuned = row["finetune"] or {"before": {}, "after": {}, "kept": None}
     speed = {name: row["speed"][-1][source] for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)}
     return (
         (speed | {"exclusive": row["exclusive"]} if alone else {})
         | trained(json.loads((folder / "result.json").read_text()))
         | {
             "accuracy": row["metrics"]["test/accuracy"],
-            "val_before": tuned["before"].get("val/accuracy"),
-            "val_after": tuned["after"].get("val/accuracy"),
-            "kept": tuned["kept"],
             "batch": row["speed"][-1]["batch"],
             "backend": row["backend"],
             "sparse_layers": len(row["sparse_layers"]),
@@ -239,7 +230,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("outputs/served"))
     parser.add_argument("--epochs-scale", type=float, default=1.0)
-    parser.add_argument("--finetune-epochs", help="serve the 2:4 model also as INT8 that was fine-tuned so long")
     parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="more overrides of every training")
     parser.add_argument("--phase", nargs="+", choices=("train", "serve", "speed", "card"), default=["train", "serve", "speed"])
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no command later than this")

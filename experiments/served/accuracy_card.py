@@ -73,7 +73,7 @@ def served(rows: list[Row]) -> str:
     for row in rows:
         by_task.setdefault(row["task"], {}).setdefault(variant(row), []).append(row)
     variants = sorted(
-        {variant(row) for row in rows}, key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[2], one[0], one[1] == "int8", one)
+        {variant(row) for row in rows}, key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[0], one[1] == "int8", one)
     )
     heads = [title(one) for one in variants]
     ruler = "|---|" + "---:|" * len(heads)
@@ -104,16 +104,15 @@ def served(rows: list[Row]) -> str:
     return "\n\n".join([*parts, *sorted(reasons)])
 
 
-def variant(row: Row) -> tuple[str, str, float, bool]:
-    """Recipe, format, epochs of fine-tuning, and whether a pruned model was served by dense kernels alone."""
-    return row["recipe"], row["format"], float(row["finetune_epochs"]), row["recipe"] != "dense" and row["sparse_layers"] == "0"
+def variant(row: Row) -> tuple[str, str, bool]:
+    """Recipe, format, and whether a pruned model was served by dense kernels alone."""
+    return row["recipe"], row["format"], row["recipe"] != "dense" and row["sparse_layers"] == "0"
 
 
-def title(one: tuple[str, str, float, bool]) -> str:
-    recipe, fmt, epochs, by_dense = one
+def title(one: tuple[str, str, bool]) -> str:
+    recipe, fmt, by_dense = one
     name = f"Dense {fmt.upper()}" if recipe == "dense" else f"{'Pruned' if by_dense else 'Sparse'} {fmt.upper()}, {recipe}"
-    name += ", dense kernels" if by_dense else ""
-    return name + (f", fine-tuned for {epochs:g} epochs" if epochs else "")
+    return name + (", dense kernels" if by_dense else "")
 
 
 def by_seed(rows: list[Row]) -> dict[int, float]:

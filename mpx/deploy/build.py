@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from mpx.data import Data, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader
-from mpx.data.resident import ResidentReader
+from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Images, Texts, Windows
-from mpx.data.workers import WorkerReader
 from mpx.deploy.backends import Call
 from mpx.errors import UserError, first_line
 from mpx.models import build

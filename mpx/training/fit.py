@@ -100,7 +100,7 @@ def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str])
         if same := [name for name, checksum in zip(("validation", "test"), others, strict=True) if checksum == train]:
             print(f"the {' and '.join(same)} data are the train data: the results say nothing about new samples", flush=True)
         if nothing_to_train(cfg.sparsity):
-            print("nothing is trained: the checkpoint is pruned, and only finetune.epochs of mpx.deploy reads optimizer.*", flush=True)
+            print("nothing is trained: the checkpoint is pruned", flush=True)
     if folder.resume_from is not None:
         print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
         if before:

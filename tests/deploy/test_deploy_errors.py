@@ -36,7 +36,6 @@ MISTAKES = [
     (["run=.", "format=fp16,bf16"], "gives several values, and mpx.deploy takes one. Write a list as format=[…]."),
     (["run=.", "-m"], "mpx.deploy has no sweeps: its keys take lists, as 'format=[fp16,int8]', and run= a pattern. Leave out -m."),
     (["run=outputs/lr=1/seed0"], "run=outputs/lr=1/seed0 has no result.json (seen from "),
-    (["run=outputs/w=[8,8]/seed0"], """as 'run="outputs/w=[8,8]/seed0"'."""),
     (["outputs/mlp-lr=1-x=2/seed0"], "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER."),
 ]
 

@@ -178,7 +178,7 @@ def test_pruned_then_tuned_then_exported(train, folders, tmp_path, monkeypatch):
         "classifier.weight": "2×32 is not a sparse Tensor Core shape (rows % 8, columns % 16)",
     }
     assert all(after[name].count_nonzero() > 0.9 * after[name].numel() for name in ("bert.pooler.dense.weight", EMBEDDINGS))
-    monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
+    monkeypatch.setattr("mpx.deploy.backends.BUDGET_S", 0.02)
     served = start(deploy, tmp_path, f'run="{ran.folder}"', "accelerator=cpu", "backend=eager", "batch=[2]", "export=safetensors")
     assert served.code == 0, served.err
     loaded, about = AutoModelForSequenceClassification.from_pretrained(ran.folder / "served" / "fp32-auto-cpu", output_loading_info=True)

@@ -7,7 +7,7 @@ import torch
 from few_steps import FEW_STEPS
 from pairs import pairs
 
-from mpx.deploy.build import trained
+from mpx.deploy.build import of_run
 from mpx.precision.modes import MODES
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
@@ -109,7 +109,7 @@ def test_averages_of_the_weights_are_sparse_when_they_are_tested_and_served(trai
 
 def assert_serves_sparse_averages(folder, record):
     saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    pruned, state = saved["callbacks"]["Pruning"]["masks"], trained(folder, record, None).model.state_dict()
+    pruned, state = saved["callbacks"]["Pruning"]["masks"], of_run(folder, record["config"], None).model.state_dict()
     assert pruned
     assert all(NofM(2, 4).holds(state[weight]) for weight in pruned)
     assert not any(torch.equal(state[weight], saved["state_dict"][weight].float()) for weight in pruned)

@@ -135,11 +135,9 @@ def test_sparse_kernels_say_why_there_is_none(monkeypatch):
     assert kernel(small, fmt="fp32", device="cuda") == (None, "cuSPARSELt has no fp32")
     assert kernel(nn.Linear(32, 8), device="cuda") == (None, "8×32: bf16 needs multiples of 16")
     assert kernel(small, fmt="fp8_e4m3", device="cuda") == (None, "PyTorch's 2:4 products of FP8 take no scale")
-    assert kernel(nn.MultiheadAttention(32, 2), device="cuda") == ("cuSPARSELt", None)
-    lstm, projected = nn.LSTM(32, 32), nn.LSTM(32, 32, proj_size=16)
-    assert kernel(lstm, device="cuda", name="lstm.weight_ih_l0") == ("cuSPARSELt", None)
-    assert "cuDNN computes the recurrence" in kernel(lstm, device="cuda", name="lstm.weight_hh_l0")[1]
-    assert "in one call" in kernel(projected, device="cuda", name="lstm.weight_ih_l0")[1]
+    assert kernel(nn.MultiheadAttention(32, 2), device="cuda") == (None, "MultiheadAttention multiplies its weights itself")
+    in_one_call = "cuDNN computes LSTM in one call, which takes dense weights only"
+    assert kernel(nn.LSTM(32, 32), device="cuda", name="lstm.weight_ih_l0") == (None, in_one_call)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "V100")
     assert kernel(small, device="cuda") == (None, "V100 has no sparse Tensor Cores")

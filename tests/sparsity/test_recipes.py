@@ -182,10 +182,9 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
     dense = train(*RUN[:-1], f"trainer.ema_decay={decay}", "study=dense")
     file = next(dense.outputs.glob("dense/*/seed0/checkpoints/last.ckpt"))
     words = [word for word in RUN if not word.startswith("trainer.max_epochs=")]
-    words += ["label_smoothing=0.1", "data.augment=none", "optimizer=sgd", "model.lr.sgd=0.3"]  # which mpx.deploy reads to fine-tune it
     ran = train(*words, "sparsity.recipe=one_shot", f'sparsity.dense_ckpt="{file}"', "study=pruned")
     assert ran.code == 0, ran.err
-    assert "nothing is trained: the checkpoint is pruned, and only finetune.epochs of mpx.deploy reads optimizer.*" in ran.out
+    assert "nothing is trained: the checkpoint is pruned" in ran.out
     folder = next(ran.outputs.glob("pruned/*/seed0"))
     checkpoint = torch.load(file, weights_only=True)
     before = checkpoint["state_dict"] if decay == "null" else checkpoint["callbacks"]["Ema"]["averages"]
