@@ -118,7 +118,8 @@ class RecorderCallback(TrainerCallback):
                 "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
                 "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
-        self.recorder.scaler = getattr(optimizer, "scaler", self.recorder.scaler)  # accelerate's, of fp16=True
+        if (scaler := getattr(optimizer, "scaler", None)) is not None:  # accelerate's, of fp16=True
+            self.recorder.scaled(scaler)
         if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
             self.recorder.continued(state.global_step)
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)

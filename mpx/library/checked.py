@@ -8,11 +8,12 @@ from omegaconf import OmegaConf
 from mpx.errors import UserError, nearest
 from mpx.settings.extras import CONF
 from mpx.settings.fields import FIELDS
+from mpx.settings.values import as_dict
 
 
 def defaults(group: str, choice: str) -> dict[str, Any]:
     """The content of conf/<group>/<choice>.yaml, which has the reasons."""
-    return OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))
+    return as_dict(OmegaConf.load(CONF / group / f"{choice}.yaml"))
 
 
 def checked(group: str, given: Mapping[str, Any], allowed: Mapping[str, Any], part: str) -> dict[str, Any]:

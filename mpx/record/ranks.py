@@ -39,19 +39,22 @@ class Ranks:
             raise UserError("mpx.Recorder: call torch.distributed.init_process_group before the first step, so that each process is known.")
         _made[run] += 1
         self._name = f"mpx.Recorder/{run}/{_made[run]}"
-        self._store = dist.group.WORLD.get_group_store() if self.world > 1 else None
+        group = dist.group.WORLD if self.world > 1 else None
+        self._store: dist.Store | None = None if group is None else group.get_group_store()
 
     def tell(self, steps: int, samples: int) -> None:
         """The block ends in this rank above 0."""
-        with suppress(RuntimeError):  # rank 0 has ended, and the store with it
-            self._store.set(f"{self._name}/{self.rank}", f"{host_id() or 'unknown'} {steps} {samples}")
+        if self._store is not None:
+            with suppress(RuntimeError):  # rank 0 has ended, and the store with it
+                self._store.set(f"{self._name}/{self.rank}", f"{host_id() or 'unknown'} {steps} {samples}")
 
     def others(self, wait_s: float) -> list[Counted] | None:
         """What the ranks above 0 have told, in their order; None if one has not within `wait_s`."""
+        if self._store is None:
+            return []
         keys = [f"{self._name}/{rank}" for rank in range(1, self.world)]
         try:
-            if keys:
-                self._store.wait(keys, timedelta(seconds=wait_s))
+            self._store.wait(keys, timedelta(seconds=wait_s))
             told = [self._store.get(key).decode().split() for key in keys]
         except RuntimeError:  # of the store's time
             return None

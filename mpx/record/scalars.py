@@ -1,6 +1,7 @@
 """Scalars of a loop, to TensorBoard and curves.csv. Values on a GPU are read outside the timed windows, so that no step waits for them."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from torch import Tensor
@@ -51,9 +52,10 @@ class Scalars:
             self._writer.add_scalar(tag, self.newest[tag], step)
             self._curves.append({tag: self.newest[tag]}, step)
 
-    def close(self, record: Mapping[str, Any], step: int) -> None:
-        """record: the run's, whose final values go into TensorBoard's table."""
-        self.write()
+    def close(self, record: Mapping[str, Any], step: int, *, lost: bool) -> None:
+        """record: the run's, whose final values go into TensorBoard's table. lost: after an error, the device may give no more values."""
+        with suppress(Exception) if lost else nullcontext():
+            self.write()
         tensorboard.write_final(self._writer, record, step)
         self._writer.close()
         self._curves.close()

@@ -13,6 +13,6 @@ signals.py      handles the signals that end a run; listening.py keeps these han
                 the run's other processes
 checkpoint.py   keeps best.ckpt and last.ckpt; checkpoint_writer.py, random_state.py
 history.py      checks what a run continues from; trained_as.py: the setting of a checkpoint, which a run that trains no step needs to share
-contents.py     a hash of the files of a user's own data; inputs.py: of a user's code and weights
+inputs.py       hashes of the files of a user's data, code and weights
 weights.py      reads weights, which mpx or others saved; reading.py: a checkpoint; damage.py compares its checksums
 """

@@ -8,10 +8,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.record.result import UNKNOWN, metric_name
-from mpx.runs.contents import contents
-from mpx.runs.inputs import inputs
+from mpx.runs.inputs import contents, inputs
 from mpx.runs.name import comparable, differences, named, setting_name
 from mpx.settings.project import is_project
+from mpx.settings.values import as_dict
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Description:
 
 def describe(cfg: DictConfig) -> Description:
     """Raises UserError for a key that no choice has."""
-    chosen, changed, config = named(cfg), differences(cfg), OmegaConf.to_container(cfg, resolve=True)
-    record = {
+    chosen, changed, config = named(cfg), differences(cfg), as_dict(cfg)
+    record: dict[str, Any] = {
         "status": "failed",
         "setting": chosen | changed | {"seed": cfg.seed},
         "config": config,

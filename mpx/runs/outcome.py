@@ -17,10 +17,9 @@ from mpx.launch import launch
 from mpx.record.result import EXIT, write_result
 from mpx.runs import folder as folders
 from mpx.runs import other_ranks, ranks, signals, watch
-from mpx.runs.contents import refuse_others
 from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
-from mpx.runs.inputs import changed
+from mpx.runs.inputs import changed, refuse_others
 
 
 @dataclass(frozen=True)

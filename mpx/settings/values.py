@@ -33,6 +33,12 @@ def checked(group: str, settings: Any) -> dict[str, Any]:
     return plain
 
 
+def as_dict(settings: Any) -> dict[str, Any]:
+    """The settings of a DictConfig as plain values, with interpolations resolved."""
+    plain: Any = OmegaConf.to_container(settings, resolve=True)
+    return plain
+
+
 def leaves(cfg: Mapping[str, Any], *, allow_missing: bool = False, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one value.
 

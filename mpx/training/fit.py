@@ -19,10 +19,10 @@ from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.processes import from_all, not_finite
 from mpx.record.result import TRAINED_BEFORE
-from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.history import refuse_other_setting
+from mpx.runs.inputs import refuse_others
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.weights import continuing
 from mpx.settings.project import is_project

@@ -194,7 +194,7 @@ def test_saving_is_no_part_of_the_steps(tmp_path):
     speed = recorder.record["speed"]
     assert speed["measured_steps"] == STEPS - 2
     assert speed["time_to_train_parts_s"]["other"] > 2 * 0.3
-    assert max(recorder.windows.step_ms) < 300
+    assert max(recorder._loop.windows.step_ms) < 300
 
 
 def test_a_continued_training(tmp_path):

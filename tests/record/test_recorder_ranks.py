@@ -24,7 +24,7 @@ from mpx.errors import UserError
 from mpx.measure import environment, windows
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
-from mpx.record import recorder
+from mpx.record import loop
 
 STEP_S, WARMUP, STEPS = 0.02, 2, 10
 BATCHES = [4, 6]  # of each rank
@@ -90,7 +90,7 @@ def test_one_record_has_the_samples_of_all_processes_once(tmp_path):
 
 def _differs(rank, folder):
     """Runs after one another in which rank 1 is not as rank 0: no Recorder, other steps."""
-    recorder.WAIT_S = 0.5
+    loop.WAIT_S = 0.5
     _join(rank, folder)
     with Path(folder, f"said{rank}").open("w") as said, contextlib.redirect_stdout(said):
         if rank == 0:
@@ -107,14 +107,14 @@ def test_samples_that_are_unknown(tmp_path):
         record = _result(tmp_path, f"net-set-fp32-dense-case={case}")
         assert record["status"] == "completed"
         assert record["speed"]["step_ms_p50"] == pytest.approx(1e3 * STEP_S)
-        for name in recorder.RATES:
-            assert (record["speed"][name], record["speed"][f"{name}_reason"]) == (None, recorder.OTHERS_UNKNOWN)
-    assert (tmp_path / "said0").read_text().count(f"mpx.Recorder: {recorder.OTHERS_UNKNOWN}\n") == 2
+        for name in loop.RATES:
+            assert (record["speed"][name], record["speed"][f"{name}_reason"]) == (None, loop.OTHERS_UNKNOWN)
+    assert (tmp_path / "said0").read_text().count(f"mpx.Recorder: {loop.OTHERS_UNKNOWN}\n") == 2
 
 
 def _trains_in_rank_0(rank, folder, seed, local_world_size):
     os.environ |= {} if local_world_size is None else {"LOCAL_WORLD_SIZE": local_world_size}
-    recorder.WAIT_S = 0.1
+    loop.WAIT_S = 0.1
     _join(rank, folder, f"store{seed}")
     if rank == 0:
         with mpx.Recorder(study="two", setting=SETTING | {"seed": seed}, output_dir=folder) as run, run.step(4):

@@ -6,7 +6,7 @@ import pytest
 from few_steps import FEW_STEPS
 from made_data import text_csv
 
-from mpx.runs.contents import contents
+from mpx.runs.inputs import contents
 from mpx.settings.data import display_name
 
 

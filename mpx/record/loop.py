@@ -1,0 +1,224 @@
+"""The optimizer steps of a recorded loop, and what is written of them: by rank 0, while the others only count."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpx.errors import UserError
+from mpx.measure.batches import Shapes
+from mpx.measure.environment import environment, host_id, host_of_rank_0, joined
+from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.first_step import FirstStep
+from mpx.measure.flops import model_flops
+from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
+from mpx.measure.windows import Windows
+from mpx.precision.audit import Audit
+from mpx.precision.modes import Mode
+from mpx.precision.switches import multiplied_now
+from mpx.record.parts import loop_precision_part, loop_sparsity_part, speed_part
+from mpx.record.ranks import WAIT_S, Ranks
+from mpx.record.run import RunRecord
+from mpx.record.scalars import Scalars, Value
+from mpx.runs import signals
+
+LOSS = "train/loss"
+AT_ONCE_S = 0.1  # 0 would mean for ever
+RATES = ("train_samples_per_s", "model_tflops_per_s", "mfu")
+OTHERS_UNKNOWN = (
+    "the samples of other processes are unknown: each needs an mpx.Recorder of this setting, whose block ends after as many timed steps"
+)
+Sparsity = Callable[[], dict[str, Any]] | None  # returns the sparsity part of result.json; None: it is measured from the model
+
+
+class Loop:
+    """Made with the first step or value, with which the run begins. Then steps, values, and `end`.
+
+    device: that is timed; None: the model's. model, scaler, observe, output_dir: as of mpx.Recorder.
+    """
+
+    def __init__(
+        self, run: RunRecord, *, warmup_steps: int, device: torch.device | str | None, model: nn.Module | None, scaler: Any,
+        observe: bool, output_dir: str,
+    ):  # fmt: skip
+        self.run, self.model, self.scaler, self.output_dir = run, model, scaler, output_dir
+        self.ranks = Ranks(f"{run.setting_dir.parent.name}/{run.trial}/{run.seed}")
+        self.device = torch.device(_device_of(model) if device is None else device)
+        self.scalars = self._open() if self.ranks.rank == 0 else None
+        self.exclusivity = ExclusivityChecks(self.device)
+        self.observes = observe and self.scalars is not None
+        self.first = self._watch()
+        self.steps = 0  # also those before the checkpoint from which the loop goes on
+        self.earlier = 0  # those alone
+        self.batch_size = 0  # samples of the largest step: a last one may be smaller
+        self.in_step = self.dropped = False  # within a step; the newest step raised an error
+        self.first_scale: float | None = None
+        self.sparsity: Sparsity = None
+        self.windows = Windows(warmup_steps)
+        self.windows.begin(torch.device("cpu") if self.scalars is None else self.device)
+
+    def _open(self) -> Scalars:
+        used: Any = "auto"
+        if self.device.type == "cuda":
+            used = [torch.cuda.current_device() if self.device.index is None else self.device.index]
+        here = environment(used)
+        self.run.record["config"]["trainer"] = {"devices": self.ranks.world}
+        self.run.open(here | {"host": host_of_rank_0(here["host"])})
+        reset_host_peak()
+        reset_peak(self.device)
+        return Scalars(self.run)
+
+    def _watch(self) -> FirstStep:
+        """FP32 operands multiply as PyTorch's switches say at this moment."""
+        audit = Audit(Mode("observed", **multiplied_now(self.device)), emulate=False, flops_of=model_flops)
+        first = FirstStep(audit, then=lambda audit: reset_peak(self.device))  # an uncompiled step may need more memory
+        first.unlike = None if self.observes else "no step was observed (observe=)"
+        return first
+
+    def begin_step(self) -> None:
+        if self.in_step:
+            raise UserError(
+                "step within a step: one is an optimizer step. Put it around all batches whose gradients that step takes."
+            )
+        if self.dropped:
+            self.dropped = False
+            self.leave("other")
+        if self.first_scale is None and self.scaler is not None:
+            self.first_scale = self.scaler.get_scale()
+        if self.windows.timing:
+            self.windows.waited()
+        else:
+            self.windows.enter("warmup")  # until a window opens, which it does only for warm steps
+            self.windows.open_window()
+        self.in_step = True
+        if self.observes:
+            self.first.begin()
+
+    def end_step(self, samples: int, shapes: Shapes | None) -> None:
+        """shapes: of each sample; None: they differ."""
+        self.in_step = False
+        self.steps += 1
+        self.batch_size = max(self.batch_size, samples)
+        if self.observes:
+            self.first.end(samples, shapes)
+        self.windows.stepped(samples)
+
+    def drop_step(self) -> None:
+        """The step raised an error, as when a batch does not fit and the loop goes on: neither its time nor its operations count."""
+        self.in_step, self.dropped = False, True
+        self.first.abandon()
+        if not self.first.samples:
+            self.first = self._watch()
+
+    def log(self, values: Mapping[str, Value]) -> None:
+        if self.scalars is not None:
+            self.scalars.add(values, self.steps + self.in_step)
+
+    def metrics(self, values: Mapping[str, float]) -> None:
+        self.leave("validation")
+        self.run.add_metrics(values, self.steps)
+        self.log({name: value for name, value in values.items() if not name.startswith("test/")})
+
+    def leave(self, then: str) -> None:
+        """The window ends with the last step; the device is waited for."""
+        self.windows.leave(then)
+        if self.scalars is not None:
+            self.scalars.write()
+            self.exclusivity.look()
+
+    def continued(self, steps: int) -> None:
+        self.steps = self.earlier = steps
+        self.run.record.setdefault("environment", {})["resumed_from_steps"] = [steps]
+
+    def pruned(self, sparsity: Sparsity) -> None:
+        self.sparsity = sparsity
+        self.windows.warm_up_again()
+
+    def end(self, error: BaseException | None) -> None:
+        """Raises UserError for a finished model without the pattern that the setting names."""
+        if self.scalars is None:
+            self.windows.leave("end")
+            self.ranks.tell(self.windows.measured_steps, self.windows.samples)
+            return
+        try:
+            if error is None:
+                self._complete(self.scalars)
+        except BaseException as failed:
+            self._break_off(self.scalars, failed)
+            raise
+        if error is not None:
+            with signals.held():  # torchrun's signal comes once another process has ended, which has led to this error, too
+                self._break_off(self.scalars, error)
+
+    def _complete(self, scalars: Scalars) -> None:
+        self.leave("end")
+        self.windows.finish_with_last_step()
+        unknown, record = self._fill(WAIT_S), self.run.record
+        if record["sparsity"]["verified"] is False:
+            named = record["setting"]["sparsity"]
+            raise UserError(
+                f"setting: sparsity={named}, but the finished model does not have that pattern. Prune it, or name what it is."
+            )
+        self._write(scalars, None)
+        if unknown is not None:
+            print(f"mpx.Recorder: {unknown}")
+        if (judged := record["metric"]) is not None and judged["name"] not in self.run.metrics:
+            given = ", ".join(self.run.metrics) or "nothing"
+            print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {given}")
+        self.run.say_status()
+
+    def _break_off(self, scalars: Scalars, error: BaseException) -> None:
+        """Record as much as is known."""
+        self.first.abandon()
+        self.windows.interrupt()
+        try:
+            self._fill(AT_ONCE_S)
+        except Exception as failed:  # it must not hide the first error
+            print(f"mpx.Recorder: {self.run.path} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
+        self._write(scalars, error)
+
+    def _write(self, scalars: Scalars, error: BaseException | None) -> None:
+        scalars.close(self.run.record, self.steps, lost=error is not None)
+        trouble = None if math.isfinite(scalars.newest.get(LOSS, 0.0)) else f"{LOSS} is infinite or NaN"
+        status, line = self.run.judge(error, self.model, trouble)
+        self.run.write(status, line, self.steps)
+
+    def _fill(self, wait_s: float) -> str | None:
+        """The parts of result.json that are known after training, however it ended. wait_s: for other processes, at most.
+
+        Returns why the samples of other processes are unknown, if they are.
+        """
+        record, setting, others, unknown = self.run.record, self.run.record["setting"], self.ranks.others(wait_s), None
+        if others is None or any(rank.steps != self.windows.measured_steps for rank in others):
+            others, unknown = [], OTHERS_UNKNOWN
+        else:
+            record["environment"]["host"] = joined([host_id(), *(rank.host for rank in others)])
+        record["config"]["data"]["batch_size"] = self.batch_size or None
+        record["memory"] = peak_memory(self.device)
+        record["precision"] = loop_precision_part(
+            setting["precision"], self.first.audit, self.scaler, self.first_scale, self.steps
+        )
+        samples = sum(rank.samples for rank in others)
+        speed = speed_part(
+            self.windows, self.first, self.exclusivity, self.output_dir, devices=self.ranks.world, others=samples
+        )
+        if unknown is not None:
+            speed |= dict.fromkeys(RATES) | dict.fromkeys((f"{name}_reason" for name in RATES), unknown)
+        if self.earlier:
+            why = f"the first {self.earlier} steps were trained before"
+            speed |= {"time_to_train_s": None, "time_to_train_s_reason": why}
+        record["speed"] = speed
+        measured = partial(loop_sparsity_part, setting["sparsity"], self.model)
+        record["sparsity"] = (self.sparsity or measured)()
+        return unknown
+
+
+def _device_of(model: nn.Module | None) -> torch.device | str:
+    weight = next(model.parameters(), None) if model is not None else None
+    if weight is not None:
+        return weight.device
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
