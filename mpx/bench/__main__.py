@@ -10,9 +10,10 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mpx import ctrl_c
 from mpx.csv_file import to_text
@@ -23,20 +24,20 @@ from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
-# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
-BENCHMARKS = {
-    what: (f"mpx.bench.kernels.{what}", f"mpx.bench.show.{what}")
-    for what in ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
-}
+BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")  # values of `what`: mpx/bench/<what>.py
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
 def job(cfg: DictConfig) -> None:
     with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
-        settings = OmegaConf.to_container(cfg, resolve=True)
+        settings = {str(key): value for key, value in cfg.items()}
         check_bench(settings, BENCHMARKS)
         ctrl_c.raises()
         run(**settings)
+
+
+def announce(part: str) -> None:
+    print(f"measuring {part} …", file=sys.stderr, flush=True)
 
 
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
@@ -54,10 +55,10 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     with below_output_dir(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try_writing(folder, names_of_files(folder))  # fails before minutes of measuring
-    benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
+    benchmark = importlib.import_module(f"mpx.bench.{what}")
     (alone, reason), busy = exclusive(device), cpu_busy()
-    rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
-    about = {
+    rows = list(benchmark.measure(device, size, announce))
+    about: dict[str, Any] = {
         "what": what,
         "device": device.type,
         "size": size,
@@ -68,11 +69,11 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     }
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
-    report.show(about, rows)  # before writing, which a full disk refuses
+    benchmark.show(about, rows)  # before writing, which a full disk refuses
     with below_output_dir(folder):
         write_whole(folder / f"{what}.json", record)
-        write_whole(folder / f"{what}.csv", to_text(benchmark.COLUMNS, rows))
-        drawn = report.plot(about, rows)
+        write_whole(folder / f"{what}.csv", to_text(list(rows[0]), rows))
+        drawn = benchmark.plot(about, rows)
         files = save(drawn, folder) if drawn.reason is None else []
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {files[1].name}" if files else ""))
 

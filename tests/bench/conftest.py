@@ -4,7 +4,7 @@ import pytest
 import torch
 from made_clock import clock
 
-from mpx.bench.kernels import work
+from mpx.bench import work
 from mpx.measure import timing
 
 

@@ -6,15 +6,12 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import every_way
 import pytest
 import torch
 from started import light, start
 
+from mpx.bench import attention, conv, formats, gemm, triton
 from mpx.bench.__main__ import BENCHMARKS, main, run
-from mpx.bench.kernels import gemm, triton
-from mpx.bench.kernels.formats import COLUMNS
-from mpx.bench.show import formats as report
 from mpx.errors import UserError
 from mpx.measure import timing
 
@@ -47,12 +44,11 @@ def rows(ran):
 
 
 def test_both_tables_show_every_format_at_120_columns(ran):
-    for title in ("What each format can hold", "Square matrix products on"):
+    for title in ("What each format can hold", "Products of 64² matrices on"):
         table = ran.out.split(title)[1].split("└")[0]
         first = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
         assert list(filter(None, first)) == FORMATS  # a long reason goes on in a second line
     assert max(len(line) for line in ran.out.splitlines()) <= 120
-    assert "… " not in ran.out
     for fact in ("65504", "1.192e-07", "57344", "448", "CPUs have no TF32", "CPUs have no FP8 arithmetic", "int8: an integer format"):
         assert fact in ran.out
 
@@ -61,31 +57,19 @@ def test_progress_is_shown_and_nothing_else_on_stderr(ran):
     assert ran.err.splitlines() == [f"measuring {name} …" for name in FORMATS]
 
 
-def test_csv_has_every_column_and_format(rows):
+def test_rows_are_formats_with_a_rate_or_a_reason(rows):
     assert list(rows) == FORMATS
-    assert tuple(rows["fp32"]) == COLUMNS
     fp16, int8 = rows["fp16"], rows["int8"]
     assert (float(fp16["epsilon"]), float(fp16["largest"]), float(fp16["smallest_subnormal"])) == (2**-10, 65504, 2**-24)
-    assert (fp16["bits"], fp16["exponent_bits"], fp16["mantissa_bits"]) == ("16", "5", "10")
     assert (int8["bits"], int8["largest"], int8["epsilon"], int8["significant_digits"]) == ("8", "127", "", "")
-    assert "integer format" in int8["note"]
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_a_rate_or_a_reason(rows, fmt):
-    row = rows[fmt]
-    assert bool(row["tflops_per_s"]) != bool(row["tflops_per_s_reason"])
-    assert bool(row["peak_tflops_per_s"]) != bool(row["peak_tflops_per_s_reason"])
-    if row["tflops_per_s"]:
-        assert 0 < float(row["tflops_per_s"]) < 100
-        assert row["size"] == "64"
-        assert 0 <= float(row["relative_error"]) < 0.01
-        assert int(row["samples"]) >= 5
+    for row in rows.values():
+        assert bool(row["tflops_per_s"]) != bool(row["reason"])
+        assert not row["tflops_per_s"] or 0 < float(row["tflops_per_s"]) < 100
 
 
 def test_json_holds_rows_and_environment(ran, rows):
     record = json.loads((ran.folder / "formats.json").read_text())
-    assert [tuple(row) for row in record["rows"]] == [COLUMNS] * len(FORMATS)
+    assert [list(row) for row in record["rows"]] == [list(rows["fp32"])] * len(FORMATS)
     assert record["environment"]["torch"] == torch.__version__
     assert record["environment"]["command"] == "python -m mpx.bench what=formats accelerator=cpu size=64"
     assert record["device"] == "cpu"
@@ -130,11 +114,11 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
     ("what", "shown"),
     [
         ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
-        ("gemm", ("Square products on", "64 small products at once", "numpy", "CPUs have no FP8 arithmetic", "checked against float64")),
+        ("gemm", ("Square products on", "64 small products at once", "CPUs have no FP8 arithmetic", "checked against float64")),
         ("blas", ("BLAS on", "Arithmetic intensity", "│ axpy    │ fp32   │  0.167 │", "Share of the roof", "Roofs seen in this run")),
         pytest.param(
             "conv",
-            ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device"),
+            ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient"),
             marks=pytest.mark.slow,
         ),
         ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
@@ -158,9 +142,7 @@ def test_benchmark_prints_writes_and_draws(tmp_path, hurried, monkeypatch, capsy
     record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
     assert record["environment"]["torch"] == torch.__version__
     assert any(row["ms"] for row in record["rows"])
-    assert set(every_way.OF) <= set(BENCHMARKS)
-    if what in every_way.OF:
-        every_way.OF[what](record["rows"])
+    assert all(bool(row["ms"]) != bool(row["reason"]) and set(row) == set(record["rows"][0]) for row in record["rows"])
     with open(tmp_path / "bench" / f"{what}.csv", newline="") as file:
         assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
 
@@ -177,7 +159,7 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
     run("gemm", "cpu", "auto", str(tmp_path / "outputs"))
     ran = train(*few, "if_exists=overwrite")
     speed = ran.record["speed"]
-    assert f"│ of the limit  │ {speed['mfu']:.1%} of fp32 " in ran.out
+    assert f"{speed['mfu']:.1%} of fp32 " in ran.out
     assert "measured here by mpx.bench" in speed["mfu_reference"]
     limit = max(
         row["tflops_per_s"] or 0
@@ -206,28 +188,98 @@ def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
-    """As an H200 would fill it; someone else is on the device."""
-    rows = [
-        dict.fromkeys(COLUMNS) | {"format": name, "size": 8192, "tflops_per_s": 788.4, "peak_tflops_per_s": 989.5, "share_of_peak": 0.797,
-                                  "relative_error": 1.7e-3, "bits": 16, "note": None}
-        for name in FORMATS
+ABOUT = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
+ABOUT |= {"environment": {"device": ["NVIDIA H200"], "cpu": "A CPU", "threads": 16}}
+DONE = {"ms": 1.0, "tflops_per_s": 500.0, "gb_per_s": 3000.0, "relative_error": 1e-3, "samples": 5, "reason": None}
+
+
+def of_formats():
+    peak = {"peak_tflops_per_s": 989.5, "share_of_peak": 0.505, "note": None, "size": 8192}
+    return [{"format": fmt, **formats.card(fmt), **DONE, **peak} for fmt in FORMATS]
+
+
+def of_gemm():
+    ways = {("dense", "eager"): 400.0, ("dense", "graph"): 500.0, ("2of4", "eager"): 100.0, ("2of4", "graph"): 700.0}
+    return [
+        {"format": fmt, "shape": shape, "batch": 1, "rows": n, "columns": n, "inner": n, "pattern": pattern, "how": how}
+        | DONE
+        | {"tflops_per_s": rate}
+        for fmt in gemm.MEASURED
+        for shape, n in (("square", 256), ("square", 8192), ("linear", 1024), ("batched", 16))
+        for (pattern, how), rate in ways.items()
+    ]
+
+
+def of_conv():
+    return [
+        {"layer": layer.name, "direction": direction, "format": fmt, "layout": layout, "algorithm": algorithm, "batch": 9} | DONE
+        for layer in conv.LAYERS
+        for direction in conv.DIRECTIONS
+        for fmt in conv.MEASURED
+        for layout, algorithm in conv.ways(torch.device("cuda"))
+    ]
+
+
+def of_attention():
+    about = {"batch": 16, "heads": 16, "length": 2048, "head_size": 64}
+    refused = dict.fromkeys(DONE) | {"reason": "Flash Attention does not support non-null attn_mask."}
+    return [
+        about | {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel}
+        | (refused if (kernel, mask) == ("flash", "padding") else DONE)
+        for direction in attention.DIRECTIONS
+        for mask in attention.MASKS
+        for fmt in attention.MEASURED
+        for kernel in attention.KERNELS
     ]  # fmt: skip
-    reason = "no fp64 figure known from the NVIDIA L4 datasheet"
-    rows[0] |= {"peak_tflops_per_s": None, "share_of_peak": None, "peak_tflops_per_s_reason": reason}
-    about = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
-    about |= {"environment": {"device": ["NVIDIA H200"]}}
-    report.show(about, rows)
+
+
+def of_triton():
+    return [
+        {"way": way, "format": fmt, "size": size, "compressed": compressed} | DONE
+        for way in triton.ways(torch.device("cpu"))
+        for fmt in triton.MEASURED
+        for size in (1024, 8192)
+        for compressed in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "make", "shown"),
+    [
+        (formats, of_formats, ("Products of 8192² matrices on NVIDIA H200", "50%")),
+        (gemm, of_gemm, ("Square products on NVIDIA H200", "1024×1024×1024", "2:4 ÷ dense", "1.40")),
+        (conv, of_conv, ("Convolutions of 9 images on NVIDIA H200", "autotuned", "im2col + GEMM")),
+        (attention, of_attention, ("16×16 heads of 64, 2048 tokens", "cudnn", "flash fp32 padding", "non-null attn_mask")),
+        (triton, of_triton, ("2:4 mask and pruned weight on NVIDIA H200", "torch.compile", "3,000")),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_tables_of_a_gpu_fit_and_are_drawn(capsys, benchmark, make, shown):
+    """As a GPU would fill them, which no CPU can; someone else is on the device."""
+    benchmark.show(ABOUT, make())
     printed = capsys.readouterr().out
-    assert "Square matrix products on NVIDIA H200" in printed
-    assert "788" in printed
-    assert "80%" in printed
-    assert reason in printed
-    assert "Vendor's peaks: NVIDIA H200 datasheet, SXM." in printed
-    assert "Not alone on the device (1 other process on the device)" in printed
-    assert max(len(line) for line in printed.splitlines()) <= 120
-    drawn = report.plot(about, rows)
-    assert all(text in drawn.svg for text in ("NVIDIA H200", "vendor's dense peak", "measured here", *FORMATS))
+    everywhere = ("Not alone on the device (1 other process on the device)", "Vendor's peaks: NVIDIA H200 datasheet, SXM.")
+    assert [text for text in (*shown, *everywhere) if text not in printed] == []
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert not [line for line in lines if line.startswith("│") and not line.endswith("│")]  # cut at the page's edge
+    drawn = benchmark.plot(ABOUT, make())
+    assert drawn.reason is None
+    assert drawn.png.startswith(b"\x89PNG")
+    assert "NVIDIA H200" in drawn.svg
+    assert "mathdefault" not in drawn.svg  # matplotlib's own labels, which are not drawn as numbers here
+
+
+def test_nothing_measured_is_not_drawn():
+    rows = [row | dict.fromkeys(DONE) | {"reason": "no"} for row in of_triton()]
+    assert triton.plot(ABOUT, rows).reason == "nothing was measured"
+
+
+@pytest.mark.parametrize(("busy", "said"), [(0.45, True), (0.02, False), (None, False)])
+def test_a_busy_cpu_is_named_where_it_was_measured(capsys, busy, said):
+    for device, expected in (("cpu", said), ("cuda", False)):
+        triton.show(ABOUT | {"cpu_busy": busy, "device": device}, of_triton())
+        assert ("Other work kept 45% of the CPU's cores busy when this began" in capsys.readouterr().out) is expected
 
 
 @pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.plots.picture.write_whole"])

@@ -1,4 +1,4 @@
-"""Products in each format: what a machine has, that wrong ones are refused, and that slow ones shrink."""
+"""Products in each format: what a machine has, and that wrong ones are refused."""
 
 from dataclasses import replace
 
@@ -6,8 +6,6 @@ import pytest
 import torch
 from int8_products import EXACT_INT8
 
-from mpx.bench.kernels import formats
-from mpx.measure import matmul
 from mpx.measure.matmul import PRODUCT_FORMATS, WrongProductError, float32_as, missing, product, relative_error, tolerance
 from mpx.precision.rounding import to_tf32
 
@@ -81,22 +79,3 @@ def test_fp32_switch_is_set_and_put_back():
         with float32_as(fmt):
             assert torch.backends.cuda.matmul.fp32_precision == asked
         assert torch.backends.cuda.matmul.fp32_precision == before
-
-
-def test_a_slow_format_is_measured_at_a_smaller_size(monkeypatch):
-    """0.3 GFLOP/s, as native FP16 has on some CPUs: 256³ takes 0.11 s, 512³ would take 0.9 s."""
-    monkeypatch.setattr(formats, "elapsed", lambda call, device, calls: 2 * 256**3 / 0.3e9)
-    assert formats.affordable("fp16", CPU, 1024) == 256
-    monkeypatch.setattr(formats, "elapsed", lambda call, device, calls: 2 * 256**3 / 300e9)
-    assert formats.affordable("fp16", CPU, 1024) == 1024
-    assert formats.affordable("fp16", CPU, 64) == 64
-
-
-def test_a_refused_product_is_a_reason_and_no_rate(monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("addmm_impl_cpu_ not implemented\nfor 'Half'")
-
-    monkeypatch.setattr(matmul.torch, "mm", refuse)
-    row = formats.rate("fp16", CPU, 64)
-    assert row["tflops_per_s"] is None
-    assert row["tflops_per_s_reason"] == "addmm_impl_cpu_ not implemented for 'Half'"

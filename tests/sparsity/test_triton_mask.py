@@ -8,35 +8,6 @@ import pytest
 
 pytest.importorskip("triton")
 
-ONE = """  # one weight
-import torch
-from mpx.sparsity.patterns import mask_2of4
-from mpx.bench.kernels.mask_and_prune import mask_and_prune
-
-torch.manual_seed(0)
-for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    for shape in ((1, 4), (19, 52)):
-        for weight in (torch.randn(shape), torch.randint(-2, 3, shape).float(), torch.zeros(shape), torch.full(shape, -3.0)):
-            weight = weight.to(dtype)
-            mask, pruned = mask_and_prune(weight, groups_each=16)
-            assert mask.dtype == torch.bool and pruned.dtype == dtype
-            assert torch.equal(mask, mask_2of4(weight)), (dtype, shape)
-            assert torch.equal(pruned, weight * mask), (dtype, shape)
-for values in (torch.arange(-3.0, 4.0), torch.tensor([0.0, 5.0, -3.0, torch.nan, -torch.inf])):
-    every = torch.cartesian_prod(*[values] * 4)  # all orders and ties of four
-    mask, pruned = mask_and_prune(every, groups_each=64)
-    assert torch.equal(mask, mask_2of4(every))
-    torch.testing.assert_close(pruned, every.masked_fill(~mask, 0), rtol=0, atol=0, equal_nan=True)
-for wrong in (torch.zeros(4), torch.zeros(2, 6), torch.zeros(4, 8).t()):
-    try:
-        mask_and_prune(wrong, groups_each=16)
-    except ValueError as error:
-        assert "multiple of 4" in str(error)
-    else:
-        raise AssertionError(wrong.shape)
-print("as the reference")
-"""
-
 MANY = """  # many weights in one launch
 from functools import partial
 
@@ -96,6 +67,6 @@ print("as the reference")
 def test_masks_are_the_references():
     """In one process, since Triton reads TRITON_INTERPRET when it is imported."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", ONE + MANY], env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", MANY], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == 2 * "as the reference\n"
+    assert done.stdout == "as the reference\n"

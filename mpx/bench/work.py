@@ -9,23 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.measure.matmul import WrongProductError
+from mpx.errors import one_line
+from mpx.measure.matmul import Product, WrongProductError, relative_error
+from mpx.measure.peaks import Card, card
 from mpx.measure.timing import elapsed, median_time
 from mpx.precision.formats import FORMATS
 
+Row = dict[str, Any]
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
 BUDGET_S, WARMUP_S = 0.1, 0.03  # per kernel; the warm-up is short because another kernel has just run
 MAX_CALL_S = {"cpu": 0.15, "cuda": 1.0}  # a kernel that would take longer is left out, and the reason says so
-MAX_REASON = 120  # letters
 PROBES = 3  # calls, of which the fastest counts, because other programs may delay one
 GRAPH_CALLS = 10  # in one CUDA graph, so that launching it costs little beside them
 
 
 @dataclass(frozen=True)
 class Work:
-    """call: is timed. error: returns the relative error of a call's result; raises WrongProductError where it is too large.
+    """call: is timed. error: the relative error of a call's result; raises WrongProductError where it is too large.
 
-    flops: floating point operations of one execution. moved: the least bytes that it reads and writes. repeats: executions in a call.
+    flops: floating point operations of one execution. moved: the least bytes that it reads and writes.
+    repeats: executions in a call.
     """
 
     call: Callable[[], Any]
@@ -35,16 +38,26 @@ class Work:
     repeats: int = 1
 
 
-def timed(make: Callable[[], Work], device: torch.device, within: AbstractContextManager | None = None) -> dict[str, Any]:
-    """The columns of RESULT, or only `reason` where the kernel is refused or wrong, or lacks memory. within: a context for the call."""
+def timed(
+    make: Callable[[], Work],
+    device: torch.device,
+    within: AbstractContextManager | None = None,
+    reason: str | None = None,
+) -> Row:
+    """The columns of RESULT, or only `reason` where the kernel is refused or wrong, or lacks memory.
+
+    within: a context for the call. reason: why it is known not to run; nothing is made then.
+    """
     nothing = dict.fromkeys(RESULT)
+    if reason is not None:
+        return nothing | {"reason": reason}
     try:
         with torch.no_grad(), within or nullcontext():
             work = make()
             error = work.error(work.call())
             timing = median_time(work.call, device, BUDGET_S, WARMUP_S)
     except (WrongProductError, RuntimeError) as stopped:
-        return nothing | {"reason": one_line(stopped)}
+        return nothing | {"reason": one_line(stopped) or type(stopped).__name__}
     seconds = timing.seconds / work.repeats
     return nothing | {
         "ms": seconds * 1e3,
@@ -53,19 +66,6 @@ def timed(make: Callable[[], Work], device: torch.device, within: AbstractContex
         "relative_error": error,
         "samples": timing.samples,
     }
-
-
-def refused(reason: str) -> dict[str, Any]:
-    return dict.fromkeys(RESULT) | {"reason": reason}
-
-
-def one_line(error: BaseException) -> str:
-    """The message, cut to MAX_REASON letters after a whole sentence or, with an ellipsis, after a whole word."""
-    text = " ".join(str(error).split())
-    if len(text) > MAX_REASON:
-        whole = text[:MAX_REASON].rpartition(". ")[0]
-        text = f"{whole}." if whole else f"{text[:MAX_REASON].rpartition(' ')[0]} …"
-    return text or type(error).__name__
 
 
 Result = Tensor | Sequence[Tensor]
@@ -79,8 +79,8 @@ def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Resu
 
     def error(out: Result) -> float:
         pairs = zip(_parts(out), _parts(reference()), strict=True)
-        errors = [float((found.double() - expected).norm() / expected.norm()) for found, expected in pairs]
-        if wrong := [found for found in errors if not found <= tolerance]:
+        errors = [float((made.double() - exact).norm() / exact.norm()) for made, exact in pairs]
+        if wrong := [value for value in errors if not value <= tolerance]:
             raise WrongProductError(f"wrong result: relative error {wrong[0]:.1e}, more than {tolerance:.1e}")
         return max(errors)
 
@@ -99,8 +99,14 @@ def rounding(fmt: str, terms: int) -> float:
     return 8 * FORMATS[fmt].epsilon + FORMATS["fp32"].epsilon * sqrt(terms)
 
 
+def multiplied(made: Product, moved: float = 0.0) -> Work:
+    """The work of a matrix product."""
+    flops = 2.0 * made.a.numel() * made.b.shape[-1]
+    return Work(made.call, lambda out: relative_error(made, out), flops, moved)
+
+
 def graphed(work: Work) -> Work:
-    """The work recorded GRAPH_CALLS times in one CUDA graph. `call` replays it and returns the result of the last execution."""
+    """The work recorded GRAPH_CALLS times in one CUDA graph. `call` replays it and returns the last result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -120,7 +126,10 @@ def graphed(work: Work) -> Work:
 
 
 def too_slow(probe: Work, flops: float, device: torch.device) -> str | None:
-    """Why a kernel of `flops` operations is left out, judged by a small `probe`: some CPUs are 100 times slower in FP16 than in FP32."""
+    """Why a kernel of `flops` operations is left out, judged by a small `probe`.
+
+    Some CPUs are 100 times slower in FP16 than in FP32.
+    """
     elapsed(probe.call, device, 1)  # the first one loads kernels
     seconds = min(elapsed(probe.call, device, 1) for _ in range(PROBES))
     return would_take(seconds / probe.flops * flops, device)
@@ -134,3 +143,12 @@ def ladder(largest: int, steps: int = 6) -> list[int]:
     """Sizes up to `largest`, each twice the one before. All but `largest` are multiples of 16, from 32 on."""
     sizes = [largest >> step for step in range(steps)]
     return [n for n in reversed(sizes) if n == largest or (n >= 32 and n % 16 == 0)]
+
+
+def vendors(device: torch.device) -> Card | None:
+    """The vendor's figures of the device, if its data sheet is known."""
+    return card(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+def share(rate: float | None, peak: float | None) -> float | None:
+    return rate / peak if rate and peak else None

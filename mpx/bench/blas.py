@@ -1,0 +1,122 @@
+"""One routine of each level of BLAS: AXPY, GEMV and GEMM, beneath the roofs of this machine.
+
+Each does more arithmetic per byte than the one before, so that first the memory is the limit, then the processor.
+Source: Williams et al., Roofline, CACM 52(4), 2009.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from mpx.bench import copy
+from mpx.bench.tables import About, device_name, notes, pivot, say
+from mpx.bench.work import Row, Work, against, ladder, multiplied, timed, would_take
+from mpx.compare.words import rate
+from mpx.measure.ceilings import Ceilings, ceilings, from_rows
+from mpx.measure.matmul import float32_as, missing, product, random_matrix, tolerance
+from mpx.precision.formats import FORMATS
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.roofline import Point, roofline_figure
+
+ROUTINES = ("axpy", "gemv", "gemm")
+MEASURED = ("fp64", "fp32", "tf32", "fp16", "bf16")
+SIZE = {"cpu": 1024, "cuda": 8192}
+SIZES = 4
+
+
+def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
+    """One row per routine, format and size n: vectors of n² numbers (AXPY) or n×n matrices.
+
+    The first row is a copy, the memory's limit.
+    """
+    announce("copy, the memory's limit")
+    n = copy.SIZE[device.type] if size == "auto" else int(size)
+    about = {"device": device.type, "routine": "copy", "format": "fp32", "size": n, "flops": 0, "bytes": 8 * n * n}
+    yield about | {"flops_per_byte": 0.0} | timed(partial(copy.work, n, device), device)
+    for routine in ROUTINES:
+        for fmt in MEASURED if routine == "gemm" else [fmt for fmt in MEASURED if fmt != "tf32"]:  # TF32 is for GEMM alone
+            announce(f"{routine} in {fmt}")
+            seconds_per_flop = 0.0  # of the size before
+            for n in ladder(SIZE[device.type] if size == "auto" else int(size), SIZES):
+                flops, moved = cost(routine, n, FORMATS[fmt].dtype.itemsize)
+                reason = missing(fmt, device) or would_take(seconds_per_flop * flops, device)
+                made = timed(partial(_work, routine, fmt, n, device), device, float32_as(fmt), reason)
+                if made["tflops_per_s"]:
+                    seconds_per_flop = 1e-12 / made["tflops_per_s"]
+                about |= {"routine": routine, "format": fmt, "size": n, "flops": flops, "bytes": moved}
+                yield about | {"flops_per_byte": flops / moved} | made
+
+
+def cost(routine: str, n: int, size: int) -> tuple[int, int]:
+    """(operations, the least bytes that must move). size: bytes of a number."""
+    return {
+        "axpy": (2 * n * n, 3 * n * n * size),  # reads x and y, writes y
+        "gemv": (2 * n * n, (n * n + 2 * n) * size),
+        "gemm": (2 * n**3, 3 * n * n * size),
+    }[routine]
+
+
+def _work(routine: str, fmt: str, n: int, device: torch.device) -> Work:
+    flops, moved = cost(routine, n, FORMATS[fmt].dtype.itemsize)
+    if routine == "gemm":
+        return multiplied(product(fmt, n, device), moved)
+    if routine == "gemv":
+        matrix, x = random_matrix(fmt, (n, n), device, 0), random_matrix(fmt, (n,), device, 1)
+        error = against(lambda: matrix.double() @ x.double(), tolerance(fmt, n))
+        return Work(lambda: torch.mv(matrix, x), error, flops, moved)
+    x, y = (random_matrix(fmt, (n * n,), device, seed) for seed in (0, 1))
+    out = torch.empty_like(y)  # not y, so that a repetition changes nothing
+    error = against(lambda: y.double() + 2.5 * x.double(), tolerance(fmt, 4))
+    return Work(lambda: torch.add(y, x, alpha=2.5, out=out), error, flops, moved)
+
+
+def show(about: About, rows: list[Row]) -> None:
+    bound, source = roofs(about, rows)
+    routines = [row | {"of_roof": of_roof(row, bound)} for row in rows if row["routine"] != "copy"]
+    vectors = [row for row in routines if row["routine"] != "gemm"]
+    down = ("routine", "format")
+    pivot(f"BLAS on {device_name(about)}, TFLOP/s by size", routines, down, "size", "tflops_per_s")
+    pivot("Minimum memory traffic, GB/s by size", vectors, down, "size", "gb_per_s")
+    pivot("Arithmetic intensity, operations per byte by size", routines, down, "size", "flops_per_byte")
+    pivot("Share of the roof", routines, down, "size", "of_roof", ".0%")
+    tops = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in bound.dense.items())
+    say(f"Roofs {source}: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.")
+    say("AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory.")
+    notes(about, rows, down)
+
+
+def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:
+    """The limits, and their source: what=copy and what=gemm where both ran here, else this benchmark's fastest results.
+
+    On many CPUs the product of FP16 matrices is slower than that of a matrix and a vector, and then no limit.
+    """
+    copied = [{"mib": row["bytes"] / 2**21, "gb_per_s": row["gb_per_s"]} for row in rows if row["routine"] == "copy"]
+    seen = from_rows(copied + [row for row in rows if row["routine"] != "copy"])
+    earlier = ceilings(Path(about["folder"]).parent, torch.device(about["device"]))
+    if earlier is None or not earlier.gb_per_s or not earlier.dense:
+        return seen, "seen in this run"
+    dense = {fmt: max(top, seen.dense.get(fmt, 0.0)) for fmt, top in earlier.dense.items()}
+    source = "of what=copy and what=gemm here"
+    return replace(earlier, dense=dense), source if dense == earlier.dense else f"{source}, or of a faster routine"
+
+
+def of_roof(row: Row, bound: Ceilings) -> float | None:
+    """The share of the lower of the two roofs at the row's arithmetic intensity."""
+    top = bound.dense.get(row["format"])
+    if not row["tflops_per_s"] or not bound.gb_per_s or not top:
+        return None
+    return row["tflops_per_s"] / min(top, row["flops_per_byte"] * bound.gb_per_s / 1e3)
+
+
+def plot(about: About, rows: list[Row]) -> Picture:
+    bound, source = roofs(about, rows)
+    points = [
+        Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])
+        for row in rows
+        if row["tflops_per_s"] and row["routine"] != "copy"
+    ]
+    draw = partial(roofline_figure, points, bound.gb_per_s, bound.dense)
+    return picture("blas", "Roofline", device_name(about), f"Roofs {source}.", draw)

@@ -1,0 +1,108 @@
+"""2:4 masks by magnitude: training's Triton kernel, PyTorch's operations, and the same operations compiled.
+
+Each returns the mask and the pruned weight. Compression for cuSPARSELt is a separate step, because the library does not
+document the layout of its metadata.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from mpx.acceleration.compiled import prepare_compiler
+from mpx.bench.gemm import missing_2of4
+from mpx.bench.tables import About, device_name, notes, pivot, say
+from mpx.bench.work import Row, Work, ladder, timed
+from mpx.machine import builds_kernels
+from mpx.measure.matmul import WrongProductError, missing, random_matrix
+from mpx.precision.formats import FORMATS
+from mpx.private.torch_kernels import compress_2of4
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.rates import Curve, rates_figure
+from mpx.sparsity.patterns import keep_largest, mask_2of4
+
+MEASURED = ("fp32", "fp16", "bf16")
+SIZE = {"cpu": 1024, "cuda": 8192}
+Masked = tuple[Tensor, Tensor]  # mask, pruned weight
+
+
+def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
+    """One row per way, format and size of a square weight, without and with compression. size: the largest."""
+    for way, (run, lacking) in ways(device).items():
+        for fmt in MEASURED:
+            announce(f"2:4 masks in {fmt} by {way}")
+            for n in ladder(SIZE[device.type] if size == "auto" else int(size), steps=4):
+                for compressed in (False, True):
+                    row = {"device": device.type, "way": way, "format": fmt, "size": n, "compressed": compressed}
+                    reason = lacking or missing(fmt, device) or (missing_2of4(fmt, device) if compressed else None)
+                    yield row | timed(partial(work, run, fmt, n, device, compressed), device, reason=reason)
+
+
+def ways(device: torch.device) -> dict[str, tuple[Callable[[Tensor], Masked], str | None]]:
+    """name -> (function, the reason why it cannot run here)."""
+    prepare_compiler()
+    compiler = None if builds_kernels() else "no C compiler with Python's header files here"
+    kernel = compiler if find_spec("triton") else "Triton is not installed"
+    return {
+        "PyTorch": (_by_operations, None),
+        "torch.compile": (torch.compile(_by_operations, dynamic=True), compiler),
+        "Triton": (_by_kernel, kernel if device.type == "cuda" else "Triton's kernels need a CUDA device"),
+    }
+
+
+def _by_operations(weight: Tensor) -> Masked:
+    """mask_2of4 for sizes that are multiples of four."""
+    mask = keep_largest(weight.reshape(-1, 4), 2).reshape(weight.shape)
+    return mask, weight * mask
+
+
+def _by_kernel(weight: Tensor) -> Masked:
+    from mpx.sparsity.mask_launch import masks_by_place
+
+    mask = masks_by_place([weight], 2)[0]
+    return mask, weight * mask
+
+
+def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device, compress: bool) -> Work:
+    """Masks must equal those of the weight in float64, bit for bit. Moved: weight read, mask and pruned weight written."""
+    weight = random_matrix(fmt, (n, n), device, seed=0)
+    weight[: n // 2] = (4 * weight[: n // 2]).round()  # equal magnitudes become frequent
+
+    def call() -> Masked:
+        made = run(weight)
+        if compress:
+            compress_2of4(made[1])
+        return made
+
+    def error(made: Masked) -> float:
+        exact = mask_2of4(weight.double())
+        if not (torch.equal(made[0], exact) and torch.equal(made[1], weight * exact)):
+            raise WrongProductError(f"wrong mask: {int((made[0] != exact).sum())} of {n * n} places differ")
+        return 0.0
+
+    return Work(call, error, moved=n * n * (2 * FORMATS[fmt].dtype.itemsize + 1))
+
+
+def show(about: About, rows: list[Row]) -> None:
+    by_format = sorted(rows, key=lambda row: MEASURED.index(row["format"]))
+    alone, compressed = ([row for row in by_format if row["compressed"] is with_it] for with_it in (False, True))
+    down = ("format", "way")
+    pivot(f"2:4 mask and pruned weight on {device_name(about)}, GB/s by size", alone, down, "size", "gb_per_s")
+    pivot("The same, ms by size", alone, down, "size", "ms", ".4f")
+    pivot("With compression for cuSPARSELt after it, ms by size", compressed, down, "size", "ms", ".4f")
+    say("GB/s: the weight read once, mask and pruned weight written once. Every mask equals float64's, bit for bit.")
+    notes(about, [row | {"how": "compressed by" if row["compressed"] else "by"} for row in rows], ("format", "how", "way"))
+
+
+def plot(about: About, rows: list[Row]) -> Picture:
+    names = list(dict.fromkeys(row["way"] for row in rows))
+    panels: dict[str, list[Curve]] = {}
+    for fmt in dict.fromkeys(row["format"] for row in rows):
+        for number, way in enumerate(names, 1):
+            of_one = [row for row in rows if (row["way"], row["format"], row["compressed"]) == (way, fmt, False)]
+            points = [(row["size"], row["gb_per_s"]) for row in of_one if row["gb_per_s"]]
+            panels.setdefault(fmt, []).append(Curve(way, points, number))
+    draw = partial(rates_figure, panels, "rows and columns", "GB/s")
+    return picture("triton", "2:4 masks", device_name(about), "Logarithmic on both axes.", draw)
