@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections import Counter
 from statistics import median
 
 import documents
@@ -41,31 +40,6 @@ def test_a_committed_card_is_what_its_table_says(path, function, table):
         assert f"{made.MARK}\n\n{said.strip()}\n\n{made.END}" in committed
     else:
         assert said == committed
-
-
-def test_the_tables_of_permutation():
-    words = text(EXPERIMENTS / "permutation" / "README.md")
-    with open(EXPERIMENTS / "permutation" / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    for steps in (200, 1000, 6000):
-        rounds = [row for row in rows if row["setting"] == f"{steps} steps"]
-        kept, efficacy, seconds = (median(float(row[name]) for row in rounds) for name in ("kept_after", "efficacy", "seconds"))
-        cells = f"| {kept:.1f} | {100 * efficacy:.1f} % | {seconds:.2f} |"
-        assert re.search(rf"^\| mpx, {steps} steps.* {re.escape(cells)}$", words, re.MULTILINE)
-    models = [row for row in rows if not row["seed"]]
-    for row in models:
-        kept = f"| {float(row['kept_before']):.4f} | {float(row['kept_after']):.4f} |"
-        if row["part"] == "all":
-            change = f"{float(row['output_change']):.0e}" if row["output_change"] else "–"
-            assert f"| {row['subject']} | {row['setting']} {kept} {float(row['cpu_seconds']):.0f} | {change} |\n" in words
-        elif row["subject"] == "ResNet-50":
-            assert f" {kept} | |\n" in words
-    left = Counter()
-    for row in models:
-        for done, count in re.findall(r"(\d+) of (\d+) layers", row["part"]):
-            left[row["subject"].partition("-")[0]] += int(count) - int(done)
-    assert f"but {left['ResNeXt']} of ResNeXt's and {left['DPN']} of DPN's" in words
-    assert left.total() == left["ResNeXt"] + left["DPN"]
 
 
 def test_what_the_pages_say_of_the_cost_of_masks():

@@ -3,10 +3,8 @@
 import csv
 import os
 import re
-from statistics import median
 
 import pytest
-from documents import text
 from experiment import EXPERIMENTS, script
 from processes import Fork
 
@@ -76,42 +74,6 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
     assert refused["samples_per_s"] == ""
     assert refused["note"].startswith("UserError: trainer.cuda_graphs=true is not possible: ") or os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-def table(path):
-    with open(EXPERIMENTS / path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_what_the_card_says_beside_its_tables_is_what_rows_say():
-    words = " ".join(text(FOLDER / "README.md").split())
-    rates: dict[tuple, list[float]] = {}
-    for row in table("speed/results.csv"):
-        if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]:
-            rates.setdefault((row["precision"], row["model"], row["contender"]), []).append(float(row["samples_per_s"]))
-    hand = {key[:2]: 100 * (median(found) / median(rates[*key[:2], "mpx"]) - 1) for key, found in rates.items() if key[2] == "hand"}
-    half, bf16 = ({model: percent for (name, model), percent in hand.items() if name == precision} for precision in ("amp", "amp_bf16"))
-    assert half.keys() == bf16.keys() == {"resnet50", "resnet18", "bert_small", "lstm"}
-    assert f"is as fast as mpx to within {max(map(abs, half.values())):.1f} %." in words
-    least, most = min(bf16.values()), max(bf16.values())
-    assert (
-        f"In BF16 it is {least:.1f} to {most:.1f} % faster: least for ResNet-18, then ResNet-50 and BERT-small, most for the LSTM" in words
-    )
-    assert sorted(bf16, key=bf16.get) == ["resnet18", "resnet50", "bert_small", "lstm"]
-    best = {key[2]: max(rates["amp", "bert_small", "mpx"]) / max(found) for key, found in rates.items() if key[:2] == ("amp", "bert_small")}
-    assert f"mpx is {best['loop']:.2f} times as fast as the plain loop, {best['lightning']:.2f} as Lightning's defaults, and" in words
-    assert f"and {best['transformers, tuned']:.2f} as transformers' Trainer, tuned" in words
-    apart = max(max(found) / min(found) - 1 for (_, model, _), found in rates.items() if model == "bert_small")
-    assert f"differ by up to {100 * apart:.0f} % between two rounds" in words
-    whole = [row["note"] for row in table("speed/results.csv") if row["contender"] == "whole run" and not row["rejected"]]
-    spent = [dict(re.findall(r"(\w+) (\d+\.\d+)", note)) for note in whole]
-    lost = {part: f"{median(float(run[part]) for run in spent):.1f}" for part in ("warmup", "validation", "other", "end")}
-    assert f"records the graph ({lost['warmup']} s), in validation ({lost['validation']})" in words
-    assert f"between epochs ({lost['other']}), and in the last checkpoint ({lost['end']})" in words
-    runs = [row for row in table("auto/results.csv") if (row["steps"], row["cache"]) == ("30000", "empty")]
-    rates = {(row["model"], row["setting"]): float(row["samples_per_s"]) for row in runs}
-    left = [f"{rates[model, 'off'] / rates[model, 'default']:.2f}" for model in ("resnet18", "resnet50", "bert_small")]
-    assert "a compiled step takes {}, {} and {} times as long".format(*left) in words
 
 
 def test_made_up_images_have_the_sizes_of_fashion_mnist(tmp_path):
