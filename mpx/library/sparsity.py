@@ -158,20 +158,19 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
         return
     end, (_, epoch) = recipe.plan.end, steps_of(trainer, pl_module)
     for callback in vars(trainer)["callbacks"]:
-        begins = getattr(callback, "should_update", None)
-        name, first = type(callback).__name__, getattr(callback, "swa_start", None)
-        if begins is None and first is None:
+        name, averages = type(callback).__name__, getattr(callback, "should_update", None)
+        if averages is None and not hasattr(callback, "swa_start"):
             continue
         if recipe.remember:
             raise UserError(
                 f"sparsity={masks.pattern.name} with {name}: recipe={recipe.name} chooses other masks again and again, "
                 "and an average over several masks has no pattern. Use recipe=asp without recompute_every, or leave the average out."
             )
-        if begins is None:
-            early = first <= end // epoch
+        if averages is None:
+            early = callback.swa_start <= end // epoch
         else:
-            steps = any(begins(step_idx=step) for step in range(end))
-            early = steps or any(begins(epoch_idx=index) for index in range(int(end // epoch)))
+            steps = any(averages(step_idx=step) for step in range(end))
+            early = steps or any(averages(epoch_idx=index) for index in range(int(end // epoch)))
         if early:
             raise UserError(
                 f"sparsity={masks.pattern.name} with {name}: it averages weights from before the pruning at step {end}. "

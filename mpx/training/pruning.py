@@ -24,7 +24,6 @@ from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, pla
 from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.permutation import permute_model
 from mpx.sparsity.recipes import Recipe
 from mpx.training.ema import Ema
 from mpx.training.loss import loss_of
@@ -116,6 +115,8 @@ def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: p
 
 def _permute(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
     """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
+    from mpx.sparsity.permutation import permute_model  # imports scipy and the tracer
+
     x, _ = next(iter(trainer.datamodule.val_dataloader()))
     x = trainer.strategy.broadcast(x[:2].cpu()).to(trainer.strategy.root_device)  # all processes come to the same result
     model = trainer.lightning_module.model

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from mpx.models import build
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
-from mpx.sparsity.permutation import efficacy, permute_model, search
-from mpx.sparsity.permutation.search import on_cpu
+from mpx.sparsity.permutation import permute_model
+from mpx.sparsity.permutation.search import efficacy, on_cpu, search
 from mpx.spec import Spec
 from mpx.train import CONF
 from mpx.training.optimizer import build_optimizer

@@ -74,7 +74,7 @@ def find(
     for kind in types:
         if not any(parent in table for parent in kind.__mro__):
             raise UserError(f"ASP: whitelist has {kind.__name__}: name its parameters in custom_layer_dict={{{kind.__name__}: […]}}.")
-    modules = dict(model.named_modules())
+    modules: dict[str, nn.Module] = dict(model.named_modules())
     if unknown := [name for name in (*(allowed or ()), *disallowed) if name not in modules]:
         say(1, f"Warning: {unknown} are not layers of this model")
     found: dict[int, Weight] = {}

@@ -63,11 +63,11 @@ class Pruning:
 
     @torch.no_grad()
     def _copy_masters(self) -> None:
-        model = self._model()
-        for weight in self.masks.pruned if model is not None else ():
-            parameter = model.get_parameter(weight.name)
-            if parameter is not weight.parameter:
-                parameter.copy_(weight.parameter)
+        if (model := self._model()) is not None:
+            for weight in self.masks.pruned:
+                parameter = model.get_parameter(weight.name)
+                if parameter is not weight.parameter:
+                    parameter.copy_(weight.parameter)
 
     def init_optimizer_for_pruning(self, optimizer: Optimizer) -> None:
         """Enforce the masks at every further step of this optimizer."""

@@ -8,17 +8,13 @@
 
 permute.py runs the steps in order:
 
-    trace.py, graph.py    follow the model's channels and find the groups that may change places: operations.py, rules_*.py, sides.py,
-                          frames.py and aliases.py record facts through walk.py; channels.py derives the groups
+    trace.py, graph.py    follow the model's channels and find the groups that may change places: operations.py, rules_*.py,
+                          sides.py and frames.py record facts through walk.py; channels.py derives the groups
     budget.py             divides the work between the groups
-    objective.py          gathers the weights of a group; search.py and exact.py find the best order of their columns (stripes.py)
+    objective.py          gathers the weights of a group; search.py finds the best order of their columns (stripes.py)
     check.py, apply.py    reorder parameters, gradients and optimizer state, and undo it if the model computes something else
 """
 
-from mpx.sparsity.permutation.apply import Permutation
-from mpx.sparsity.permutation.graph import find_groups
-from mpx.sparsity.permutation.permute import LayerReport, Report, permute_model
-from mpx.sparsity.permutation.search import Found, efficacy, search
-from mpx.sparsity.permutation.trace import CannotTrace, calls
+from mpx.sparsity.permutation.permute import Report, permute_model
 
-__all__ = ["CannotTrace", "Found", "LayerReport", "Permutation", "Report", "calls", "efficacy", "find_groups", "permute_model", "search"]
+__all__ = ["Report", "permute_model"]

@@ -21,7 +21,7 @@ def apply_checked(permutation: Permutation, model: nn.Module, ways: list[Call], 
     """Apply it. If the results change, restore everything and return the reason. model: in evaluation mode."""
     devices = list({tensor.device for tensor in model.parameters() if tensor.is_cuda})
     with torch.random.fork_rng(devices):
-        for device in devices or ["cpu"]:
+        for device in devices or [torch.device("cpu")]:
             torch.rand(1, device=device)  # random values then differ from those of the two passes below, which are equal
         first = _in_both_modes(model, ways)
     with torch.random.fork_rng(devices):

@@ -1,6 +1,7 @@
 """One operation of a graph: apply its rule, or pin its channels if it has none."""
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from mpx.sparsity.permutation.rules_shape import LIKE_OTHER, MOVES, SHAPES, UNIF
 from mpx.sparsity.permutation.sides import BY_SIDES, by_sides
 from mpx.sparsity.permutation.walk import Parameter, Sides, Walk
 
-STORED = LAYERS | RECURRENT  # rules that take parameters themselves, not their labels
-COMPUTED = MATH | SHAPES
+STORED: dict[str, Callable] = LAYERS | RECURRENT  # rules that take parameters themselves, not their labels
+COMPUTED: dict[str, Callable] = MATH | SHAPES
 
 
 def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
@@ -24,7 +25,7 @@ def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
     if node.target is operator.getitem:
         return values[node.args[0]][node.args[1]]
     many = isinstance(node.meta.get("val"), (list, tuple))
-    shapes = [getattr(one, "shape", None) for one in (node.meta["val"] if many else [node.meta.get("val")])]
+    shapes: list[Any] = [getattr(one, "shape", None) for one in (node.meta["val"] if many else [node.meta.get("val")])]
     if not any(isinstance(shape, torch.Size) for shape in shapes):
         return None  # a check, or a number
     try:
@@ -42,7 +43,7 @@ def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
 
 def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torch.Size]) -> Any:
     """The labels by this operation's rule; None if there is no rule or if it does not cover these arguments."""
-    name, given = name_of(node), _arguments(node, values)
+    name, given, function = name_of(node), _arguments(node, values), node.target
     if name in STORED and not (name in BY_SIDES and isinstance(given.get("input"), (Parameter, Sides))):
         return STORED[name](walk, shapes, **given)
     if name in LIKE_OTHER:
@@ -53,8 +54,8 @@ def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torc
         return None
 
     def rule(given: dict[str, Any]) -> Any:
-        if name in MOVES:
-            return node.target(*[given[one.name] for one in schema_of(node.target).arguments if not one.kwarg_only])
+        if name in MOVES and callable(function):
+            return function(*[given[one.name] for one in schema_of(function).arguments if not one.kwarg_only])
         return (COMPUTED.get(name) or STORED[name])(walk, shapes, **given)
 
     if name in BY_SIDES and any(len(walk.sides(one)) > 1 for one in operands):

@@ -113,7 +113,8 @@ def _pruned(model: nn.Module, weights: list[Weight] | None) -> dict[str, Weight]
 def _search(
     groups: list[Group], reasons: dict[Axis, list[str | None]], pruned: dict[str, Weight], seed: int, work: float, progress: bool
 ) -> tuple[Permutation, dict[str, str]]:
-    permutation, left_out = Permutation(), {}
+    permutation = Permutation()
+    left_out: dict[str, str] = {}
     sizes = {axis: len(why) for axis, why in reasons.items()}
     tensors = {name: weight.parameter.detach() for name, weight in pruned.items()}
     made = [objective(group, tensors) for group in groups]

@@ -1,5 +1,7 @@
 """Rules for operations without parameters: element-wise functions, reductions, matrix products, pooling."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -52,15 +54,15 @@ def reduction(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int | lis
     return self
 
 
-def pool(walk: Walk, shapes: list[torch.Size], self: Tensor | None = None, input: Tensor | None = None, **_) -> list[Tensor]:
-    """Pooling and resizing of [batch, channels, *positions]."""
-    channels = walk.along(input if self is None else self, 1)
+def pool(walk: Walk, shapes: list[torch.Size], **given: Any) -> list[Tensor]:
+    """Pooling and resizing of [batch, channels, *positions]: `self` or `input`."""
+    channels = walk.along(given["self"] if "self" in given else given["input"], 1)
     return [walk.spread(channels, 1, shape) for shape in shapes]
 
 
-def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | None = None, mat2: Tensor | None = None, **_) -> Tensor:
-    """one [..., m, k] @ other [..., k, n]. Channels may be summed over (k), or pass through (m of one, n of other)."""
-    one, other = self, mat2 if other is None else other
+def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, **given: Any) -> Tensor:
+    """self [..., m, k] @ other (or mat2) [..., k, n]. Channels may be summed over (k), or pass through (m, n)."""
+    one, other = self, given["other"] if "other" in given else given["mat2"]
     if one.dim() < 2 or other.dim() < 2:
         return walk.give_up(shapes[0], one, other)
     summed = varies(one, -1) or varies(other, -2)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.private.torch_dispatch import tree_leaves, tree_map_only
+from mpx.private.torch_dispatch import tree_leaves, tree_map, tree_map_only
 from mpx.sparsity.permutation.channels import UNIFORM, moving_dims
 from mpx.sparsity.permutation.rules_math import ELEMENTWISE, REDUCTIONS
 from mpx.sparsity.permutation.rules_shape import COPIES, MOVES, RESHAPES
@@ -26,10 +26,11 @@ def by_sides(walk: Walk, rule: Callable[[dict[str, Any]], Any], given: dict[str,
     if passes is None:  # it is unclear which sides belong together, so take the last side of each, as for an activation
         return rule(tree_map_only((Parameter, Sides), walk.labels, given))
     numbers = {id(one): number for number, one in enumerate(operands)}
-    results = [
-        rule(tree_map_only((Tensor, Parameter, Sides), lambda one, seen=seen: seen[numbers[id(one)]] if id(one) in numbers else one, given))
-        for seen in passes
-    ]
+
+    def replaced(seen: list[Tensor]) -> dict[str, Any]:
+        return tree_map(lambda one: seen[numbers[id(one)]] if id(one) in numbers else one, given)
+
+    results = [rule(replaced(seen)) for seen in passes]
     if results and isinstance(results[0], (list, tuple)):
         return [_joined(walk, list(several), shapes[0]) for several in zip(*results, strict=True)]
     return _joined(walk, results, shapes[0])

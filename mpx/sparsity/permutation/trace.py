@@ -69,7 +69,8 @@ def training(model: nn.Module) -> Iterator[list[nn.Module]]:
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
     """A context in which transformers' models return no cache of keys and values, whose type torch.export does not know."""
-    configs = {id(config): config for layer in model.modules() if getattr(config := getattr(layer, "config", None), "use_cache", False)}
+    every = [getattr(layer, "config", None) for layer in model.modules()]
+    configs: dict[int, Any] = {id(config): config for config in every if getattr(config, "use_cache", False)}
     for config in configs.values():
         config.use_cache = False
     try:

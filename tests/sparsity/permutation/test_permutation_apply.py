@@ -10,8 +10,8 @@ from transformers.optimization import Adafactor
 
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.permutation import Permutation, permute_model
-from mpx.sparsity.permutation.apply import stays_behind
+from mpx.sparsity.permutation import permute_model
+from mpx.sparsity.permutation.apply import Permutation, stays_behind
 from mpx.sparsity.permutation.channels import Axis
 
 

@@ -6,7 +6,8 @@ from helpers_for_permutation import assert_same_function, permuted, permuted_nam
 from torch import Tensor, nn
 
 from mpx.sparsity.patterns import kept_magnitude, mask_2of4
-from mpx.sparsity.permutation import calls, find_groups
+from mpx.sparsity.permutation.graph import find_groups
+from mpx.sparsity.permutation.trace import calls
 
 
 class Net(nn.Module):
