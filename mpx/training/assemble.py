@@ -109,7 +109,7 @@ def assemble(
     checkpoints = Checkpoints(
         folder.path, *monitored(steps.module.spec), every_steps=cfg.trainer.checkpoint_every_n_steps, every_s=cfg.trainer.save_every_s
     )
-    pruning = _build_pruning(cfg, steps, measuring, checkpoints)
+    pruning = _build_pruning(cfg, inputs, steps, measuring, checkpoints)
     if pruning is not None and folder.resume_from is not None:
         check_resumed(pruning, folder.resume_from, inputs.history, steps.total)
     compiling = build_compiling(steps, measuring, inputs.devices.root)
@@ -173,7 +173,7 @@ def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
         model,
         loss.of_batch,
         ranks=devices.count,
-        version=lambda: None if masks is None else masks.masks if recipe.fixed else masks.stash,  # a pruning replaces what a step reads
+        version=lambda: None if masks is None else masks.version,  # a pruning replaces what a step reads
         searched=lambda: reset_peak(devices.root),
     )
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)
@@ -182,7 +182,9 @@ def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
     return Steps(module, acceleration, choice, schedule, recipe, masks, total)
 
 
-def _build_pruning(cfg: DictConfig, steps: Steps, measuring: Measuring, checkpoints: Checkpoints) -> Pruning | None:
+def _build_pruning(
+    cfg: DictConfig, inputs: Inputs, steps: Steps, measuring: Measuring, checkpoints: Checkpoints
+) -> Pruning | None:
     """The pruning, and what it restarts: results and speed of the dense model no longer count."""
     if steps.masks is None or steps.recipe is None:
         return None
@@ -192,7 +194,7 @@ def _build_pruning(cfg: DictConfig, steps: Steps, measuring: Measuring, checkpoi
     if recipe.restarts_schedule:
         after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
     return build_pruning(
-        cfg.sparsity, cfg.seed, steps.masks, recipe, measuring.throughput, module.ema, after, cfg.trainer.progress,
+        cfg.sparsity, cfg.seed, steps.masks, recipe, measuring.throughput, module, inputs.datamodule, after, cfg.trainer.progress,
         lambda: steps.acceleration.counts()[0],
     )  # fmt: skip
 

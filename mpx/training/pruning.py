@@ -11,6 +11,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from mpx.data.datamodule import DataModule
 from mpx.errors import UserError, first_line
 from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
@@ -25,9 +26,9 @@ from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
-from mpx.training.ema import Ema
 from mpx.training.loss import loss_of
 from mpx.training.meters import judged
+from mpx.training.module import TrainingModule
 
 
 def build_recipe(sparsity: DictConfig, steps: int, epoch: int, *, at_once: bool) -> Recipe | None:
@@ -77,15 +78,15 @@ def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:
 
 
 def build_pruning(
-    sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable],
-    progress: str, replayed: Callable[[], int],
+    sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, module: TrainingModule, data: DataModule,
+    after: list[Callable], progress: str, replayed: Callable[[], int],
 ) -> Pruning:  # fmt: skip
     """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress. replayed: see Pruning."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
     if sparsity.get("permute"):
-        before.append(partial(_permute, masks, ema, seed, progress))
+        before.append(partial(_permute, masks, module, data, seed, progress))
     if sparsity.sensitivity:
-        before.append(lambda trainer: {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer))})
+        before.append(lambda trainer: {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer, module, data))})
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
     return Pruning(masks, recipe, before=untimed, after=after, replayed=replayed)
 
@@ -113,27 +114,28 @@ def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: p
     return action(trainer)
 
 
-def _permute(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
+def _permute(
+    masks: Masks, module: TrainingModule, data: DataModule, seed: int, progress: str, trainer: pl.Trainer
+) -> dict[str, Any]:
     """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
     from mpx.sparsity.permutation import permute_model  # imports scipy and the tracer
 
-    x, _ = next(iter(trainer.datamodule.val_dataloader()))
+    x, _ = next(iter(data.val_dataloader()))
     x = trainer.strategy.broadcast(x[:2].cpu()).to(trainer.strategy.root_device)  # all processes come to the same result
-    model = trainer.lightning_module.model
+    model = module.model
     x = x.to(next(model.parameters()).dtype) if x.is_floating_point() else x
     shown = progress != "off" and trainer.is_global_zero
     report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, exhaustive=True, seed=seed, progress=shown)
-    if ema is not None:
-        report.permutation.apply(ema.averages)
+    if module.ema is not None:
+        report.permutation.apply(module.ema.averages)
     found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
     return {"permutation": found | {"reason": report.reason, "layers": report.rows()}}
 
 
 @torch.no_grad()
-def validation_loss(trainer: pl.Trainer) -> float:
+def validation_loss(trainer: pl.Trainer, module: TrainingModule, data: DataModule) -> float:
     """The model's mean loss over the validation batches of all processes. Leaves random states and the layers' modes as they are."""
-    module, device = trainer.lightning_module, trainer.strategy.root_device
-    limit, batches = trainer.limit_val_batches, trainer.datamodule.val_dataloader()
+    device, limit, batches = trainer.strategy.root_device, trainer.limit_val_batches, data.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))
     totals = torch.zeros(2, dtype=torch.float64, device=device)  # Σ loss · targets, targets
     with evaluating(module), torch.random.fork_rng([device] if device.type == "cuda" else []):

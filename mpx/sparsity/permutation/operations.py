@@ -16,8 +16,8 @@ from mpx.sparsity.permutation.rules_shape import LIKE_OTHER, MOVES, SHAPES, UNIF
 from mpx.sparsity.permutation.sides import BY_SIDES, by_sides
 from mpx.sparsity.permutation.walk import Parameter, Sides, Walk
 
-STORED: dict[str, Callable] = LAYERS | RECURRENT  # rules that take parameters themselves, not their labels
-COMPUTED: dict[str, Callable] = MATH | SHAPES
+STORED: dict[str, Callable] = {**LAYERS, **RECURRENT}  # rules that take parameters themselves, not their labels
+COMPUTED: dict[str, Callable] = {**MATH, **SHAPES}
 
 
 def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
