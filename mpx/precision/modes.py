@@ -110,11 +110,10 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
             f"precision={mode.name} keeps the optimizer's state in FP16, where Adam's eps and squares of small gradients vanish. "
             "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
         )
-    tries = "Try a lower optimizer.lr, a longer schedule.warmup" if optimizer else "Try a lower learning rate, a longer warm-up"
-    clipped = "trainer.gradient_clip_val=1.0" if optimizer else "clipped gradients"
+    tries = "Try a lower learning rate, a longer warm-up"
     if mode.narrowest == "fp32":
-        return f"{tries} or {clipped}."
-    return f"{tries}, {clipped}, or precision=fp32 to see whether the format is at fault."
+        return f"{tries} or clipped gradients."
+    return f"{tries}, clipped gradients, or precision=fp32 to see whether the format is at fault."
 
 
 def _native(fmt: str, device: torch.device) -> bool:

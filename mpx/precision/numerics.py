@@ -7,13 +7,13 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.hooks import RemovableHandle
 
 from mpx.precision.gradients import BINS, GradientWatch, exponents
-from mpx.precision.plugin import ModePrecision
-from mpx.precision.plugin_mode import mode_of, scale_of
+from mpx.precision.plugin import ModePrecision, mode_of, scale_of
 from mpx.precision.rounding import HALVES, upcast
 from mpx.private.torch_modules import CONVOLUTION
 
@@ -24,7 +24,7 @@ TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "
 
 def sampling_interval(requested: int | str, *, replayed: bool) -> int:
     """numerics.every in optimizer steps. replayed: most steps replay a CUDA graph, beside which a sampled step costs more."""
-    if requested != "auto":
+    if isinstance(requested, int):
         return requested
     return REPLAYED_INTERVAL if replayed else INTERVAL
 
@@ -60,14 +60,13 @@ class Numerics(Callback):
         self._found: dict[str, Tensor] = {}  # exponents of this step, in this process
         self._hooks: dict[str, RemovableHandle] = {}  # by layer
         self._fitted = False  # since a checkpoint was loaded
-        self._watch: GradientWatch | None = None
-        self._entered = False  # the watch; ModePrecision enters it itself
+        self._watch: GradientWatch | None = None  # of the backward pass that runs now
         self._step = -1  # the newest one that a batch has begun
         self._continued: int | None = None  # that of the checkpoint's newest batch, which may have had several steps
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        device, self.plugin = trainer.strategy.root_device, trainer.precision_plugin
+        device = trainer.strategy.root_device
         if self._fitted and trainer.global_step == 0:  # another Trainer has this callback now
             self.samples, self.totals, self.newest, self.layers, self._continued = 0, None, {}, {}, None
         self._fitted, self._found = True, {}
@@ -76,7 +75,8 @@ class Numerics(Callback):
         if self.histogram:
             for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
-                    self._hooks[name] = layer.register_forward_hook(partial(self._gather, name))
+                    gather = partial(self._gather, trainer.precision_plugin, name)
+                    self._hooks[name] = layer.register_forward_hook(gather)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         while self._hooks:
@@ -85,14 +85,14 @@ class Numerics(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._step, self._continued = trainer.global_step - 1 if self._continued is None else self._continued, None
 
-    def _gather(self, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
+    def _gather(self, plugin: Precision, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
         while isinstance(output, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
             output = output[0]
         if self._sampling and output.requires_grad:
-            output.register_hook(partial(self._add, name))
+            output.register_hook(partial(self._add, plugin, name))
 
-    def _add(self, name: str, gradient: Tensor) -> None:
-        scale = scale_of(self.plugin)
+    def _add(self, plugin: Precision, name: str, gradient: Tensor) -> None:
+        scale = scale_of(plugin)
         counted = exponents(gradient, 1.0 if scale is None else scale)
         self._found[name] = counted + self._found[name] if name in self._found else counted
 
@@ -106,34 +106,34 @@ class Numerics(Callback):
         for name, counts in found.items():
             self.layers[name] = counts + self.layers[name] if name in self.layers else counts
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         before, self._step = self._step, trainer.global_step
         if self._step != before:  # not another batch of an accumulated step
-            self._sampling = self._step // self.every > before // self.every  # a batch of a manual optimization may have several steps
-        if self._sampling:
-            self._begin_watch()
+            # A batch of a manual optimization may have several steps.
+            self._sampling = self._step // self.every > before // self.every
+        self._announce(trainer, self._sampling)
 
-    def _begin_watch(self) -> None:
-        scale = scale_of(self.plugin)
-        self._watch = GradientWatch(mode_of(self.plugin).narrowest, None if scale is None else scale.clone())
-        if isinstance(self.plugin, ModePrecision):
-            self.plugin.watch(self._watch)
+    def _announce(self, trainer: pl.Trainer, watched: bool) -> None:
+        if isinstance(trainer.precision_plugin, ModePrecision):
+            trainer.precision_plugin.watched = watched
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        if self._watch is not None and not isinstance(self.plugin, ModePrecision):
+        if self._sampling:
+            plugin = trainer.precision_plugin
+            scale = scale_of(plugin)
+            self._watch = GradientWatch(mode_of(plugin).narrowest, None if scale is None else scale.clone())
             self._watch.__enter__()
-            self._entered = True
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Each batch of an accumulated step counts."""
         if self._watch is None:
             return
-        counts = self._watch.counts
-        self._end_watch()
-        if self._sampling and not pl_module.automatic_optimization:  # another backward pass may follow
-            self._begin_watch()
+        counts = self._end_watch(self._watch)
         if trainer.world_size > 1:
-            counts = torch.zeros(1 + len(TAGS), dtype=torch.float64, device=trainer.strategy.root_device) if counts is None else counts
+            device = trainer.strategy.root_device
+            counts = torch.zeros(1 + len(TAGS), dtype=torch.float64, device=device) if counts is None else counts
             counts = trainer.strategy.reduce(counts, reduce_op="sum")
         if counts is None:
             return
@@ -143,14 +143,12 @@ class Numerics(Callback):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the watch, which would count later computations of this process."""
         if self._watch is not None:
-            self._end_watch()
+            self._end_watch(self._watch)
 
-    def _end_watch(self) -> None:
-        if isinstance(self.plugin, ModePrecision):
-            self.plugin.watch(None)
-        elif self._entered:
-            self._watch.__exit__(None, None, None)
-        self._watch, self._entered = None, False
+    def _end_watch(self, watch: GradientWatch) -> Tensor | None:
+        watch.__exit__(None, None, None)
+        self._watch = None
+        return watch.counts
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         """The gradients are unscaled here, and not clipped yet."""
@@ -161,7 +159,9 @@ class Numerics(Callback):
                 self.samples += 1
             self._sampling, self._fresh = not pl_module.automatic_optimization, True
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if self._fresh:
             self._keep_found(trainer)
         if self._fresh and trainer.loggers:
@@ -169,31 +169,26 @@ class Numerics(Callback):
             tags = [f"numerics/{name}" for name in self.newest]
             for logger in trainer.loggers:
                 logger.log_metrics(dict(zip(tags, values, strict=True)), step=trainer.global_step)
-        if not pl_module.automatic_optimization:
-            self._sampling = False
-            if self._watch is not None:
-                self._end_watch()
+        self._sampling = self._sampling and pl_module.automatic_optimization  # else the next batch begins another step
+        self._announce(trainer, False)
         self._fresh = False
 
     def record(self) -> dict[str, Any]:
         """The shares over all sampled steps, for result.json."""
-        some = self.totals is not None and bool(self.totals[0])
-        shares = (self.totals[1:] / self.totals[0]).tolist() if some else [None] * len(TAGS)
-        found = dict(zip(TAGS, shares, strict=True)) | {"gradient_samples": self.samples}
-        if not some:
-            found[f"{TAGS[0]}_reason"] = "no nonzero gradient of a matrix product or convolution in a sampled backward pass"
-        return found
+        counts = None if self.totals is None else self.totals.tolist()
+        if not counts or not counts[0]:
+            reason = "no nonzero gradient of a matrix product or convolution in a sampled backward pass"
+            return dict.fromkeys(TAGS) | {"gradient_samples": self.samples, f"{TAGS[0]}_reason": reason}
+        shares = [count / counts[0] for count in counts[1:]]
+        return dict(zip(TAGS, shares, strict=True)) | {"gradient_samples": self.samples}
 
     def state_dict(self) -> dict[str, Any]:
         return {"samples": self.samples, "totals": self.totals, "layers": self.layers, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this before `on_fit_start`, which moves the counts to the device."""
-        totals = state_dict["totals"]
-        if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
-            raise ValueError("its counts of gradients are negative, infinite or NaN")
-        self.samples, self.totals, self.layers, self._fitted = state_dict["samples"], totals, dict(state_dict["layers"]), False
-        self._continued = state_dict.get("step")
+        self.samples, self.totals, self._fitted = state_dict["samples"], state_dict["totals"], False
+        self.layers, self._continued = dict(state_dict["layers"]), state_dict.get("step")
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

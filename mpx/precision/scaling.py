@@ -4,7 +4,6 @@ The scale, the overflow flag and every count are tensors on the device. A fused 
 Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +13,10 @@ from torch import Tensor
 
 from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scale_, values_of_sparse
 
+CAUSE = "because gradients were infinite or NaN"
+TRIES = (
+    "a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, precision=amp_bf16."
+)
 COUNTS = ("skipped", "in_a_row")  # which a resumed run continues; the other counts describe the current part alone
 
 
@@ -140,6 +143,11 @@ class LossScale:
             torch.maximum(self.highest, self.scale, out=self.highest)
         self.found_inf.zero_()
 
+    def record(self) -> dict[str, Any]:
+        """For result.json."""
+        seen = {"initial": self.initial, "final": self.scale.item(), "min": self.lowest.item(), "max": self.highest.item()}
+        return seen | {"dynamic": self.dynamic}
+
     def grad_scaler_state(self) -> dict[str, Any]:
         """A state that torch.amp.GradScaler loads."""
         return {
@@ -157,14 +165,10 @@ class LossScale:
         return self.grad_scaler_state() | {"counts": counts} | seen
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scale and counts of `state`, which is this class's or GradScaler's. The factors and limits stay this object's.
+        """Continue with the scale and counts of `state`, which is this class's or GradScaler's.
 
-        A fixed scale was chosen, not found. Where this scale or the saved one is fixed, this scale stays. Raises ValueError for a scale
-        that no training has.
+        The factors and limits stay this object's. Where this scale or the saved one is fixed, this scale stays.
         """
-        for scale in (state["scale"], *state.get("range", ())):
-            if not (math.isfinite(scale) and scale > 0):
-                raise ValueError(f"its loss scale is {scale}")
         if self.dynamic and state.get("dynamic", True):
             self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
             self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch raises the scale at equality only
@@ -174,6 +178,45 @@ class LossScale:
         counts = state.get("counts", {})
         for name in COUNTS:
             getattr(self, name).fill_(counts.get(name, 0))
+
+
+def trouble(scale: LossScale, steps: int, max_skips: int | None) -> str | None:
+    """One line if the skipped steps say that training has diverged, and what to try.
+
+    steps: of the optimizer, with the skipped ones. max_skips: this many in a row mean divergence.
+    """
+    if int(scale.at_floor):
+        return (
+            "gradients are infinite or NaN although the loss scale has fallen to its floor, "
+            f"precision.loss_scale.floor={scale.floor:g} ({int(scale.skipped)} of {steps} steps skipped). {_remedy(scale, steps)}"
+        )
+    if max_skips is not None and (run := int(scale.most_in_a_row)) >= max_skips:
+        return (
+            f"{run} optimizer steps in a row were skipped {CAUSE} (loss scale {scale.scale.item():g}, "
+            f"precision.loss_scale.max_skips={max_skips}). {_remedy(scale, steps)}"
+        )
+    return None
+
+
+def idle(scale: LossScale, steps: int) -> str | None:
+    """One line if all steps were skipped."""
+    if steps == 0 or int(scale.skipped) < steps:
+        return None
+    return f"all {steps} optimizer steps were skipped {CAUSE}. {_remedy(scale, steps)}"
+
+
+def _remedy(scale: LossScale, steps: int) -> str:
+    """What to try. First comes a scale that may be at fault, because it is fixed, at its floor or still falling."""
+    key, at_floor = "precision.loss_scale", int(scale.at_floor)
+    if not scale.dynamic and scale.initial > 1:
+        first = f"The scale is fixed: lower {key}.initial, or set {key}.dynamic=true"
+    elif scale.dynamic and scale.floor > 1 and at_floor:
+        first = f"Lower {key}.floor"
+    elif scale.dynamic and steps == int(scale.skipped) and not at_floor:
+        first = f"No step has been taken yet: lower {key}.initial, or raise {key}.max_skips"
+    else:
+        return f"Try {TRIES}"
+    return f"{first}; else try {TRIES}"
 
 
 def _begins_undampened(optimizer: torch.optim.Optimizer) -> bool:

@@ -19,8 +19,7 @@ from mpx.measure.first_step import FirstStep, WatchFirstStep
 from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.precision.numerics import Numerics
-from mpx.precision.plugin import ModePrecision
-from mpx.precision.plugin_mode import mode_of
+from mpx.precision.plugin import ModePrecision, mode_of
 from mpx.private.lightning import combine_what_is_logged
 from mpx.processes import refuse_sharded
 from mpx.record.parts import audit_of, precision_part, sparsity_part, speed_part

@@ -16,8 +16,7 @@ from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES
 from mpx.precision.numerics import TAGS, Numerics
-from mpx.precision.plugin import ModePrecision
-from mpx.precision.plugin_mode import mode_of
+from mpx.precision.plugin import ModePrecision, mode_of
 from mpx.record.result import EMULATED
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE, weighted

@@ -26,9 +26,8 @@ from mpx.measure.throughput import Throughput
 from mpx.measure.windows import Clock
 from mpx.models import build
 from mpx.models.probe import check_crop
-from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
-from mpx.precision.plugin import ModePrecision
+from mpx.precision.plugin import ModePrecision, build_precision
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
 from mpx.runs.history import History, refuse_other_data, refuse_other_optimizer, setting_of

@@ -17,8 +17,8 @@ from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
 from mpx.library.sparsity import Sparsity, arguments
-from mpx.precision.choose import build_precision
 from mpx.precision.modes import remedy
+from mpx.precision.plugin import build_precision
 from mpx.record.lightning_callback import Newest, refuse_missing
 from mpx.record.result import stage_of
 from mpx.runs.checkpoint import Checkpoints

@@ -176,7 +176,8 @@ def test_several_parameter_groups_share_one_overflow(tmp_path):
 def test_where_the_scale_is_at_fault_that_is_said_first(tmp_path, scale, first):
     precision = plugin(max_skips=3, **scale)
     run(Ramp([INF] * 3), precision, tmp_path)
-    assert precision.trouble().partition("). ")[2].startswith("Try a lower optimizer.lr" if first is None else f"{first}; else try a lower")
+    advice = precision.trouble().partition("). ")[2]
+    assert advice.startswith("Try a lower learning rate" if first is None else f"{first}; else try a lower learning rate")
 
 
 def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):

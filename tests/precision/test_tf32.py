@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.precision.tf32 import AlignedChannels
+from mpx.precision.switches import AlignedChannels
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_skips_in_a_row_end_the_run_as_diverged(train):
     assert ran.code == 3
     assert ran.err.startswith("error: 5 optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale 3.125e+28")
     assert "No step has been taken yet: lower precision.loss_scale.initial" in ran.err
-    assert "else try a lower optimizer.lr" in ran.err
+    assert "else try a lower learning rate" in ran.err
     assert ran.err.count("\n") == 1
     record = ran.record
     assert record["status"] == "diverged"
