@@ -1,23 +1,16 @@
 """Explain in one line what went wrong in a run and what to do about it."""
 
-import os
 import re
 from pathlib import Path
-from traceback import walk_tb
 
 import torch
 from omegaconf import DictConfig
 
-import mpx
 from mpx import sweep
 from mpx.environment_variables import shows_traceback
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import held_by_others, out_of_memory
 from mpx.record.result import line_of
-
-IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
-NOT_THE_USERS = (Path(mpx.__file__).parent, Path(os.__file__).parent)  # mpx and Python
-INSTALLED = {"site-packages", "dist-packages"}
 
 NO_BATCH = r"^You requested to check (\S+) of .* increase the `(limit_\w+)` argument"  # Lightning's words
 UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
@@ -43,10 +36,10 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     if _disk_full(error):
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
         return f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose another: output_dir=DIR."
-    if isinstance(error, IN_THE_WAY) and error.filename is not None and not _in_users_code(error, cfg):
-        below = folder.absolute() in Path(error.filename).absolute().parents
-        mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."
-        return f"{error.filename} cannot be {'written' if below else 'used'} ({error.strerror}). {mend}"
+    if isinstance(error, OSError) and error.filename is not None and folder.absolute() in Path(error.filename).absolute().parents:
+        return f"{error.filename} cannot be written ({error.strerror}). Choose another folder with output_dir=DIR."
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"{error.filename} cannot be used ({error.strerror}). Allow it, or name another."
     return None
 
 
@@ -71,14 +64,3 @@ def _crowded() -> str:
 
 def _disk_full(error: BaseException) -> bool:
     return any(isinstance(e, OSError) and e.errno in DISK_FULL for e in causes(error))
-
-
-def _in_users_code(error: BaseException, cfg: DictConfig) -> bool:
-    """Also in a package that is installed, if a `_target_` is in it."""
-    theirs = {part["_target_"].partition(".")[0] for part in cfg.values() if isinstance(part, DictConfig) and part.get("_target_")}
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    if any(frame.f_globals.get("__name__", "").partition(".")[0] in theirs for frame in frames):
-        return True
-    files = [Path(frame.f_code.co_filename) for frame in frames]
-    files = [file for file in files if not file.name.startswith("<")]  # Python's frozen modules
-    return any(INSTALLED.isdisjoint(file.parts) and not any(map(file.is_relative_to, NOT_THE_USERS)) for file in files)

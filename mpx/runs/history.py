@@ -43,10 +43,9 @@ class History(Callback):
         self.changed = changed_data(checkpoint, data)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Validations on other data, and the best of them, are not this run's. Lightning loads the module before."""
+        """Validations on other data, and the best of them, are not this run's."""
         if self.changed:
-            pl_module.results.clear()
-            checkpoint["best"] = None
+            checkpoint |= {"results": {}, "best": None}
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "before": self.before}

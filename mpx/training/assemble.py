@@ -175,9 +175,9 @@ def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
         version=lambda: None if masks is None else masks.version,  # a pruning replaces what a step reads
         searched=lambda: reset_peak(devices.root),
     )
-    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)
+    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, model, masks)
     tta = cfg.data.get("tta", "none")  # only images have it
-    module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
+    module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, inputs.precision, acceleration, ema, tta)
     return Steps(module, acceleration, choice, schedule, recipe, masks, total)
 
 

@@ -22,44 +22,44 @@ class Ema(Callback):
     batch norms are averaged too, as by timm's ModelEmaV2 and torch's AveragedModel(use_buffers=True), because those of the newest weights
     do not fit the average. A checkpoint holds the training weights as the model's state and the averages under this callback's name.
 
-    masks: of a model that is pruned; None: of a dense one. Where recipes change the masks, averages are not zero at all positions that are
+    masks: of a model that is pruned; None: it stays dense. Where recipes change the masks, averages are not zero at all positions that are
     pruned now. They are evaluated as if they were, and go on unchanged, so that the number of validations does not change them.
     """
 
-    def __init__(self, decay: float, masks: Masks | None = None):
-        self.decay, self.masks = decay, masks
+    def __init__(self, decay: float, model: nn.Module, masks: Masks | None = None):
+        self.decay, self.model, self.masks = decay, model, masks
         self.averages: dict[str, Tensor] = {}  # by the name of the parameter or buffer
         self.steps = torch.zeros(())  # averaged so far; a tensor on the device, so that a replayed step counts itself
         self._loaded: dict[str, Tensor] = {}
         self._training: list[Tensor] = []  # the trained weights and statistics while the averages are in their place
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        for name, value in _averaged(pl_module.model):
+        for name, value in _averaged(self.model):
             average = self._loaded[name] if self._loaded else value.detach()
             self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False).copy_(average)
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()
-    def update(self, model: nn.Module, skipped: Tensor | None) -> None:
+    def update(self, skipped: Tensor | None) -> None:
         """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it was not."""
         averages = list(self.averages.values())
         share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 minus an FP32 decay has few digits left
         self.steps.add_(1 if skipped is None else ~skipped)
         share = share if skipped is None else share * ~skipped
-        towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)
+        towards = torch._foreach_sub([value.float() for _, value in _averaged(self.model)], averages)
         torch._foreach_mul_(towards, share)
         torch._foreach_add_(averages, towards)
 
     def restart(self, trainer: pl.Trainer) -> None:
         """Start again from the present weights: averages from before the pruning are not zero where the weights now are."""
-        for name, value in _averaged(trainer.lightning_module.model):
+        for name, value in _averaged(self.model):
             self.averages[name].copy_(value.detach())
         self.steps.zero_()
 
     @torch.no_grad()
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put the averages in the place of the trained weights."""
-        named = dict(_averaged(pl_module.model))
+        named = dict(_averaged(self.model))
         self._training = [value.detach().clone() for value in named.values()]
         for name, value in named.items():
             value.copy_(self.averages[name])
@@ -68,7 +68,7 @@ class Ema(Callback):
 
     @torch.no_grad()
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        for (_, value), trained in zip(_averaged(pl_module.model), self._training, strict=True):
+        for (_, value), trained in zip(_averaged(self.model), self._training, strict=True):
             value.copy_(trained)
         self._training = []
 

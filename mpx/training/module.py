@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import someone_watches
+from mpx.precision.plugin import ModePrecision
 from mpx.spec import NO_LABEL, Spec
 from mpx.training.ema import Ema
 from mpx.training.loss import TrainingLoss
@@ -28,7 +29,8 @@ PLAIN = Acceleration()
 class TrainingModule(pl.LightningModule):
     """Trains the model of `loss` on batches (x, y) as Spec describes them.
 
-    acceleration: how steps run. ema: averages the weights, or None. tta: test-time augmentation, as in mpx.training.tta.
+    plugin: the run's precision. acceleration: how steps run.
+    ema: averages the weights, or None. tta: test-time augmentation, as in mpx.training.tta.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class TrainingModule(pl.LightningModule):
         spec: Spec,
         optimizer: DictConfig,
         schedule: Schedule,
+        plugin: ModePrecision,
         acceleration: Acceleration = PLAIN,
         ema: Ema | None = None,
         tta: str = "none",
     ):
         super().__init__()
-        self.model, self.loss, self.spec, self.optimizer_cfg, self.schedule = loss.model, loss, spec, optimizer, schedule
+        self.model: nn.Module = loss.model
+        self.loss, self.spec, self.optimizer_cfg, self.schedule, self.plugin = loss, spec, optimizer, schedule, plugin
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
         self.meters = nn.ModuleDict({stage: Meters(spec.task, spec.classes) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
@@ -71,7 +75,7 @@ class TrainingModule(pl.LightningModule):
         return labels * self.trainer.world_size / total.clamp(min=1)
 
     def _watched(self) -> bool:
-        return someone_watches() or self.trainer.precision_plugin.watched
+        return someone_watches() or self.plugin.watched
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._evaluate("val_", batch)
@@ -96,12 +100,12 @@ class TrainingModule(pl.LightningModule):
     def _log_epoch(self, stage: str) -> None:
         values = {f"{stage[:-1]}/{name}": value for name, value in self.meters[stage].take(self.spec.kind).items()}
         self.log_dict(values, logger=False, sync_dist=True)  # equal on all ranks already
-        found = {name: value.item() for name, value in values.items()}
-        self.results |= found
+        plain = {name: value.item() for name, value in values.items()}
+        self.results |= plain
         if stage == "val_" and self.trainer.logger is not None:
             # Lightning would give the validation after N steps the number N − 1, which a run that is continued may log again.
             pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING  # after training, whose last validation has this number already
-            self.trainer.logger.log_metrics(found, step=self.trainer.global_step + pruned_since)
+            self.trainer.logger.log_metrics(plain, step=self.trainer.global_step + pruned_since)
 
     def forget_results(self, trainer: pl.Trainer) -> None:
         """After a pruning, a validation of the dense model no longer counts."""
@@ -122,7 +126,7 @@ class TrainingModule(pl.LightningModule):
         if graph is None:
             step()
             return
-        with self.trainer.precision_plugin.one_step():
+        with self.plugin.one_step():
             failed = getattr(self.trainer.strategy, "renew", lambda: None)
             graph.run(self._batch, step, optimizer_closure, watched=self._watched(), failed=failed)
 
@@ -133,10 +137,10 @@ class TrainingModule(pl.LightningModule):
         search = self.acceleration.search
         with nullcontext() if search is None else search():
             optimizer.step(closure=optimizer_closure)
-        skipped = self.trainer.precision_plugin.skipped_last
+        skipped = self.plugin.skipped_last
         self.schedule.advance(skipped)
         if self.ema is not None:
-            self.ema.update(self.model, skipped)
+            self.ema.update(skipped)
 
     def on_train_end(self) -> None:
         """Free the graph before Lightning moves the weights to the CPU."""

@@ -49,7 +49,7 @@ def test_a_validation_batch_is_queued_without_waiting(no_waiting):
     split = Images(torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 4, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     reader = ResidentReader(split, 0, device)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
-    module = TrainingModule(TrainingLoss(model), Spec("image", (1, 8, 8), 4), None, None).to(device)
+    module = TrainingModule(TrainingLoss(model), Spec("image", (1, 8, 8), 4), None, None, None).to(device)
 
     def validate():
         for batch in reader.batches(0, list(torch.arange(64).split(24))):

@@ -22,12 +22,17 @@ class Ramp(pl.LightningModule):
 
     acceleration = Acceleration()
 
-    def __init__(self, gradients, fused=False, factor=lambda step: 1.0, ema=None):
+    def __init__(self, gradients, fused=False, factor=lambda step: 1.0, decay=None):
         super().__init__()
         self.model = nn.Module()
         self.model.weight = nn.Parameter(torch.zeros(1))
-        self.gradients, self.fused, self.seen, self.rates, self.ema = gradients, fused, [], [], ema
+        self.gradients, self.fused, self.seen, self.rates = gradients, fused, [], []
+        self.ema = None if decay is None else Ema(decay, self.model)
         self.schedule = Schedule(factor, len(gradients))
+
+    @property
+    def plugin(self):
+        return self.trainer.precision_plugin
 
     def training_step(self, batch, index):
         return (self.model.weight * self.gradients[index]).sum()
@@ -85,9 +90,8 @@ def test_a_skipped_step_moves_neither_schedule_nor_average(tmp_path, at):
     """The rates used are those of an uncut sequence with one of them used twice."""
     gradients = [1.0] * 5
     gradients[at] = INF
-    ema = Ema(0.5)
-    module = Ramp(gradients, fused=True, factor=lambda step: 1 / (1 + step), ema=ema)
-    run(module, plugin(initial=4.0), tmp_path, callbacks=[ema])
+    module = Ramp(gradients, fused=True, factor=lambda step: 1 / (1 + step), decay=0.5)
+    run(module, plugin(initial=4.0), tmp_path, callbacks=[module.ema])
     expected, position, weight, average = [], 0, 0.0, 0.0
     for gradient in gradients:
         expected.append(1 / (1 + position))
@@ -99,7 +103,7 @@ def test_a_skipped_step_moves_neither_schedule_nor_average(tmp_path, at):
     assert module.rates == pytest.approx(expected)
     assert int(module.schedule.position) == 4
     assert module.model.weight.item() == pytest.approx(weight)
-    assert ema.averages["weight"].item() == pytest.approx(average)
+    assert module.ema.averages["weight"].item() == pytest.approx(average)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -362,13 +366,13 @@ def test_average_moves_in_16_bits_too(dtype):
     layer = nn.Linear(1, 1).to(dtype)
     module = nn.Module()
     module.model = layer
-    ema = Ema(0.99)
+    ema = Ema(0.99, layer)
     nn.init.zeros_(layer.weight)
     ema.on_fit_start(None, module)
     ema.steps.fill_(1000)  # the decay is all of 0.99 then
     nn.init.ones_(layer.weight)
     for _ in range(100):
-        ema.update(layer, None)
+        ema.update(None)
     assert ema.averages["weight"].item() == pytest.approx(1 - 0.99**100, rel=1e-3)
     ema.on_validation_start(None, module)
     assert layer.weight.item() == pytest.approx(1 - 0.99**100, rel=1e-2)

@@ -13,7 +13,7 @@ def averaging(decay, model):
     """(module, ema), begun from the weights of `model`."""
     module = nn.Module()
     module.model = model
-    ema = Ema(decay)
+    ema = Ema(decay, model)
     ema.on_fit_start(None, module)
     return module, ema
 
@@ -30,7 +30,7 @@ def drifting():
             module.model[0].weight.copy_(first * (1 + step / 13))
         module.model(torch.randn(256, 8))
         seen.append(module.model[1].running_var.clone())
-        ema.update(module.model, None)
+        ema.update(None)
     return module, ema, seen
 
 
@@ -62,7 +62,7 @@ def average_after(steps, module, ema):
     """Of a single weight that becomes one and stays so for that many steps."""
     nn.init.ones_(module.model.weight)
     for _ in range(steps):
-        ema.update(module.model, None)
+        ema.update(None)
     return ema.averages["weight"].item()
 
 

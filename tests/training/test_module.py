@@ -21,7 +21,7 @@ def test_smoothed_targets_count_in_training_alone(shape):
     classes, share = 5, 0.2
     x = torch.randn(*shape, 4)
     y = torch.randint(0, classes, shape)
-    module = TrainingModule(TrainingLoss(nn.Linear(4, classes), share), Spec("image", (4,), classes), None, None)
+    module = TrainingModule(TrainingLoss(nn.Linear(4, classes), share), Spec("image", (4,), classes), None, None, None)
     log_p = module(x).log_softmax(-1)
     true = log_p.gather(-1, y[..., None]).mean()
     smoothed = -((1 - share) * true + share * log_p.mean())
@@ -38,7 +38,7 @@ def test_label_smoothing_reaches_training(train):
 
 def test_views_of_an_image_count_in_the_test_alone():
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
-    module = TrainingModule(TrainingLoss(model), Spec("image", (1, 3, 4), 5), None, None, tta="flip")
+    module = TrainingModule(TrainingLoss(model), Spec("image", (1, 3, 4), 5), None, None, None, tta="flip")
     x, y = torch.randn(7, 1, 3, 4), torch.randint(0, 5, (7,))
     module.validation_step((x, y), 0)
     module.test_step((x, y), 0)
