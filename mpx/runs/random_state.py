@@ -14,7 +14,7 @@ from mpx.processes import from_all
 def states() -> dict[str, Any]:
     """The states of Python's, NumPy's, torch's and CUDA's generators. The first two are lists, which weights_only can load."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": [version, list(internal), gauss],
         "numpy": [name, keys.tolist(), int(position), int(has_gauss), float(cached)],

@@ -10,6 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
+from torch import nn
 
 from mpx.errors import Diverged, UserError
 from mpx.library.sparsity import Sparsity
@@ -29,8 +30,20 @@ from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
+from mpx.training.module import TrainingModule
 from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs
+
+EXPECTED_WARNINGS = (
+    ".*does not have many workers.*",
+    ".*is smaller than the logging interval.*",
+    "No positive samples found in target.*",  # of a rare label, in few samples
+    "Average precision score for one or more classes was `nan`.*",
+    ".*weights are not part of single contiguous chunk.*",  # PyTorch joins no BF16 weights
+    ".*.srun. command is available.*",  # a machine with Slurm need not use it
+    ".*treespec, LeafSpec.*",
+    ".*callbacks used to create the checkpoint.*",  # a plain run may continue one with masks or averages
+)
 
 
 def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, config: str) -> None:
@@ -76,8 +89,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             raise
     fill_record(record, run)
     _check_finite(run.results(), run.advice, record.get("metric"))
-    if not is_project(cfg):  # which may have weights that it never uses
-        _check_weights(run.module, run.advice)
+    if isinstance(run.module, TrainingModule):  # a project may have weights that it never uses
+        _check_weights(run.module.model, run.advice)
     if trainer.is_global_zero:
         close(record, folder, run)
 
@@ -128,17 +141,17 @@ def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
     Raises UserError for a checkpoint from elsewhere with more steps or of another setting, and for data without a batch.
     """
     trainer, path = run.trainer, folder.resume_from
-    elsewhere = path is not None and path.resolve().parent != (folder.path / CHECKPOINTS).resolve()
-    if elsewhere:
+    if path is None and not nothing_to_train(cfg.sparsity):
+        raise UserError("the data for training have no batch, so that nothing is trained. Give them more samples, or a smaller batch size.")
+    if path is None or path.resolve().parent == (folder.path / CHECKPOINTS).resolve():
+        run.beginning.ensure_begun(trainer)
+    else:
         _refuse_more_steps(trainer, path)
         refuse_other_setting(path, run.history)
-    elif path is None and not nothing_to_train(cfg.sparsity):
-        raise UserError("the data for training have no batch, so that nothing is trained. Give them more samples, or a smaller batch size.")
-    run.beginning.ensure_begun(trainer)
-    if elsewhere:  # the run keeps the checkpoint as its own, to be served and continued from
+        run.beginning.ensure_begun(trainer)
         if trainer.is_global_zero:
             print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
-        run.checkpoints.save_both(trainer)
+        run.checkpoints.save_both(trainer)  # the run keeps the checkpoint as its own, to be served and continued from
     if path is not None and is_project(cfg) and run.has("validation"):  # its checkpoint does not hold what it logged
         trainer.validate(run.module, datamodule=run.datamodule, verbose=False)
 
@@ -175,25 +188,19 @@ def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str]
             raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
 
 
-def _check_weights(module: pl.LightningModule, advice: str) -> None:
+def _check_weights(model: nn.Module, advice: str) -> None:
     """Raise Diverged for weights that are not finite, though the results are.
 
     The loss does not see all weights. A filter of 3 × 3 with stride 2 reads an image of one pixel with its middle, and in BF16 on a CPU
     oneDNN leaves the gradient of the rest unwritten (PyTorch 2.14).
     """
-    if (name := next(filter(None, from_all(not_finite(module.model))), None)) is not None:  # each rank may have a part of the weights
+    if (name := next(filter(None, from_all(not_finite(model))), None)) is not None:  # each rank may have a part of the weights
         raise Diverged(f"the weights of {name} are infinite or NaN after the training, though the results are finite. {advice}")
 
 
 def quiet() -> None:
-    """Silence Lightning's notices about what mpx does on purpose."""
+    """Silence notices of Lightning and torchmetrics about what mpx does on purpose."""
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*"):
+    for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message)
-    warnings.filterwarnings("ignore", "No positive samples found in target.*")  # of a rare label, in few samples
-    warnings.filterwarnings("ignore", "Average precision score for one or more classes was `nan`.*")
-    warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
-    warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it
-    warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
-    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # a plain run may continue one with masks or averages

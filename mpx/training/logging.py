@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mpx.errors import Diverged
 from mpx.record.files import CurveFile
 from mpx.runs import signals
-from mpx.training.loss import loss_in
+from mpx.training.tasks import loss_in
 
 
 class RunLogger(TensorBoardLogger):

@@ -8,8 +8,7 @@ from torchmetrics import MeanMetric
 from mpx.processes import from_all
 from mpx.record.files import MAX_SAMPLES
 from mpx.spec import NO_LABEL, Spec
-from mpx.training.loss import loss_of
-from mpx.training.tasks import LOSSES, meters_of, update
+from mpx.training.tasks import LOSSES, loss_of, meters_of, update
 
 
 def judged(logits: Tensor, y: Tensor, task: str) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so a checkpoint loads into the plain model."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -11,17 +12,17 @@ import torch.distributed as dist
 from omegaconf import DictConfig
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import someone_watches
 from mpx.precision.plugin import ModePrecision
 from mpx.spec import NO_LABEL, Spec
 from mpx.training.ema import Ema
-from mpx.training.loss import TrainingLoss
 from mpx.training.meters import Meters, Right
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
 from mpx.training.schedule import Schedule
-from mpx.training.tta import averaged
+from mpx.training.tasks import TrainingLoss
 
 PLAIN = Acceleration()
 
@@ -30,7 +31,7 @@ class TrainingModule(pl.LightningModule):
     """Trains the model of `loss` on batches (x, y) as Spec describes them.
 
     plugin: the run's precision. acceleration: how steps run.
-    ema: averages the weights, or None. tta: test-time augmentation, as in mpx.training.tta.
+    ema: averages the weights, or None. tta: test-time augmentation, as in `averaged`.
     """
 
     def __init__(
@@ -160,3 +161,25 @@ class TrainingModule(pl.LightningModule):
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         return self.model.load_state_dict(state_dict, *args, **kwargs)
+
+
+def averaged(forward: Callable[[Tensor], Tensor], x: Tensor, kind: str) -> Tensor:
+    """Test-time augmentation: logits [B, classes] averaged over views of images x [B, C, H, W], in FP32 if there are several.
+
+    kind: none takes the image alone; x may then be any input. flip also takes its mirror image. flip_shift gives these two
+    half of the weight, and a quarter each to the same two moved one pixel down and right, and one pixel up and left, with
+    the border mirrored. Source: Jordan 2024, arXiv:2404.00498, section 3.5.
+    """
+    if kind == "none":
+        return forward(x)
+    logits = _both_ways(forward, x)
+    if kind == "flip":
+        return logits
+    height, width = x.shape[2:]
+    padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
+    moved = [_both_ways(forward, padded[:, :, at : at + height, at : at + width]) for at in (0, 2)]
+    return logits / 2 + sum(moved) / 4
+
+
+def _both_ways(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return (forward(x).float() + forward(x.flip(-1)).float()) / 2

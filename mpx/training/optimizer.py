@@ -16,7 +16,7 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
     It is fused: one kernel updates all weights, computes in FP32 whatever their format, and skips an overflowed step on the device. The
     kernel reads weights and state in the order of their memory, so loaded state gets the layout of its weights.
     """
-    settings = {key: value for key, value in cfg.items() if key not in ("name", "lr", "weight_decay")}
+    settings = {str(key): value for key, value in cfg.items() if key not in ("name", "lr", "weight_decay")}
     settings["lr"] = float(cfg.lr)  # PyTorch refuses huge integers, and 0 among the betas
     if "betas" in settings:
         settings["betas"] = tuple(map(float, settings["betas"]))

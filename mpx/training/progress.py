@@ -10,7 +10,7 @@ from torch import Tensor
 from mpx.compare.words import number, rate_spec
 from mpx.measure.throughput import Throughput
 from mpx.private.lightning import described_bar
-from mpx.training.loss import loss_in
+from mpx.training.tasks import loss_in
 
 SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validation
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
@@ -27,6 +27,7 @@ from mpx.runs.history import History, setting_of
 from mpx.runs.weights import continuing
 from mpx.settings import target
 from mpx.settings.sparsity import RECIPES_OF
+from mpx.settings.values import as_dict
 from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring
@@ -100,7 +101,7 @@ def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.L
 
 
 def _build(settings: DictConfig, part: str, kind: type) -> Any:
-    given = OmegaConf.to_container(settings, resolve=True)
+    given = as_dict(settings)
     made = target.build(f"{part}._target_", given, part)
     path = given.pop("_target_")
     if not isinstance(made, kind):
@@ -119,18 +120,18 @@ def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataM
 
 def _choice(trainer: DictConfig, module: pl.LightningModule) -> Choice:
     """The module itself says how its steps run. It gets cuDNN's search and channels_last where the user asks for them."""
-    asked = {key: trainer[key] is True for key in ("benchmark", "channels_last")}
-    torch.backends.cudnn.benchmark = asked["benchmark"]
-    if asked["channels_last"]:
+    benchmark, channels_last = trainer.benchmark is True, trainer.channels_last is True
+    torch.backends.cudnn.benchmark = benchmark
+    if channels_last:
         module.to(memory_format=torch.channels_last)
     against = dict.fromkeys(("cuda_graphs", "compile"), "a module's own training_step")
-    why = against | {key: f"trainer.{key}={str(trainer[key]).lower()}" for key in asked}
-    return Choice(cuda_graphs=False, compile="off", graphs_required=False, **asked, why=why, against=against)
+    why = against | {key: f"trainer.{key}={str(trainer[key]).lower()}" for key in ("benchmark", "channels_last")}
+    return Choice(False, "off", False, benchmark, channels_last, why, against=against)
 
 
 def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
     """after: called right after the pruning."""
-    settings, usual = OmegaConf.to_container(sparsity, resolve=True), arguments(sparsity.pattern)
+    settings, usual = as_dict(sparsity), arguments(sparsity.pattern)
     if sparsity.dense_ckpt is not None:
         settings |= {"start": 0.0, "start_step": None, "start_epoch": None}
     # mpx.Sparsity refuses what its recipe ignores
@@ -139,8 +140,8 @@ def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None
 
 
 def _check_manual(trainer: DictConfig, module: pl.LightningModule) -> None:
-    for key, plain in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
-        if trainer[key] != plain and not module.automatic_optimization:
+    for key, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+        if trainer[key] != default and not module.automatic_optimization:
             raise UserError(
                 f"trainer.{key}={trainer[key]}: {type(module).__name__} has manual optimization, and steps its optimizers itself. "
                 "Leave it out, and do it in training_step."

@@ -6,10 +6,11 @@ from fractions import Fraction
 from types import SimpleNamespace
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from mpx.errors import UserError
+from mpx.settings.values import as_dict
 from mpx.sparsity.recipes import Recipe
 
 
@@ -118,7 +119,7 @@ def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = N
 def _phase(schedule: DictConfig, length: int) -> Callable[[int], float]:
     """step -> share of the peak, in a phase of `length` steps. Its last share goes on after it."""
     length = max(length, 1)
-    settings = SimpleNamespace(**OmegaConf.to_object(schedule))  # read at every step; a DictConfig is slow to read
+    settings = SimpleNamespace(**as_dict(schedule))  # read at every step; a DictConfig is slow to read
     warmup = math.ceil(Fraction(str(settings.warmup)) * length)  # in floats, 0.07 * 100 is above 7
     return lambda step: _share(settings, min(step, length), length, warmup)
 

@@ -8,15 +8,20 @@
 | tokens         | cross-entropy            | f1 (of each class, their mean), accuracy | f1                  |
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric
 from torchmetrics.classification import MulticlassF1Score, MultilabelAveragePrecision, MultilabelF1Score
 
-from mpx.spec import Spec
+from mpx.spec import NO_LABEL, Spec
 
-LOSSES = {"regression": mse_loss, "multilabel": binary_cross_entropy_with_logits}  # of float logits and targets of one shape
+LOSSES: dict[str, Callable[..., Tensor]] = {  # of float logits and targets of one shape
+    "regression": mse_loss, "multilabel": binary_cross_entropy_with_logits,
+}  # fmt: skip
 JUDGED = {"classification": ("accuracy", "max"), "regression": ("mse", "min"), "multilabel": ("map", "max"), "tokens": ("f1", "max")}
 
 
@@ -56,3 +61,33 @@ def update(meter: Metric, task: str, logits: Tensor, y: Tensor) -> None:
         meter.update(logits.double().sigmoid(), y.long())  # in FP32, all logits above 17 become 1 and lose their order
     else:
         meter.update(logits.argmax(-1), y)
+
+
+def loss_of(logits: Tensor, y: Tensor, label_smoothing: float = 0.0, task: str = "classification") -> Tensor:
+    """The task's loss in FP32, the mean over targets: cross-entropy, or what LOSSES has. logits, y: as in Spec."""
+    if task in LOSSES:
+        return LOSSES[task](logits.float(), y)
+    logits, y = logits.flatten(0, -2).float(), y.flatten()
+    if task == "tokens":  # the mean over no label is NaN, and a small batch may have none
+        return cross_entropy(logits, y, reduction="sum", label_smoothing=label_smoothing) / (y != NO_LABEL).sum().clamp(min=1)
+    return cross_entropy(logits, y, label_smoothing=label_smoothing)
+
+
+class TrainingLoss:
+    """The loss of a batch: forward pass and the task's loss in one function, which torch.compile takes as a whole.
+
+    label_smoothing: share of each target that is spread evenly over the classes (arXiv:1512.00567).
+    """
+
+    def __init__(self, model: nn.Module, label_smoothing: float = 0.0, task: str = "classification"):
+        self.model, self.label_smoothing, self.task = model, label_smoothing, task
+
+    def of_batch(self, x: Tensor, y: Tensor) -> Tensor:
+        return loss_of(self.model(x), y, self.label_smoothing, self.task)
+
+
+def loss_in(outputs: Any) -> Tensor | None:
+    """The loss in what a training step returned, which Lightning has divided by trainer.accumulate_grad_batches; None where a manual
+    optimization returns none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return loss if isinstance(loss, Tensor) else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities import rank_zero_only
@@ -29,6 +29,7 @@ from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.runs.ranks import cluster_environment
 from mpx.settings.sparsity import nothing_to_train
+from mpx.settings.values import as_dict
 from mpx.sparsity.callback import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
@@ -136,14 +137,14 @@ def build_trainer(
 ) -> pl.Trainer:  # fmt: skip
     """continued: the steps at which the run was continued. project: its loaders are the user's. manual: steps may leave
     out parameters, as those of one optimizer leave out another's."""
-    settings = cfg.trainer
+    settings, values = cfg.trainer, as_dict(cfg.trainer)
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     if devices.count > 1:
         start_processes_alike()
         give_processes(watch.started.extend)
     trainer = pl.Trainer(
-        **{key: OmegaConf.to_object(settings)[key] for key in PASSED},
+        **{key: values[key] for key in PASSED},
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,
         accelerator="gpu" if devices.root.type == "cuda" else "cpu",
         strategy=_strategy(devices, manual=manual),

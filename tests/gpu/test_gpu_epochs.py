@@ -13,8 +13,8 @@ from mpx.data.readers import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
 from mpx.spec import Spec
-from mpx.training.loss import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
+from mpx.training.tasks import TrainingLoss, loss_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CYCLES = 200_000_000  # of the device's clock, some 0.1 s

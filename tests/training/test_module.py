@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpx.spec import Spec
-from mpx.training.loss import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
+from mpx.training.tasks import TrainingLoss, loss_of
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 3)])

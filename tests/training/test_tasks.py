@@ -12,9 +12,8 @@ from mpx.errors import UserError
 from mpx.record.files import rows
 from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.objectives import objectives
-from mpx.training.loss import loss_of
 from mpx.training.meters import Meters
-from mpx.training.tasks import monitored, primary_metric
+from mpx.training.tasks import loss_of, monitored, primary_metric
 
 
 def taken(meters, *batches):
@@ -169,11 +168,6 @@ MISTAKES = [
 @pytest.mark.parametrize(("task", "model", "rows", "message"), MISTAKES)
 def test_mistakes_are_one_line(train, words, task, model, rows, message):
     assert_refused(train(*words(task, model or "lstm", rows)), message)
-
-
-def test_label_smoothing_is_for_classes(train, words):
-    ran = train(*words("regression"), "label_smoothing=0.1")
-    assert ran.err == "error: label_smoothing=0.1 is for classes, and data.task=regression has none. Use label_smoothing=0.\n"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mpx.training import tta
+from mpx.training.module import averaged
 
 
 def mean_of(views):
@@ -22,9 +22,9 @@ def test_each_view_has_its_weight():
 
     both = mean_of([model(x), model(x.flip(-1))])
     aside = mean_of([model(view) for at in (0, 2) for view in (moved(at), moved(at).flip(-1))])
-    assert torch.equal(tta.averaged(model, x, "none"), model(x))
-    torch.testing.assert_close(tta.averaged(model, x, "flip"), both)
-    torch.testing.assert_close(tta.averaged(model, x, "flip_shift"), mean_of([both, aside]))
+    assert torch.equal(averaged(model, x, "none"), model(x))
+    torch.testing.assert_close(averaged(model, x, "flip"), both)
+    torch.testing.assert_close(averaged(model, x, "flip_shift"), mean_of([both, aside]))
 
 
 def mirrored(places, size):
@@ -34,4 +34,4 @@ def mirrored(places, size):
 @pytest.mark.parametrize("kind", ["flip", "flip_shift"])
 def test_averages_are_fp32(kind):
     x = torch.rand(2, 1, 4, 4, dtype=torch.bfloat16)
-    assert tta.averaged(lambda images: images.sum((1, 2, 3))[:, None], x, kind).dtype == torch.float32
+    assert averaged(lambda images: images.sum((1, 2, 3))[:, None], x, kind).dtype == torch.float32
