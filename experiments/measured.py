@@ -12,13 +12,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from mpx.compare.aggregate import compare
-from mpx.compare.collect import read_tables
+from mpx.compare.aggregate import compare, question
+from mpx.compare.collect import newest
 from mpx.compare.comparison import Decision, Group, Row, Speedup, Verdict
 from mpx.compare.run import Run
-from mpx.compare.time_to_train import soonest
-from mpx.compare.verdict import Outcome, fastest_to_train
-from mpx.render.card import options
+from mpx.compare.table import read_results
+from mpx.compare.verdict import Outcome, fastest_to_train, soonest
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -47,7 +46,7 @@ def main() -> None:
 
 def measured() -> str:
     """The part between the marks."""
-    runs, no_restart = (read_tables(GRID / name)[0] for name in ("results.csv", "no_restart.csv"))
+    runs, no_restart = (newest(read_results(GRID / name))[0] for name in ("results.csv", "no_restart.csv"))
     unplanned = [replace(run, looks=None) for run in runs]  # a single test of all seeds, for comparisons that no plan named
     pruned = [run for run in unplanned if (run.precision, run.sparsity) == PRUNED]
     grid, in_fp16, to_no_restart = groups(runs, margin=MARGIN), groups(unplanned, **DENSE_FP16), groups(pruned + no_restart, **DENSE_FP16)
@@ -66,8 +65,8 @@ def measured() -> str:
 
 
 def groups(runs: list[Run], **how: Any) -> dict[tuple[str, str], Group]:
-    how = {key: value for key, value in options("", GRID).items() if key != "show"} | how
-    return {(group.model, group.data): group for group in compare(runs, study="grid", folder=GRID, **how).groups}
+    found = compare(runs, question(**how), study="grid", folder=GRID)
+    return {(group.model, group.data): group for group in found.groups}
 
 
 def fastest(group: Group) -> Row:
@@ -77,8 +76,8 @@ def fastest(group: Group) -> Row:
 
 
 def first(group: Group) -> Iterator[str]:
-    winner, sooner = fastest(group), soonest(group, CONFIDENCE)
-    shown = winner.decision.has_population and winner.decision.population.low > -MARGIN
+    winner, sooner = fastest(group), soonest(group, CONFIDENCE)[0]
+    shown = (winner.decision.population.low or -1) > -MARGIN
     yield named(winner) + ("" if shown else " (not for the population)")
     yield "none" if sooner is winner else named(sooner)
 
@@ -97,7 +96,7 @@ def setup(group: Group) -> tuple[str, str]:
 def safe(group: Group) -> Iterator[str]:
     others = group.rows[1:]
     yield f"{sum(row.decision.verdict is Verdict.NO_LOSS for row in others)} of {len(others)}"
-    intervals = [row.decision.population for row in others if row.decision.has_population]
+    intervals = [row.decision.population for row in others if row.decision.population.low is not None]
     yield f"{sum(interval.low > -MARGIN for interval in intervals)}" if intervals else "not known"
 
 

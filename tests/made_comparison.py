@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from statistics import mean, stdev
 
+from mpx.compare.aggregate import question
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Row, Speedup, Verdict
 from mpx.compare.run import Run, changes_of
 from mpx.record.files import CurveFile
@@ -53,12 +54,13 @@ def made_row(runs: list[Run], control: list[Run], metric: str) -> Row:
         change = found.mean - base.mean
         low, high = (change - 0.003, change + 0.003) if found.n > 1 else (None, None)
         verdict = Verdict.UNDECIDED if low is None else Verdict.NO_LOSS if low > -0.005 else Verdict.LOSS
-        decision = Decision(verdict, change, low, high, 0.01 if low else None, 0.03 if low else None, Method.PAIRED, None if low else 3)
+        tested = {"p": 0.01, "p_holm": 0.03} if low else {"more_seeds": 3}
+        decision = Decision(verdict, Method.PAIRED, difference=change, low=low, high=high, **tested)
     if runs is not control and throughput is not None:
         ratio = throughput.mean / reference.mean
         speedup = Speedup(ratio, ratio * 0.97, ratio * 1.03)
     return Row(
-        setting=runs[0].setting, runs=tuple(runs), diverged=len(runs) - len(completed),
+        setting=runs[0].setting, runs=tuple(runs),
         metric=found, decision=decision, throughput=throughput,
         speedup=speedup, speed_note=None if throughput else "emulated: its speed is not that of this format",
         peak_gib=estimate([run.peak_gib for run in runs]), time_to_train_s=estimate([run.time_to_train_s for run in completed]),
@@ -89,7 +91,7 @@ def made_group(settings=SETTINGS, seeds=3, metric="test/accuracy", seed=0, notes
 
 def made_comparison(folder: Path, *groups: Group, left_out=(), study="grid") -> Comparison:
     return Comparison(
-        study, "test/accuracy", 0.01, 0.95, groups or (made_group(),), tuple(left_out), folder,
+        study, question(metric="test/accuracy"), groups or (made_group(),), tuple(left_out), folder,
         ("python -m mpx.train -m study=grid precision=fp32,tf32,amp,amp_bf16 seed=0,1,2", "python -m mpx.compare study=grid"),
     )  # fmt: skip
 
@@ -100,12 +102,7 @@ def write_runs(comparison: Comparison, steps: int = 100, every: int = 5) -> None
         for run in (run for row in group.rows for run in row.runs):
             folder = comparison.folder / run.folder
             folder.mkdir(parents=True, exist_ok=True)
-            layers = [
-                {"name": f"layer{i // 4}.{i % 4}.conv.weight", "type": "Conv2d", "pruned": i > 0, "density": 0.5 if i else 1.0,
-                 "kept_magnitude": 0.7 + 0.005 * i + 0.01 * run.seed if i else None}
-                for i in range(20)
-            ] if run.density else []  # fmt: skip
-            (folder / "result.json").write_text(json.dumps({"status": run.status, "sparsity": {"layers": layers}}))
+            (folder / "result.json").write_text(json.dumps({"status": run.status}))
             draw = random.Random(f"{run.setting}{run.seed}")
             scalars = {
                 "train/loss": [(i, 2.3 * 0.96**i + draw.uniform(0, 0.05) + 0.02) for i in range(0, steps, every)],

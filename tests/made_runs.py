@@ -1,10 +1,12 @@
 """Runs and records made up for tests of comparisons; real ones come from tests/compare/test_compare.py."""
 
 import json
+import tempfile
 from pathlib import Path
 
-from mpx.compare.aggregate import compare
+from mpx.compare.aggregate import compare, question
 from mpx.compare.run import Run, Served, ServingPlace, Way, changes_of
+from mpx.compare.table import read_results, results_csv
 
 GPU = "NVIDIA H200"
 
@@ -35,8 +37,17 @@ AMP = seeds("amp-dense", [0.9505, 0.9511, 0.9527, 0.9532, 0.9541], [3100, 3110, 
 
 
 def compared(runs, **changed):
-    given = {"study": "s", "control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95, "folder": Path("s")}
-    return compare(runs, **given | changed)
+    given = {"study": "s", "folder": Path("s"), "left_out": (), "note": ""}
+    given |= {key: changed.pop(key) for key in [*given] if key in changed}
+    return compare(runs, question(**{"control": "fp32-dense", "metric": "test/accuracy"} | changed), **given)
+
+
+def reread(runs):
+    """The runs as a results.csv keeps them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.csv"
+        path.write_text(results_csv(runs))
+        return read_results(path)
 
 
 def only(comparison):

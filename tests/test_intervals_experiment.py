@@ -16,10 +16,10 @@ def test_a_tiny_simulation(tmp_path, monkeypatch, capsys):
     script("intervals/run.py").main()
     assert "no README.md yet: fine-seeds, " in capsys.readouterr().out
     found = read(tmp_path)
-    assert [(row["seeds"], row["interval"]) for row in found[:3]] == [("3", "seeds"), ("3", "test set"), ("3", "population")]
-    assert len(found) == 9
+    assert [(row["seeds"], row["interval"]) for row in found[:2]] == [("3", "test set"), ("3", "population")]
+    assert len(found) == 6
     wide = [row for row in found if row["interval"] == "population"]
-    assert all(float(row["covers_population"]) >= 0.8 and row["shown"] == "1.0000" for row in wide)
+    assert all(float(row["covers_population"]) >= 0.8 and float(row["shown"]) >= 0.8 for row in wide)
 
 
 def test_the_committed_coverage_is_near_95_percent():

@@ -7,7 +7,7 @@ import pytest
 from documents import ROOT, text
 from experiment import EXPERIMENTS, script
 
-from mpx.compare.metric import METRICS
+from mpx.compare.run import METRICS
 from mpx.compare.statistics import examine
 
 run = script("looks/run.py")

@@ -129,9 +129,10 @@ def test_what_readme_says_of_the_tasks_that_lose():
 def test_an_interval_for_the_population():
     """By the formula of mpx/compare/population.py, at the level of the second of four looks."""
     right = {}
-    for row in rows("grid/predictions.csv", model="bert_small", data="sst2", sparsity="dense"):
-        bits = np.unpackbits(np.frombuffer(b64decode(row["right"]), np.uint8))
-        right.setdefault(row["precision"], {})[int(row["seed"])] = bits[: int(row["samples"])].astype(float)
+    for row in rows("grid/results.csv", model="bert_small", data="sst2", sparsity="dense"):
+        found = json.loads(row["predictions"])
+        bits = np.unpackbits(np.frombuffer(b64decode(found["right"]), np.uint8))
+        right.setdefault(row["precision"], {})[int(row["seed"])] = bits[: found["samples"]].astype(float)
     change = np.array([right["amp_bf16"][seed] - right["fp32"][seed] for seed in range(10)])
     seeds, samples = change.shape
     of_seeds, mean = change.mean(axis=1).var(ddof=1), change.mean()

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from mpx.compare.__main__ import main as compare
-from mpx.compare.results import read_results
+from mpx.compare.table import read_results
 from mpx.render.card import DEFAULTS, compare_file
 from mpx.render.table import escaped
 
@@ -37,7 +37,8 @@ def test_the_card_has_the_verdicts_of_its_tables():
 
 
 def test_no_row_names_a_folder_of_the_machine():
-    assert not [word for word in text(HERE / "results.csv").replace('"', " ").replace("=", " ").split() if word.startswith("/")]
+    words = " ".join(str(run.environment) for run in read_results(HERE / "results.csv"))
+    assert not [word for word in words.replace("'", " ").replace("=", " ").split() if word.startswith("/")]
 
 
 def test_words_of_mpx_may_follow_an_option(script, monkeypatch):

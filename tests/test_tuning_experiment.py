@@ -9,7 +9,7 @@ from made_runs import made, record, write
 from omegaconf import OmegaConf
 from processes import Fork
 
-from mpx.compare.results import read_results
+from mpx.compare.table import read_results
 from mpx.settings import check
 from mpx.settings.front_door import CONF
 
@@ -36,10 +36,11 @@ class Unread(dict):
 
 def runs(setting, accuracies, **changed):
     """By the test accuracy, the worst setting would win."""
-    return [
-        made(setting, seed, **changed, metrics=Unread({"val/accuracy": value, "test/accuracy": 1 - value}))
-        for seed, value in enumerate(accuracies)
-    ]
+    metrics = [{"val/accuracy": value, "test/accuracy": 1 - value} for value in accuracies]
+    found = [made(setting, seed, **changed, metrics=values) for seed, values in enumerate(metrics)]
+    for run in found:
+        object.__setattr__(run, "metrics", Unread(run.metrics))  # once the run has checked them
+    return found
 
 
 CONFS = runs("fp32-dense", [0.90, 0.91, 0.92])

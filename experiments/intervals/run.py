@@ -18,17 +18,15 @@ from scipy.special import ndtr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import Arguments, markdown, read
 
-from mpx.compare.comparison import TEST_SET
-from mpx.compare.metric import METRICS
-from mpx.compare.population import Scatter, scatter
-from mpx.compare.sampled import Sampled
+from mpx.compare.population import TINY, scatter
+from mpx.compare.run import METRICS
 from mpx.compare.statistics import Finding, examine
 
 CONFIDENCE, MARGIN, SEEDS = 0.95, 0.01, (3, 5, 10)
-SEEDS_ONLY, HERE, EVERYWHERE = "seeds", "test set", "population"  # kinds of intervals
+HERE, EVERYWHERE = "test set", "population"  # kinds of intervals
 COLUMNS = (
     "case", "samples", "seeds", "studies", "tied", "interval", "shown", "zero_width", "covers_test_set", "covers_population",
-    "tied_and_shown", "covers_test_set_where_tied", "half_width", "false_no_loss",
+    "half_width", "false_no_loss",
 )  # fmt: skip
 
 
@@ -79,22 +77,17 @@ def _right(draw: np.random.Generator, at: np.ndarray, case: Case, seeds: int) ->
 
 
 def intervals(found: Study) -> dict[str, tuple[float | None, float | None, float | None]]:
-    """Kind -> (low, high, p for a loss of at least the population's), by what mpx.compare runs. None: it gives none."""
+    """Kind -> (low, high, p for a loss of at least the population's), by what mpx.compare runs. None: the seeds tie."""
     over_both = scatter(found.setting, found.control, paired=True)
-    over_seeds, here = _findings(found, over_both, MARGIN)
-    at_truth = _findings(found, over_both, -found.everywhere)
-    return {
-        SEEDS_ONLY: (over_seeds.low, over_seeds.high, at_truth[0].p_no_loss),
-        HERE: (here.low, here.high, at_truth[1].p_no_loss),
-        EVERYWHERE: (*over_both.interval(CONFIDENCE), over_both.p(1, found.everywhere)),
-    }
+    over_seeds, at_truth = _finding(found, MARGIN), _finding(found, -found.everywhere)
+    tied = any(variance <= TINY for variance, _ in over_both.seeds)
+    wide = (None, None, None) if tied else (*over_both.interval(CONFIDENCE), over_both.p(1, found.everywhere))
+    return {HERE: (over_seeds.low, over_seeds.high, at_truth.p_no_loss), EVERYWHERE: wide}
 
 
-def _findings(found: Study, over_both: Scatter, margin: float) -> tuple[Finding, Finding]:
-    """From the seeds alone, and with what the samples say of ties."""
+def _finding(found: Study, margin: float) -> Finding:
     values = [dict(enumerate(side.mean(axis=1).tolist())) for side in (found.setting, found.control)]
-    over_seeds = examine(*values, METRICS["test/accuracy"], margin, CONFIDENCE)
-    return over_seeds, Sampled(over_both, over_both, -margin, 1).settle(over_seeds, CONFIDENCE, TEST_SET)
+    return examine(*values, METRICS["test/accuracy"], margin, CONFIDENCE)
 
 
 def rows(name: str, studies: int) -> list[dict[str, str]]:
@@ -109,24 +102,22 @@ def _rows(name: str, seeds: int, studies: int) -> list[dict[str, str]]:
     given = [intervals(one) for one in found]
     return [
         {"case": name, "samples": case.samples, "seeds": seeds, "studies": studies, "tied": f"{tied.mean():.4f}", "interval": kind}
-        | _figures(np.array([one[kind] for one in given], dtype=float), truth, tied)
-        for kind in (SEEDS_ONLY, HERE, EVERYWHERE)
+        | _figures(np.array([one[kind] for one in given], dtype=float), truth)
+        for kind in (HERE, EVERYWHERE)
     ]
 
 
-def _figures(given: np.ndarray, truth: np.ndarray, tied: np.ndarray) -> dict[str, str]:
-    """given: low, high and p of each study, NaN for unknown. truth: on the test set and for the population. tied: whether its pairs tie."""
+def _figures(given: np.ndarray, truth: np.ndarray) -> dict[str, str]:
+    """given: low, high and p of each study, NaN for unknown. truth: on the test set and for the population."""
     low, high, p = given.T
     there = ~np.isnan(low)
     covered = (low[:, None] <= truth) & (truth <= high[:, None])
-    inside, ties = covered[there].mean(axis=0), covered[there & tied, 0]
+    inside = covered[there].mean(axis=0)
     return {
         "shown": f"{there.mean():.4f}",
         "zero_width": int((high[there] <= low[there]).sum()),
         "covers_test_set": f"{inside[0]:.4f}",
         "covers_population": f"{inside[1]:.4f}",
-        "tied_and_shown": len(ties),
-        "covers_test_set_where_tied": f"{ties.mean():.4f}" if len(ties) else "",
         "half_width": f"{(high - low)[there].mean() / 2:.5f}",
         "false_no_loss": f"{np.mean(p < 1 - CONFIDENCE):.4f}",
     }
@@ -159,10 +150,9 @@ tells the settings apart, as in *{tied_case}*: what none of 360 samples shows ma
 just the margin in the population is called "no loss" in at most {false} of studies by this interval's test, which promises 5 %. The test
 over seeds calls it so in up to {false_seeds}.
 
-**Ties.** In *{tied_case}*, all pairs tie in up to {most_tied} of studies. Of all with three seeds, {shown_before} have an interval by the
-seeds alone, and {shown} if the samples that turn between seeds say how these scatter; the others have none. With five seeds and ten, pairs
-that tie get an interval of at least one test sample to each side. Of the {ties} intervals for the test set where pairs tie, {tied_covers}
-cover the true difference. {zero} of {intervals} intervals has the width zero.
+**Ties.** In *{tied_case}*, all pairs tie in up to {most_tied} of studies. Where a side shows no spread at all, nothing says how its seeds
+scatter, so there is no interval and no decision: of all studies with three seeds, {shown} have one for the test set. {zero} of {intervals}
+intervals has the width zero.
 
 **Not shown.** The seeds and the samples are normal and independent here. A real test set may be no random sample of anything.
 """
@@ -180,7 +170,7 @@ def card(found: list[dict[str, str]]) -> str:
     here, wide, tied = (
         [by[*key, HERE] for key in keys], [by[*key, EVERYWHERE] for key in keys], [row for row in found if row["case"] == "coarse-tied"],
     )  # fmt: skip
-    three = {row["interval"]: row for row in tied if row["seeds"] == "3"}
+    (three,) = (row for row in tied if row["seeds"] == "3" and row["interval"] == HERE)
     return CARD.format(
         studies=f"{int(found[0]['studies']):,}",
         table=markdown(HEADS, lines),
@@ -191,19 +181,9 @@ def card(found: list[dict[str, str]]) -> str:
         false=_percent(max(row["false_no_loss"] for row in wide)),
         false_seeds=_percent(max(row["false_no_loss"] for row in here)),
         most_tied=_percent(max(row["tied"] for row in tied)),
-        shown=_percent(three[HERE]["shown"]),
-        shown_before=_percent(three[SEEDS_ONLY]["shown"]),
-        ties=f"{sum(int(row['tied_and_shown']) for row in here):,}",
-        tied_covers=_percent(str(_mean_where_tied(here))),
+        shown=_percent(three["shown"]),
         zero=sum(int(row["zero_width"]) for row in found) or "None",
         intervals=f"{sum(round(float(row['shown']) * int(row['studies'])) for row in found):,}",
-    )
-
-
-def _mean_where_tied(found: list[dict[str, str]]) -> float:
-    counts = [int(row["tied_and_shown"]) for row in found]
-    return sum(count * float(row["covers_test_set_where_tied"] or 0) for count, row in zip(counts, found, strict=True)) / max(
-        1, sum(counts)
     )
 
 

@@ -16,7 +16,7 @@ from collecting import markdown, measured
 
 from mpx.compare.boundaries import levels, obrien_fleming
 from mpx.compare.looks import SPENT, Plan
-from mpx.compare.metric import METRICS
+from mpx.compare.run import METRICS
 from mpx.compare.statistics import examine
 
 HERE = Path(__file__).parent
@@ -101,7 +101,7 @@ def draw(shape: str, scatter: float, loss: float, rng: np.random.Generator, sett
 def p_values(setting: np.ndarray, control: np.ndarray, n: int) -> np.ndarray:
     """For no loss and for a loss, [2, studies], after n seeds. As `examine` computes them, which serves those without variance."""
     above = setting[:, :n] - control[:, :n] + PLAN.margin
-    same = np.ptp(above, axis=1) < 1e-9
+    same = np.min([np.ptp(one, axis=1) for one in (above, setting[:, :n], control[:, :n])], axis=0) < 1e-9
     t = above.mean(1) / np.where(same, 1.0, above.std(1, ddof=1) / np.sqrt(n))
     found = special.stdtr(n - 1, np.stack([-t, t]))
     for study in np.flatnonzero(same):

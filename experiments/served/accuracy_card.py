@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import line, put_between, read, spread
 
-from mpx.compare.metric import METRICS
+from mpx.compare.run import METRICS
 from mpx.compare.statistics import Finding, examine, holm
 
 HERE = Path(__file__).parent

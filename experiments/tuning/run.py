@@ -21,10 +21,10 @@ from omegaconf import OmegaConf
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, finished
 
-from mpx.compare.aggregate import compare
+from mpx.compare.aggregate import compare, question
 from mpx.compare.comparison import Row
-from mpx.compare.results import read_results, to_csv
 from mpx.compare.run import Run
+from mpx.compare.table import read_results, results_csv
 from mpx.settings.front_door import CONF
 
 HERE = Path(__file__).parent
@@ -133,7 +133,7 @@ def runs_of(task: str, more: list[str]) -> list[Run]:
 def keep(task: str, runs: Iterable[Run], table: Path) -> None:
     """In place of the task's earlier rows, without what was measured on the test set."""
     others = [run for run in (read_results(table) if table.exists() else []) if f"{run.model}_{run.data}" != task]
-    table.write_text(to_csv([*others, *map(validated, runs)]))
+    table.write_text(results_csv([*others, *map(validated, runs)]))
 
 
 def validated(run: Run) -> Run:
@@ -179,7 +179,7 @@ def line(task: str, sparsity: str, runs: list[Run]) -> str:
 def choose(runs: list[Run]) -> tuple[Row, Row]:
     """(the setting of conf/, the one that wins) among the runs of one model, data set and sparsity."""
     confidence = 1 - 0.05 / max(1, len({run.setting for run in runs}) - 1)
-    (group,) = compare(runs, study="tuning", control="auto", metric="val/accuracy", margin=0.01, confidence=confidence, folder=HERE).groups
+    (group,) = compare(runs, question(metric="val/accuracy", confidence=confidence), study="tuning", folder=HERE).groups
     conf = group.rows[0]
     assert conf.setting == conf.runs[0].plain, "no run has the values of conf/"
     return conf, max((row for row in group.rows if not row.diverged), key=lambda row: (row.metric.mean, row is conf))

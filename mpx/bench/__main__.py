@@ -47,7 +47,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     from mpx.measure.devices import chosen
     from mpx.measure.environment import environment
     from mpx.measure.exclusive import cpu_busy, exclusive
-    from mpx.render.plots.picture import save
+    from mpx.render.picture import save
 
     keep_within_quota(1)
     device = chosen(accelerator)

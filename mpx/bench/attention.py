@@ -17,8 +17,8 @@ from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 from mpx.bench.tables import About, device_name, notes, pivot, say
 from mpx.bench.work import Result, Row, Work, against, ladder, rounding, timed, too_slow
 from mpx.measure.matmul import float32_as, missing, random_matrix
-from mpx.render.plots.grouped import grouped_bars
-from mpx.render.plots.picture import Picture, picture
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import grouped_bars
 
 MEASURED = ("fp32", "fp16", "bf16")  # the fused kernels have no TF32
 KERNELS = {

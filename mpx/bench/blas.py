@@ -18,8 +18,8 @@ from mpx.compare.words import rate
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
 from mpx.measure.matmul import float32_as, missing, product, random_matrix, tolerance
 from mpx.precision.formats import FORMATS
-from mpx.render.plots.picture import Picture, picture
-from mpx.render.plots.roofline import Point, roofline_figure
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import Point, roofline_figure
 
 ROUTINES = ("axpy", "gemv", "gemm")
 MEASURED = ("fp64", "fp32", "tf32", "fp16", "bf16")

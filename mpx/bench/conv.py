@@ -20,8 +20,8 @@ from mpx.bench.tables import About, device_name, notes, pivot, say
 from mpx.bench.work import Row, Work, against, rounding, timed, too_slow
 from mpx.measure.matmul import float32_as, missing, random_matrix
 from mpx.precision.formats import FORMATS
-from mpx.render.plots.grouped import grouped_bars
-from mpx.render.plots.picture import Picture, picture
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import grouped_bars
 
 MEASURED = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "input gradient", "weight gradient")

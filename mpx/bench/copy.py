@@ -8,8 +8,8 @@ import torch
 from mpx.bench.tables import RATE, About, device_name, flat, notes, say
 from mpx.bench.work import Row, Work, ladder, share, timed, vendors
 from mpx.measure.matmul import WrongProductError
-from mpx.render.plots.picture import Picture, picture
-from mpx.render.plots.rates import Curve, rates_figure
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import Curve, rates_figure
 
 SIZE = {"cpu": 8192, "cuda": 16384}  # size² FP32 numbers: 256 MiB and 1 GiB, which no cache holds
 

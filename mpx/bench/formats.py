@@ -9,8 +9,8 @@ from mpx.bench.tables import RATE, About, device_name, flat, notes, say
 from mpx.bench.work import Row, Work, multiplied, share, timed, too_slow, vendors
 from mpx.measure.matmul import PRODUCT_FORMATS, float32_as, missing, product
 from mpx.precision.formats import FORMATS
-from mpx.render.plots.grouped import grouped_bars
-from mpx.render.plots.picture import Picture, picture
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import grouped_bars
 
 CARD = {  # property -> (head of its column, format specification)
     "bits": ("bits", "d"),

@@ -25,8 +25,8 @@ from mpx.measure.matmul import (
 )
 from mpx.precision.formats import FORMATS
 from mpx.private.torch_kernels import compress_2of4, fastest_mm_2of4, mm_2of4
-from mpx.render.plots.picture import Picture, picture
-from mpx.render.plots.rates import Curve, rates_figure
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import Curve, rates_figure
 from mpx.sparsity.kernels import unsupported_device
 from mpx.sparsity.patterns import mask_2of4
 

@@ -16,8 +16,8 @@ from mpx.bench.work import Result, Row, Work, against, graphed, ladder, rounding
 from mpx.measure.flops import rnn_flop
 from mpx.measure.matmul import float32_as, missing
 from mpx.precision.formats import FORMATS
-from mpx.render.plots.picture import Picture, picture
-from mpx.render.plots.rates import Curve, rates_figure
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import Curve, rates_figure
 
 MEASURED = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "forward + backward")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mpx.bench.work import Row
-from mpx.compare.deployed import cpu, device_of
+from mpx.compare.served import cpu, device_of
 from mpx.compare.words import number, rate
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card

@@ -19,8 +19,8 @@ from mpx.machine import builds_kernels
 from mpx.measure.matmul import WrongProductError, missing, random_matrix
 from mpx.precision.formats import FORMATS
 from mpx.private.torch_kernels import compress_2of4
-from mpx.render.plots.picture import Picture, picture
-from mpx.render.plots.rates import Curve, rates_figure
+from mpx.render.picture import Picture, picture
+from mpx.render.rates import Curve, rates_figure
 from mpx.sparsity.patterns import keep_largest, mask_2of4
 
 MEASURED = ("fp32", "fp16", "bf16")

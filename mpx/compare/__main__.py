@@ -14,35 +14,32 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mpx import ctrl_c
-from mpx.compare import differences_csv, predictions_csv, served_csv
-from mpx.compare.collect import collect, is_study, read_tables
-from mpx.compare.commands import typed_text
+from mpx.compare.collect import collect, is_study, newest
 from mpx.compare.comparison import Comparison
-from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
-from mpx.compare.metric import check_metric
-from mpx.compare.results import to_csv
-from mpx.compare.run import Run
-from mpx.compare.served_csv import SERVED
+from mpx.compare.groups import by_label, by_pair, ran, refuse_other_contents, settings
+from mpx.compare.run import AUTO, Run, check_metric
+from mpx.compare.table import DIFFERENCES, RESULTS, SERVED, differences_csv, read_results, results_csv, served_csv
 from mpx.errors import UserError, nearest
-from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare
+from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare, typed_text
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
 from mpx.whole_file import below_output_dir, try_writing, write_whole
 
-RESULTS, NOTE = "results.csv", "note.md"
+NOTE = "note.md"
 MAX_LISTED = 20  # settings that an error lists
-Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
+LeftOut = list[tuple[str, str]]  # (folder, reason)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="compare")
 def job(cfg: DictConfig) -> None:
     with errors_in_one_line(COMPARE, "mpx.compare"):  # inside `job`, since Hydra prints an exception that leaves it
-        settings = OmegaConf.to_container(cfg, resolve=True)
-        check_compare(settings, typed(HydraConfig.get()))
+        keys = {str(key): cfg[key] for key in cfg}
+        words: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
+        check_compare(keys, typed(words))
         ctrl_c.raises()
-        run(**settings)
+        run(**keys)
 
 
 def run(study: str, results: str | None, control: str, metric: str, note: str | None, output_dir: str, **how: Any) -> Comparison:
@@ -56,28 +53,25 @@ def run(study: str, results: str | None, control: str, metric: str, note: str | 
     _check_control(runs, control)
     check_metric(runs, metric)
     about = _note(folder) if note is None and not results else note or ""
-    from mpx.compare.aggregate import compare
-    from mpx.render.terminal import print_comparison
+    from mpx.compare.aggregate import compare, question
+    from mpx.render.comparison_tables import print_comparison
 
-    if not results:
-        _refuse_unwritable(folder)
-    study = folder.name if results else study
-    comparison = compare(runs, study=study, control=control, metric=metric, folder=folder, left_out=left_out, note=about, **how)
+    asked, name = question(control=control, metric=metric, **how), folder.name if results else study
     if results:
+        comparison = compare(runs, asked, study=name, folder=folder, left_out=left_out, note=about)
         print_comparison(comparison)
         return comparison
-    tables = {
-        RESULTS: to_csv(runs),
-        differences_csv.NAME: differences_csv.to_csv(comparison),
-        predictions_csv.NAME: predictions_csv.to_csv(runs) if any(run.predictions for run in runs) else None,
-        SERVED: served_csv.to_csv(runs) if any(run.served for run in runs) else None,
-    }
-    for name, text in tables.items():
-        _write(folder / name, text)
+    _refuse_unwritable(folder)
+    comparison = compare(runs, asked, study=name, folder=folder, left_out=left_out, note=about)
+    tables = {RESULTS: results_csv(runs), DIFFERENCES: differences_csv(comparison)}
+    tables |= {SERVED: served_csv(runs)} if any(run.served for run in runs) else {}
+    with below_output_dir(folder):
+        (folder / SERVED).unlink(missing_ok=True)  # of an earlier comparison
+        for file, text in tables.items():
+            write_whole(folder / file, text)
     print_comparison(comparison)
     _report(comparison)
-    *others, last = (name for name, text in tables.items() if text is not None)
-    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(others)} and {last}")
+    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(tables)}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
     return comparison
 
@@ -96,27 +90,29 @@ def _refuse_unwritable(folder: Path) -> None:
     from mpx.render.report import FOLDERS, PAGES  # matplotlib
 
     with below_output_dir(folder):
-        try_writing(folder, [RESULTS, differences_csv.NAME, predictions_csv.NAME, SERVED, *PAGES], FOLDERS)
+        try_writing(folder, [RESULTS, DIFFERENCES, SERVED, *PAGES], FOLDERS)
 
 
-def _read_study(output_dir: Path, study: str) -> Found:
+def _read_study(output_dir: Path, study: str) -> tuple[list[Run], LeftOut, Path]:
     """Raises UserError if there is no such study, or no run in it counts."""
     folder = output_dir / study
     if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long or a folder without read permission
-        if os.path.exists(output_dir) and not os.path.isdir(output_dir):
-            raise UserError(
-                f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
-            )
-        _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it is not there or cannot be read
-        there = sorted(name for name in folders if name[0] not in "._" and is_study(output_dir / name))
-        begin = f"No study is in {output_dir} yet; python -m mpx.train study={study} begins one."
-        known = f"There are: {', '.join(there)}." if there else begin
-        raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)} {known}")
+        raise UserError(_no_study(output_dir, study))
     runs, left_out = collect(folder)
     if not runs:
         why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1].rstrip('.')}." if left_out else ""
         raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
     return runs, left_out, folder
+
+
+def _no_study(output_dir: Path, study: str) -> str:
+    if os.path.exists(output_dir) and not os.path.isdir(output_dir):
+        return f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
+    _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it does not exist or cannot be read
+    known = sorted(name for name in folders if name[0] not in "._" and is_study(output_dir / name))
+    begin = f"No study is in {output_dir} yet; python -m mpx.train study={study} begins one."
+    names = f"There are: {', '.join(known)}." if known else begin
+    return f"study={study}: {output_dir / study} is not there.{nearest(study, known)} {names}"
 
 
 def _note(folder: Path) -> str:
@@ -132,9 +128,9 @@ def _note(folder: Path) -> str:
     return text.strip()
 
 
-def _read_file(path: Path) -> Found:
+def _read_file(path: Path) -> tuple[list[Run], LeftOut, Path]:
     """Raises UserError for a file that cannot be read or has no runs."""
-    runs, older = read_tables(path)
+    runs, older = newest(read_results(path))
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
     return runs, older, path.resolve().parent
@@ -145,22 +141,13 @@ def _check_control(runs: list[Run], control: str) -> None:
     if ran(runs, control):
         return
     if " " in control:  # a full setting: suggest settings in the form the user must type
-        what, there = "setting", [typed_text("control", name) for name in names(runs)]
-        guess = nearest(typed_text("control", control), there)
+        known = [typed_text("control", name) for pair in by_pair(runs).values() for name in settings(pair)]
+        what, guess = "setting", nearest(typed_text("control", control), known)
     else:
-        what, there = "precision and sparsity", sorted({run.plain for run in runs})
-        guess = nearest(control.lower(), [AUTO, *there])
-    more = f" and {len(there) - MAX_LISTED} more" if len(there) > MAX_LISTED else ""
-    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MAX_LISTED])}{more}.")
-
-
-def _write(path: Path, text: str | None) -> None:
-    """text: None removes the file of an earlier comparison."""
-    with below_output_dir(path):
-        if text is None:
-            path.unlink(missing_ok=True)
-        else:
-            write_whole(path, text)
+        known = sorted({run.plain for run in runs})
+        what, guess = "precision and sparsity", nearest(control.lower(), [AUTO, *known])
+    more = f" and {len(known) - MAX_LISTED} more" if len(known) > MAX_LISTED else ""
+    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(known[:MAX_LISTED])}{more}.")
 
 
 def main() -> None:

@@ -11,31 +11,26 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.defaults import settings
-from mpx.compare.deployed import cpu, read_served
-from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
-from mpx.compare.metric import judged_by
-from mpx.compare.own_loops import doubts
-from mpx.compare.predictions import read_predictions
-from mpx.compare.predictions_csv import with_predictions
-from mpx.compare.results import read_results
-from mpx.compare.rules import is_layer, wrong
-from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, Served
-from mpx.compare.served_csv import with_served
+from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, Served, judged_by
+from mpx.compare.served import UNREADABLE, cpu, read_served
 from mpx.printing import shown
 from mpx.progress import track
-from mpx.record.result import CHANGED_AFTER, MEANS_FROM, SCHEMA_VERSION, TRAINED_BEFORE, VALIDATED_AT, one_number
-from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT, goes_on
-from mpx.runs.inputs import CODE
+from mpx.record.files import LAYOUT, PREDICTIONS, Predictions, predictions_from
+from mpx.record.result import SCHEMA_VERSION, one_number
+from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
 from mpx.settings.fields import NAMED
-from mpx.settings.project import is_project
 
 LEFT_OUT = {"failed": "failed", "interrupted": "interrupted; the same command with if_exists=resume continues it"}
 ENVIRONMENT = (
-    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command", "started_at",
-    RESUMED, TRAINED_BEFORE, VALIDATED_AT, CHANGED_AFTER, MEANS_FROM,
+    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command",
+    "started_at", RESUMED,
 )  # fmt: skip
+ROUNDING = 1e-9  # of an accuracy
+
+
+class LeftOut(Exception):
+    """The folder has no run that counts. The message is the reason."""
 
 
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
@@ -45,9 +40,9 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     for folder in track(folders, "reading runs", len(folders)):
         name = folder.relative_to(study).as_posix()
         try:
-            run, aside = _run(folder, name)
+            run, reasons = _run(folder, name)
             runs.append(run)
-            left_out += [(name, reason) for reason in aside]
+            left_out += [(name, reason) for reason in reasons]
         except LeftOut as reason:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
@@ -57,39 +52,26 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
 
 def is_study(folder: Path) -> bool:
     """Whether it holds runs, which may be unfinished, or folders that cannot be read: that of mpx.bench holds none."""
-    found, closed = _folders(folder)
-    return bool(found or closed)
-
-
-def read_tables(results: Path) -> tuple[list[Run], list[tuple[str, str]]]:
-    """As `collect`, from a results.csv with the served.csv and predictions.csv beside it.
-
-    Raises UserError for a table that mpx did not write.
-    """
-    runs, older = newest(read_results(results))
-    return with_predictions(with_served(runs, results), results), older
-
-
-class LeftOut(Exception):
-    """The folder has no run that counts. The message is the reason."""
+    return any(_folders(folder))
 
 
 def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
     """The folders with a run's record or configuration, and the errors of unreadable folders.
 
-    Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in TensorBoard. A folder that several
-    links lead to, possibly in a cycle, is visited once, under its own name.
+    Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in TensorBoard, but no folder is
+    visited twice, since a link may lead to a folder around it.
     """
-    found, closed, seen = [], [], set()
+    found: list[Path] = []
+    closed: list[OSError] = []
+    seen: set[str] = set()
     for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
-        if (place := os.path.realpath(path)) in seen:
-            inside.clear()
-            continue
-        seen.add(place)
-        inside[:] = [name for name in inside if name[:1] not in "._" and name != CHECKPOINTS]
-        inside.sort(key=lambda name: (os.path.islink(os.path.join(path, name)), name))
-        if RESULT in files or (CONFIG in files and Path(path) != study):
+        real = os.path.realpath(path)
+        names = {name for name in inside if name[:1] not in "._" and name != CHECKPOINTS and real not in seen}
+        links = {name for name in names if os.path.islink(os.path.join(path, name))}
+        inside[:] = [*sorted(names - links), *sorted(links)]  # so that a run counts under its own name
+        if real not in seen and (RESULT in files or (CONFIG in files and Path(path) != study)):
             found.append(Path(path))
+        seen.add(real)
     return sorted(found), closed
 
 
@@ -106,107 +88,98 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
 
 
 def _age(run: Run) -> tuple[str, int, str]:
-    """Sort key: the start time, or else the number in a folder name such as `seed0-2`."""
-    number = (run.folder or "").rpartition("/")[2].removeprefix(f"seed{run.seed}").removeprefix("-")
-    return run.environment.get("started_at") or "", int(number) if number.isdecimal() else 1, run.folder or ""
+    """Sort key: the start time, then the number in a folder name such as `seed0-2`, which has more digits from the tenth run on."""
+    folder = run.folder or ""
+    return str(run.environment.get("started_at") or ""), len(folder), folder
 
 
 def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
-    """The run, and why rows of its deploy.json are left out. Raises LeftOut."""
+    """The run, and why parts of it are left out. Raises LeftOut."""
     if not (folder / RESULT).is_file():
         raise LeftOut(f"has no {RESULT}: still running, or cut off; the same command with if_exists=resume continues it")
-    record = _json(folder / RESULT)
-    if not isinstance(record, dict) or not {"schema_version", "status", "setting"} <= record.keys():
-        raise LeftOut(f"{RESULT} was not written by mpx")
-    if record["schema_version"] != SCHEMA_VERSION:
-        raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
-    status = str(record["status"])
-    if status not in DONE:
-        if goes_on(folder):
-            raise LeftOut("still running")
-        error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
-        raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
     try:
+        record = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        if record["schema_version"] != SCHEMA_VERSION:
+            raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
+        if record["status"] not in DONE:
+            raise LeftOut("still running" if goes_on(folder) else _ended(record))
         run = _figures(record, name)
-        if (found := wrong(run)) is not None:
-            raise ValueError(f"{found[0]} is {found[1]!r}")
-        served, aside = read_served(folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal))
-        predictions, no_predictions = read_predictions(folder, record)
-        run = replace(run, served=served, serve_samples_per_s=_counting(served, record), predictions=predictions)
-        return run, aside + no_predictions
-    except DAMAGED as error:
-        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({in_short(error)})") from error
+        served, rows_left_out = read_served(folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal))
+        predictions, reasons = read_predictions(folder, record)
+        fastest = _counting(served, record)
+        return replace(run, served=served, serve_samples_per_s=fastest, predictions=predictions), rows_left_out + reasons
+    except UNREADABLE as error:
+        raise LeftOut(f"{RESULT} cannot be read, or was not written by mpx ({_in_short(error)})") from error
 
 
-def _json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        raise LeftOut(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
+def _ended(record: dict[str, Any]) -> str:
+    status = str(record["status"])
+    error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
+    return LEFT_OUT.get(status, f"status {status}") + error
+
+
+def _in_short(error: Exception) -> str:
+    """`KeyError: 'speed'`."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
 
 
 def _figures(record: dict[str, Any], name: str) -> Run:
-    setting, speed, memory = record["setting"], record["speed"], record["memory"]
-    precision, sparsity = record["precision"], record["sparsity"]
-    on_device, declared = memory["peak_allocated_gib"], record.get("metric") or {}
-    if bad := next((layer for layer in sparsity["layers"] if not is_layer(layer)), None):
-        raise ValueError(f"a layer is {bad!r}")
+    """Raises one of UNREADABLE for a record of another structure."""
+    setting, speed, memory, config = record["setting"], record["speed"], record["memory"], record["config"]
+    precision, sparsity, declared = record["precision"], record["sparsity"], record.get("metric") or {}
+    on_device = memory["peak_allocated_gib"]
     return Run(
         **{key: setting[key] for key in NAMED},
         changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - {*NAMED, "seed"})},
         seed=setting["seed"],
         status=record["status"],
         metrics={key: value for key, value in record["metrics"].items() if value is not None},
-        batch_size=record["config"]["data"].get("batch_size"),
+        batch_size=config["data"].get("batch_size"),
         device=_device(record),
-        **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
-        speed_measured=speed.get("measured"),
+        train_samples_per_s=speed["train_samples_per_s"],
+        step_ms_p50=speed["step_ms_p50"],
+        model_tflops_per_s=speed["model_tflops_per_s"],
+        time_to_train_s=speed["time_to_train_s"],
+        exclusive=speed["exclusive"],
         compiled=_compiled(speed.get("chosen")),
         label=record.get("label"),
         contents=(record.get("data") or {}).get("contents"),
         metric=declared.get("name"),
         metric_goal=declared.get("goal"),
-        own_task=is_project(record["config"]) or record["config"].get("loop") == OWN_LOOP or None,
-        looks=Plan(**plan).text if (plan := record["config"].get("until")) else None,
+        looks=Plan(**plan).text if (plan := config.get("until")) else None,
         emulated=precision["emulated"],
         peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
         loss_scale_final=(precision.get("loss_scale") or {}).get("final"),
-        **{key: precision[key] for key in ("optimizer_steps", "skipped_steps")},
+        optimizer_steps=precision["optimizer_steps"],
+        skipped_steps=precision["skipped_steps"],
         gradient_underflow=precision.get("gradient_underflow_fraction"),
         gradient_underflow_unscaled=precision.get("gradient_underflow_unscaled_fraction"),
-        **{key: sparsity[key] for key in ("density", "kept_magnitude")},
+        density=sparsity["density"],
+        kept_magnitude=sparsity["kept_magnitude"],
         serve_samples_per_s=None,
         folder=name,
-        environment=_environment(record["environment"] | ({"host": speed["host"]} if "host" in speed else {}))
-        | _code(record)
-        | (doubts(record) if record["config"].get("loop") == OWN_LOOP else {})
-        | _samples(record.get("data") or {}),
-        config=dict(settings(record["config"])),
+        environment=_environment(record),
     )
 
 
 def _compiled(chosen: Any) -> str | None:
     """chosen: how the run's steps ran, as in its record."""
-    mode = chosen.get("compile") if isinstance(chosen, dict) else None
-    return mode if isinstance(mode, str) and mode != "off" else None
+    mode = (chosen or {}).get("compile")
+    return None if mode == "off" else mode
 
 
-def _environment(environment: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a run's environment that results.csv keeps, without folders of its machine."""
+def _environment(record: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a run's environment that results.csv keeps, without folders of its machine; and what its settings do not say:
+    hashes of the user's own code, by the key and value that name it, and checksums of the samples.
+    """
+    environment, data = record["environment"], record.get("data") or {}
     kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) not in (None, [])}
-    return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
-
-
-def _code(record: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Hashes of the user's own code, by the key and value that name it."""
-    found = {name: digest for name, digest in (record.get("inputs") or {}).items() if name.partition("=")[0] in CODE}
-    return {CODE_HASHES: found} if found else {}
-
-
-def _samples(data: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Checksums of the samples trained on, which older records lack, and tested with."""
-    found = {name: str(data[name]) for name in ("train_set", "test_set") if name in data}
-    return {SAMPLES: found} if found else {}
+    kept |= {"host": record["speed"]["host"]} if "host" in record["speed"] else {}
+    kept |= {"command": portable(kept["command"])} if "command" in kept else {}
+    inputs = record.get("inputs") or {}
+    code = {name: digest for name, digest in inputs.items() if name.partition("=")[0].endswith("._target_")}
+    samples = {name: str(data[name]) for name in ("train_set", "test_set") if name in data}
+    return kept | ({CODE_HASHES: code} if code else {}) | ({SAMPLES: samples} if samples else {})
 
 
 def _spelled(value: Any) -> str:
@@ -216,7 +189,7 @@ def _spelled(value: Any) -> str:
 
 
 def _device(record: dict[str, Any]) -> str | None:
-    """`NVIDIA H200`, `2 × NVIDIA H200`, `2 nodes of 4 × NVIDIA H200`, or the CPU with its number of threads: what the speed depends on."""
+    """`NVIDIA H200`, `2 × NVIDIA H200`, `2 nodes of 4 × NVIDIA H200`, or the CPU with its threads: what the speed depends on."""
     environment, trainer = record["environment"], record["config"]["trainer"]
     names, wanted, nodes = environment.get("device"), trainer.get("devices", 1), int(trainer.get("num_nodes", 1))
     if record["memory"]["peak_allocated_gib"] is None:
@@ -235,4 +208,24 @@ def _counting(served: Iterable[Served], record: dict[str, Any]) -> float | None:
     """The highest samples per second of an accurate way to serve, alone on the training's device; None if there is none."""
     trained_on = record["environment"].get("device")
     device = trained_on[0] if trained_on else None
-    return max((one.samples_per_s for one in served if one.exclusive and one.accurate and one.place.device == device), default=None)
+    counted = [one.samples_per_s for one in served if one.exclusive and one.accurate and one.place.device == device]
+    return max(counted, default=None)
+
+
+def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions | None, list[str]]:
+    """(the folder's predictions, why they are left out). record: of the same folder; test set and accuracy must agree with it."""
+    if not (folder / PREDICTIONS).is_file():
+        return None, []
+    try:
+        found = json.loads((folder / PREDICTIONS).read_text(encoding="utf-8"))
+        if found["layout"] != LAYOUT:
+            raise ValueError(f"its layout is {found['layout']!r}, this mpx reads {LAYOUT}")
+        predictions = predictions_from(found["test_set"], found["samples"], found["right"])
+        test_set, accuracy = (record.get("data") or {}).get("test_set"), record["metrics"].get("test/accuracy")
+        if predictions.test_set != test_set:
+            raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")
+        if accuracy is None or abs(predictions.accuracy - accuracy) > ROUNDING:
+            raise ValueError(f"it has {predictions.accuracy:.6f} of the samples right, the run {accuracy}")
+    except UNREADABLE as error:
+        return None, [f"{PREDICTIONS} does not count: {_in_short(error)}"]
+    return predictions, []

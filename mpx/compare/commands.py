@@ -5,18 +5,11 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 
-from omegaconf import OmegaConf
-
 from mpx.compare.run import Run
-from mpx.settings.extras import CONF
 
 PROGRAM = ["python", "-m", "mpx.train"]
-DECIDE = ("control", "metric", "metric_goal", "margin", "margin_is", "margin_for", "confidence")  # keys on which a verdict depends
-DEFAULTS = {key: value for key, value in OmegaConf.load(CONF / "compare.yaml").items() if key in DECIDE}
 # Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the seeds.
 OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress", "until")
-# Text that Hydra accepts without quotes.
-BARE = re.compile(r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE)
 CONFIG_DIR = "--config-dir"  # Hydra's option for a folder of the user's own YAML files
 PLACES = (CONFIG_DIR, "data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
 
@@ -46,21 +39,6 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(sorted(_line(dict(item)) for item in items))
 
 
-def compare_command(study: str, **how: str | float) -> str:
-    """The command that repeats the comparison, with the keys that differ from their defaults. how: of the keys DECIDE."""
-    changed = {key: value for key, value in how.items() if DEFAULTS[key] != value}
-    words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
-    return " ".join(["python -m mpx.compare", typed_text("study", study), *words])
-
-
-def typed_text(key: str, value: str) -> str:
-    """The setting quoted for the shell and for Hydra: study=default, 'output_dir="my runs"'."""
-    if BARE.fullmatch(value):
-        return f"{key}={value}"
-    escaped = re.sub(r'(\\*)("|\Z)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)  # Hydra unescapes \ only before a quote
-    return shlex.quote(f'{key}="{escaped}"')
-
-
 def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
     """Key -> its single value; None if the command is unknown."""
     try:
@@ -70,7 +48,8 @@ def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
     if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
         return None
     pairs = (word.split("=", 1) for word in words[3:])
-    return {key: (value,) for key, value in pairs if key not in OMITTED and not key.startswith("until.")} | {"seed": (str(run.seed),)}
+    kept: dict[str, tuple[str, ...]] = {key: (value,) for key, value in pairs if key not in OMITTED and not key.startswith("until.")}
+    return kept | {"seed": (str(run.seed),)}
 
 
 def _joined(items: set[frozenset], key: str) -> set[frozenset]:

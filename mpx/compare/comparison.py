@@ -1,14 +1,35 @@
-"""The data model of a comparison. aggregate.py builds it; tables, plots and reports show it."""
+"""The data model of a comparison: a Question goes in, a Comparison comes out. Tables, plots and reports show it."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from mpx.compare.metric import METRICS, Metric
-from mpx.compare.run import Changes, Run, Way
+from mpx.compare.looks import Look, Plan
+from mpx.compare.run import METRICS, Changes, Metric, Run, Way
 from mpx.printing import how_many
 
 TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a comparison is to find out, by the keys of conf/compare.yaml."""
+
+    control: str  # auto, `precision-sparsity`, or a full setting
+    metric: str  # test/accuracy, test/perplexity or auto: what the runs declare, else perplexity for language models, else accuracy
+    margin: float
+    confidence: float
+    metric_goal: str  # max, min or auto
+    margin_is: str  # absolute, relative or auto
+    margin_for: str  # TEST_SET or POPULATION
+    plan: Plan | None = None  # of looks, under which the runs were made
+
+    @property
+    def level(self) -> float:
+        """The error probability of a decision."""
+        return 1 - self.confidence
 
 
 @dataclass(frozen=True)
@@ -16,6 +37,17 @@ class Estimate:
     mean: float
     std: float | None  # sample standard deviation; None for a single value
     n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Estimate":
+        """Of at least one value."""
+        mean = math.fsum(values) / len(values)
+        squares = math.fsum((value - mean) ** 2 for value in values)
+        return cls(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else None, len(values))
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    return Estimate.of(values) if values else None
 
 
 class Verdict(StrEnum):
@@ -50,43 +82,19 @@ class Population:
 
 
 @dataclass(frozen=True)
-class Look:
-    """The look of a plan at which a decision was made (looks.py)."""
-
-    number: int  # 0: before the first
-    of: int
-    seeds: int
-    further: int | None  # number of seeds of the next look; None if there is none, or it would hardly decide
-
-    @property
-    def words(self) -> str:
-        """`look 2 of 5, at 8 seeds`."""
-        return f"look {self.number} of {self.of}, at {self.seeds} seeds" if self.number else f"before the first of {self.of} looks"
-
-
-@dataclass(frozen=True)
 class Decision:
     verdict: Verdict
-    difference: float | None  # setting − control, in the metric's unit; None if no run of the setting completed
-    low: float | None  # two-sided confidence interval of the difference; None if a side shows no spread
-    high: float | None
-    p: float | None  # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
-    p_holm: float | None  # the same corrected for looks, and by Holm's method over the group's settings
     method: Method
-    more_seeds: int | None  # estimate of how many more would decide; None if decided, if too little is known, or above 1,000
     reason: str | None = None  # set if something other than the test decided: "1 of 5 seeds diverged"
+    difference: float | None = None  # setting − control, in the metric's unit; None if no run of the setting completed
+    low: float | None = None  # two-sided confidence interval of the difference; None if a side shows no spread
+    high: float | None = None
+    p: float | None = None  # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
+    p_holm: float | None = None  # the same corrected for looks, and by Holm's method over the group's settings
     p_loss_holm: float | None = None  # for the opposite hypothesis, that the loss is at most the margin; also corrected
+    more_seeds: int | None = None  # estimate of how many more would decide; None if decided, unknown, or above 1,000
     population: Population | None = None  # low and high are for this test set
     look: Look | None = None  # None without a plan of looks
-
-    @property
-    def has_population(self) -> bool:
-        return self.population is not None and self.population.low is not None
-
-    @property
-    def tested(self) -> tuple[float | None, float | None]:
-        """The interval of what the margin is for."""
-        return (self.population.low, self.population.high) if self.method == Method.CROSSED else (self.low, self.high)
 
     @property
     def p_decided(self) -> float | None:
@@ -107,24 +115,35 @@ class Speedup:
 class Row:
     """One setting: its runs (newest per seed), aggregated over seeds."""
 
-    setting: str  # `amp-2of4 key=value`, without the changes that all rows of the group share
+    setting: str  # `amp-2of4 key=value`, without the changes that all rows of the group share; or the user's label
     runs: tuple[Run, ...]
-    diverged: int
     metric: Estimate | None  # over completed runs
-    decision: Decision | None  # None for the control
     throughput: Estimate | None  # over runs whose speed counts
-    speedup: Speedup | None
     speed_note: str | None  # why there is no speed-up, in words
     peak_gib: Estimate | None  # over the runs on one device
     time_to_train_s: Estimate | None  # over the runs whose time counts, or else over all completed runs
     skipped_steps: Estimate | None
     density: Estimate | None
-    serve: Estimate | None  # throughput by the fastest way to serve it at Group.served_at
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
     shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
-    served_by: Way | None = None  # that of `serve`
     timed: Estimate | None = None  # time to train, s, over the runs of `throughput` that were not resumed
+    decision: Decision | None = None  # None for the control
+    speedup: Speedup | None = None
     sooner: Speedup | None = None  # the control's time to train ÷ the setting's
+    serve: Estimate | None = None  # throughput by the fastest way to serve it at Group.served_at
+    served_by: Way | None = None  # that of `serve`
+
+    @property
+    def completed(self) -> list[Run]:
+        return [run for run in self.runs if run.completed]
+
+    @property
+    def diverged(self) -> int:
+        return len(self.runs) - len(self.completed)
+
+    @property
+    def no_loss(self) -> bool:
+        return self.decision is not None and self.decision.verdict == Verdict.NO_LOSS
 
 
 @dataclass(frozen=True)
@@ -137,7 +156,7 @@ class Group:
     rows: tuple[Row, ...]  # the control first, then by speed-up, fastest first
     train_verdict: str  # one sentence
     serve_verdict: str  # one sentence; empty if nothing was deployed
-    notes: tuple[str, ...]  # caveats: other batch sizes, other devices, emulation, shared devices
+    notes: tuple[str, ...]  # caveats: other devices, looks, shared devices
     metric: Metric = METRICS["test/accuracy"]  # by which its settings are compared; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int, str | None] | None = None  # device, batch size and host at which `Row.serve` was measured
@@ -151,17 +170,18 @@ class Group:
 @dataclass(frozen=True, repr=False)
 class Comparison:
     study: str
-    metric: str  # test/accuracy, test/perplexity or "auto": what the runs declare, else perplexity for language models, else accuracy
-    margin: float
-    confidence: float
+    question: Question
     groups: tuple[Group, ...]
     left_out: tuple[tuple[str, str], ...]  # (folder relative to the study, reason)
     folder: Path  # outputs/<study>
     commands: tuple[str, ...]  # commands that repeat the study
     note: str = ""  # the user's text about the study
-    margin_for: str = TEST_SET  # or POPULATION
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group.runs]
 
     def __repr__(self) -> str:
         """In one line: a notebook shows it below the tables, if a cell ends with mpx.judge."""
-        runs = how_many(sum(len(group.runs) for group in self.groups), "run")
+        runs = how_many(len(self.runs), "run")
         return f"<Comparison of {self.study}: {how_many(len(self.groups), 'group')}, {runs}, {len(self.left_out)} left out>"

@@ -1,30 +1,46 @@
-"""Looks: tests after each round of seeds, which together err no more often than one test. `until=decided` trains so (mpx/sweep/rounds.py).
+"""Looks: tests after each round of seeds, which together err no more often than one test. `until=decided` trains so.
 
 Testing after each seed, and stopping once the test says "no loss", errs more often than the level of the test. A plan therefore fixes
-beforehand when to look and the largest number of seeds. A function of the share of seeds that have run spends its error probability over
-the looks (Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive
+beforehand when to look and the largest number of seeds. A function of the share of seeds that have run spends its error probability
+over the looks (Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive
 integration (Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000,
-chapters 4, 7, 19). A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few seeds
-it then errs up to a tenth more often than normal values would, so a plan spends no more than 85 % of the error probability
+chapters 4, 7, 19). A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few
+seeds it then errs up to a tenth more often than normal values would, so a plan spends no more than 85 % of the error probability
 (experiments/looks measures it).
 
-The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9). Holm's
-correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer and Bretz
-(Stat. Biopharm. Res. 2013, 5, 311) that looks back at no earlier look.
+The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9).
+Holm's correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer
+and Bretz (Stat. Biopharm. Res. 2013, 5, 311) that looks back at no earlier look.
 """
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 
-from mpx.compare.comparison import Look, Row
 from mpx.compare.run import Run
 from mpx.errors import UserError
 from mpx.settings.check import check_looks
 
 SPENT = 0.85  # share of the error probability that a plan spends
 HOPELESS = 0.02  # a chance of a decision below which further looks are not worth their runs
+
+
+@dataclass(frozen=True)
+class Look:
+    """The look of a plan at which a decision was made."""
+
+    number: int  # 0: before the first
+    of: int
+    seeds: int
+    further: int | None  # number of seeds of the next look; None if there is none, or it would hardly decide
+
+    @property
+    def words(self) -> str:
+        """`look 2 of 5, at 8 seeds`."""
+        if not self.number:
+            return f"before the first of {self.of} looks"
+        return f"look {self.number} of {self.of}, at {self.seeds} seeds"
 
 
 @dataclass(frozen=True)
@@ -57,15 +73,12 @@ class Plan:
     def shares(self) -> tuple[float, ...]:
         return tuple(size / self.max_seeds for size in self.sizes)
 
-    def reached(self, *rows: Row) -> int:
-        """The number of looks for which each row has all seeds, counted from 0."""
-        seeds = set.intersection(*({run.seed for run in row.runs} for row in rows))
-        return sum(seeds.issuperset(range(size)) for size in self.sizes)
+    def reached(self, seeds: Collection[int]) -> int:
+        """The number of looks for which all seeds are there, counted from 0."""
+        return sum(set(seeds).issuperset(range(size)) for size in self.sizes)
 
-    def at(self, look: int, row: Row) -> Row:
-        """The row as it was at this look: later seeds do not count."""
-        runs = tuple(run for run in row.runs if look and run.seed < self.sizes[look - 1])
-        return replace(row, runs=runs, diverged=sum(run.status == "diverged" for run in runs))
+    def seeds_at(self, look: int) -> int:
+        return self.sizes[look - 1] if look else 0
 
     def levels(self, level: float) -> tuple[float, ...]:
         """The level of the test at each look, for an error probability `level` in all."""
@@ -74,7 +87,7 @@ class Plan:
         return levels(SPENT * level, self.shares)
 
     def confidence_at(self, look: int, confidence: float) -> float:
-        """The confidence of the interval at this look. The intervals of all looks together then hold with probability `confidence`."""
+        """The confidence of the interval at this look. The intervals of all looks together hold with probability `confidence`."""
         return 1 - 2 * self.levels((1 - confidence) / 2)[look - 1]
 
     def repeated(self, p: float, look: int) -> float:
@@ -92,10 +105,6 @@ class Plan:
         from mpx.compare.boundaries import chance
 
         return look == self.looks or chance(p, SPENT * level, look, self.shares) < HOPELESS
-
-    def look(self, number: int, *, go_on: bool) -> Look:
-        further = self.sizes[number] if go_on and number < self.looks else None
-        return Look(number, self.looks, self.sizes[number - 1] if number else 0, further)
 
     def fixed_seeds(self) -> int:
         """The number of seeds with which a single test decides as often as the plan, where that is POWER."""

@@ -20,11 +20,17 @@ one that each setting alone has right (Bonett & Price 2012, J. Educ. Behav. Stat
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
+from mpx.compare.comparison import POPULATION, Method, Population, Row
+from mpx.compare.run import Metric, Run
+from mpx.compare.statistics import Finding
+from mpx.record.files import PREDICTIONS, Predictions
+
+ACCURACY = "test/accuracy"  # the metric of which predictions keep each sample's part
 TINY = 1e-15  # a variance below comes from rounding
 STEPS = 60  # halvings of the range of a p value
 
@@ -40,11 +46,6 @@ class Scatter:
     def interval(self, confidence: float) -> tuple[float, float]:
         half = self._half((1 - confidence) / 2)
         return self.mean - half, self.mean + half
-
-    @property
-    def spreads(self) -> tuple[float, ...]:
-        """The standard deviation of single seeds, of each side."""
-        return tuple(math.sqrt(variance * (freedom + 1)) for variance, freedom in self.seeds)
 
     def p(self, sign: float, bound: float) -> float:
         """One-sided p for the hypothesis that sign · (mean − bound) is at most 0."""
@@ -79,3 +80,64 @@ def scatter(setting: np.ndarray, control: np.ndarray, *, paired: bool, factor: f
     mean = float(by_sample.mean())
     of_samples = (float(np.square(by_sample - mean).sum()) + 2) / (n + 1)
     return Scatter(mean, tuple(seeds), max(of_samples - rest, 2 / (n + 1)) / n)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A setting's difference to its control over seeds and test samples."""
+
+    difference: Scatter
+    against: Scatter  # of the quantity that the margin bounds
+    bound: float
+    sign: int  # of the metric
+
+
+def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | str:
+    """The difference between the row and its control over seeds and samples, or the reason why it is unknown."""
+    if metric.name != ACCURACY:
+        return f"only a test accuracy is paired over samples, not {metric.words}"
+    setting, base = _predictions(row.completed), _predictions(control.completed)
+    if len(setting) < len(row.completed):
+        return f"some of its runs have no {PREDICTIONS}"
+    if len(base) < len(control.completed):
+        return f"some of the control's runs have no {PREDICTIONS}"
+    if len({(one.test_set, one.samples) for one in (*setting.values(), *base.values())}) > 1:
+        return "the runs were tested on different samples"
+    shared = sorted(setting.keys() & base.keys())
+    paired = len(shared) >= 2
+    s, c = (_right([one[seed] for seed in (shared if paired else sorted(one))]) for one in (setting, base))
+    if min(len(s), len(c)) < 2:
+        return "it takes at least 2 seeds of each"
+    if s.shape[1] < 2:
+        return "it takes at least 2 test samples"
+    difference = scatter(s, c, paired=paired)
+    if any(variance <= TINY for variance, _ in difference.seeds):
+        return "the seeds tie, so how they scatter is unknown"
+    if not metric.relative:
+        return Sampled(difference, difference, -metric.sign * margin, metric.sign)
+    return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
+
+
+def _predictions(runs: list[Run]) -> dict[int, Predictions]:
+    return {run.seed: run.predictions for run in runs if run.predictions is not None}
+
+
+def _right(found: list[Predictions]) -> np.ndarray:
+    """1 where a run has a sample right, uint8 [runs, samples]."""
+    return np.stack([np.unpackbits(np.frombuffer(one.bits, np.uint8), count=one.samples) for one in found])
+
+
+def for_population(finding: Finding, found: Sampled | str, margin_for: str) -> Finding:
+    """The finding that decides: the one over seeds, or, if the margin is for the population, the one over samples, too."""
+    if margin_for != POPULATION or finding.method == Method.TIED:
+        return finding
+    if isinstance(found, str):
+        return replace(finding, method=Method.UNSAMPLED, p_no_loss=None, p_loss=None, spreads=())
+    no_loss, loss = (found.against.p(sign, found.bound) for sign in (found.sign, -found.sign))
+    return replace(finding, method=Method.CROSSED, spreads=(), p_no_loss=no_loss, p_loss=loss)
+
+
+def population(found: Sampled | str, confidence: float) -> Population:
+    if isinstance(found, str):
+        return Population(None, None, found)
+    return Population(*found.difference.interval(confidence))

@@ -1,14 +1,20 @@
-"""A run as results.csv has it, and the ways in which it was served."""
+"""A run as mpx.compare knows it, from its result.json or a row of results.csv; how it was served; and the metric it is judged by."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from mpx.errors import UserError, nearest
 from mpx.record.files import Predictions
-from mpx.record.result import BESIDE
+from mpx.record.result import metric_name
+from mpx.runs.folder import DONE
 
+AUTO = "auto"
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED, CODE_HASHES, SAMPLES = "resumed_from_steps", "code", "samples"  # parts of a run's environment
+MAX_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
+# type of a field -> the type of its value, for the fields that are a single value
+SCALARS: dict[Any, type] = {form: kind for kind in (bool, int, float, str) for form in (kind, kind | None)}
 
 
 def text_of(changes: Changes) -> str:
@@ -19,6 +25,23 @@ def text_of(changes: Changes) -> str:
 def changes_of(text: str) -> dict[str, str]:
     """The reverse of text_of. Raises ValueError for a word without "="."""
     return dict(sorted(word.split("=", 1) for word in text.split()))
+
+
+def is_number(value: Any, least: float = -MAX_NUMBER) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= MAX_NUMBER
+
+
+def refuse_wrong_types(found: Any) -> None:
+    """Raise ValueError for the first field of a dataclass that does not hold a value of its type. No figure is negative."""
+    for one in fields(found):
+        value, kind = getattr(found, one.name), SCALARS.get(one.type)
+        if kind is None or (value is None and one.type != kind):
+            continue
+        fits = is_number(value, least=0) if kind is float else type(value) is kind
+        if not fits or (kind is int and value < 0):
+            raise ValueError(f"{one.name} is {value!r}")
+    if any(not is_number(value) for value in found.metrics.values()):
+        raise ValueError(f"a metric is no number: {found.metrics!r}")
 
 
 @dataclass(frozen=True)
@@ -45,12 +68,13 @@ class Way:
     def words(self) -> str:
         """`Sparse FP16`."""
         asked = f" ({self.asked})" if self.asked else ""
-        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}{', fine-tuned' if self.tuned else ''}{asked}"
+        kind = "Sparse" if self.sparse else "Dense"
+        return f"{kind} {self.format.upper()}{', fine-tuned' if self.tuned else ''}{asked}"
 
 
 @dataclass(frozen=True)
 class Served:
-    """A row of deploy.json."""
+    """A row of deploy.json. Raises ValueError for values that none can have."""
 
     place: ServingPlace
     way: Way
@@ -63,11 +87,14 @@ class Served:
     accurate: bool  # almost as accurate as after training
     latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
 
+    def __post_init__(self) -> None:
+        refuse_wrong_types(self)
+
 
 @dataclass(frozen=True)
 class Run:
-    """One run's figures as in a row of results.csv, whose columns have the order of these fields. None is unknown, shares are fractions,
-    units are in the names. A field with a default is a column only where a run has a value.
+    """One run's figures. None is unknown, shares are fractions, units are in the names. The columns of results.csv have the order of
+    these fields; a field with a default is a column only where a run has a value. Raises ValueError for values that no run can have.
     """
 
     model: str
@@ -96,23 +123,33 @@ class Run:
     kept_magnitude: float | None
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None if the run no longer exists
-    speed_measured: str | None = None  # how, if the speed is not simply the run's own; as in its record
     compiled: str | None = None  # the mode of torch.compile; None: no step was compiled
     label: str | None = None  # the user's name for the setting
     contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
     metric: str | None = None  # that its record declares for comparisons; None: one of METRICS
     metric_goal: str | None = None  # max | min, of `metric`
-    own_task: bool | None = None  # True: the user's project or loop, whose metrics may have any scale; None: one of mpx's tasks
     looks: str | None = None  # the plan of `until=decided` under which it was made, as JSON
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
-    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # from deploy.json
     predictions: Predictions | None = field(default=None, compare=False)  # from predictions.json
 
+    def __post_init__(self) -> None:
+        refuse_wrong_types(self)
+        if self.status not in DONE:
+            raise ValueError(f"status is {self.status!r}")
+        if self.metric_goal not in (None, *GOALS):
+            raise ValueError(f"metric_goal is {self.metric_goal!r}")
+        if any("/" not in name for name in self.metrics):  # the slash tells a metric's column from others
+            raise ValueError(f"a metric has no slash in its name: {self.metrics!r}")
+
     @property
-    def measured_alone(self) -> bool:
-        """Whether the speed was measured after the sweep, once for the setting, and is therefore the same for all of its runs."""
-        return self.speed_measured not in (None, BESIDE)
+    def completed(self) -> bool:
+        return self.status == "completed"
+
+    @property
+    def steps(self) -> int | None:
+        """The length of its training: the steps that were taken and those that the loss scale skipped."""
+        return None if self.optimizer_steps is None else self.optimizer_steps + (self.skipped_steps or 0)
 
     @property
     def resumed(self) -> bool:
@@ -129,6 +166,98 @@ class Run:
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
-COMPOUND = ("metrics", "environment", "config", "served", "predictions")  # fields that are not a single value
-SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("changes", *COMPOUND)}
-RATES = ("train_samples_per_s", "serve_samples_per_s")
+@dataclass(frozen=True)
+class Metric:
+    """A metric by which settings are compared."""
+
+    name: str  # test/accuracy
+    words: str  # test accuracy
+    sign: int  # 1: higher is better; -1: lower is better
+    relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
+    spec: str = ".4f"  # how its values are printed
+
+    def allowed(self, margin: float, mean: float) -> float:
+        """The largest loss that does not matter, in the metric's unit. mean: the control's."""
+        return margin * abs(mean) if self.relative else margin
+
+
+METRICS = {
+    "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
+}
+GOALS = {"max": 1, "min": -1}
+OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
+SMALL = 10  # a perplexity below, as of characters, has differences that two decimals would round to zero
+
+
+def metric_of(name: str, goal: str) -> Metric:
+    """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
+
+    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric that should fall may
+    have any scale, such as a perplexity, and its margin is a share of the control's value.
+    """
+    falls = goal == "min"
+    spec = "#.4g" if falls else ".4f"
+    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec=spec)
+
+
+def to_print(metric: Metric, values: Iterable[float | None]) -> Metric:
+    """The metric with the decimals that such values need."""
+    small = metric.spec == ".2f" and any(value is not None and abs(value) < SMALL for value in values)
+    return replace(metric, spec=".4f") if small else metric
+
+
+def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
+    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record declares one; else the
+    perplexity or the accuracy. A language model has both.
+    """
+    if name is not None and goal is not None:
+        return to_print(metric_of(name, goal), [metrics.get(name)])
+    found = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
+    return to_print(found, [metrics.get(found.name)])
+
+
+def judged_by_record(record: Mapping[str, Any]) -> Metric:
+    """`judged_by` for a run's record, or the parts of it that a sweep keeps."""
+    return judged_by(record["metrics"], **(record.get("metric") or {}))
+
+
+def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str) -> Metric:
+    """The wanted metric; with AUTO the one that the runs declare, or else the perplexity or the accuracy.
+
+    goal: of the wanted metric, max, min, or auto: as the runs say. margin_is: absolute, relative, or auto: relative where it should fall.
+    Raises UserError for a metric if nothing says whether it should rise or fall.
+    """
+    runs = list(runs)
+    measured = {name for run in runs for name in run.metrics}
+    declared = dict.fromkeys(run.metric for run in runs if run.metric is not None)
+    usual = next((name for name in (*declared, "test/perplexity") if name in measured), next(iter(declared), "test/accuracy"))
+    name = usual if wanted == AUTO else metric_name(wanted)
+    sign = _sign(name, runs, goal)
+    metric = replace(metric_of(name, "min" if sign < 0 else "max"), sign=sign)
+    metric = to_print(metric, [run.metrics[name] for run in runs if name in run.metrics])
+    return metric if margin_is == AUTO else replace(metric, relative=margin_is == "relative")
+
+
+def check_metric(runs: Iterable[Run], wanted: str) -> None:
+    """Raise UserError for a metric that no run has."""
+    measured = {name for run in runs for name in run.metrics}
+    if wanted != AUTO and metric_name(wanted) not in measured:
+        known = ", ".join(sorted(measured)) or "none"
+        raise UserError(f"metric={wanted}: no run has it.{nearest(wanted, measured)} There are: {known}.")
+
+
+def _sign(name: str, runs: list[Run], goal: str) -> int:
+    known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
+    said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
+    if goal != AUTO:
+        if known == -GOALS[goal] and GOALS[goal] not in said:
+            should = "rise" if known > 0 else "fall"
+            raise UserError(f"metric_goal={goal}, but {name} should {should}. Leave metric_goal out.")
+        return GOALS[goal]
+    if len(said) == 1:
+        return said.pop()
+    if not said and known is not None:
+        return known
+    why = "some runs say that it should rise, others that it should fall" if said else "no run says whether it should rise or fall"
+    raise UserError(f"metric={name}: {why}. Add metric_goal=max or metric_goal=min.")

@@ -1,17 +1,100 @@
-"""Aggregate over seeds how the settings of a group were served, and choose the device and batch size for the comparison."""
+"""How a run was served: read its deploy.json, aggregate over seeds, choose the device and batch size for the comparison."""
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from mpx.compare.comparison import Estimate, Group, Row
-from mpx.compare.deployed import FIGURES
-from mpx.compare.run import Run, Served, ServingPlace, Way
-from mpx.compare.statistics import estimate
+from mpx.compare.comparison import Estimate, Group, Row, estimate
+from mpx.compare.run import METRICS, Metric, Run, Served, ServingPlace, Way
 from mpx.compare.words import UNKNOWN
-from mpx.settings.deploy import FORMATS
+from mpx.record.result import HOST, mpx_of
+from mpx.runs.folder import DEPLOYED
+from mpx.settings.deploy import FORMATS, QUANTISED
 
+SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training
+# Raised while reading a file of another structure.
+UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OSError, RecursionError)
 Spot = tuple[str, int, str | None]  # device, samples per call, and host
+
+
+def read_served(folder: Path, trained: Mapping[str, float], judged: Metric) -> tuple[tuple[Served, ...], list[str]]:
+    """(the rows of the folder's deploy.json, why others are left out). trained: the run's metrics. judged: what it is judged by."""
+    if not (folder / DEPLOYED).is_file():
+        return (), []
+    found, left_out = [], []
+    try:
+        rows = list(json.loads((folder / DEPLOYED).read_text(encoding="utf-8"))["rows"])
+    except UNREADABLE as error:
+        return (), [f"{DEPLOYED} cannot be read ({type(error).__name__}: {error})"]
+    for number, row in enumerate(rows, start=1):
+        try:
+            found.append(_served_row(row, trained, judged))
+        except UNREADABLE as error:
+            left_out.append(f"row {number} of {DEPLOYED} cannot be read ({type(error).__name__}: {error})")
+    return tuple(found), left_out
+
+
+def _served_row(row: dict[str, Any], trained: Mapping[str, float], judged: Metric) -> Served:
+    speed = sorted(row["speed"], key=lambda at: at["batch"])
+    smallest, largest = speed[0], speed[-1]
+    tuned = (row.get("finetune") or {}).get("kept") is True
+    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], tuned, f"format={row['format']} weights={row['weights']}")
+    names = sorted({*METRICS, judged.name})
+    metrics = {name: value for name in names if (value := row["metrics"].get(name)) is not None}
+    return Served(
+        place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
+        way=way,
+        metrics=metrics,
+        latency_ms_p50=smallest["latency_ms_p50"],
+        latency_ms_p99=smallest["latency_ms_p99"],
+        samples_per_s=largest["serve_samples_per_s"],
+        weights_gib=row["weights_gib"],
+        exclusive=row["exclusive"],
+        accurate=_as_accurate(metrics, trained, judged),
+        latency_by=_latency_by(smallest, way),
+    )
+
+
+def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
+    """at: the entry of the smallest batch."""
+    kind = "" if bool(at["sparse_layers"]) == way.sparse else "2:4 " if at["sparse_layers"] else "dense "
+    return f"{kind}by {at['backend']}" if kind or at["backend"] != way.backend else None
+
+
+def format_of(row: Mapping[str, Any]) -> str:
+    """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster in 8 bits."""
+    if row["format"] in QUANTISED and not row["quantised_layers"]:
+        return "fp32" if row["device"] == "cpu" else "bf16"
+    return row["format"]
+
+
+def device_of(row: Mapping[str, Any]) -> str:
+    """The device on which a row of deploy.json, or mpx.bench, was measured."""
+    environment = row["environment"]
+    return (cpu(environment) or "an unknown CPU") if row["device"] == "cpu" else environment["device"][0]
+
+
+def _host(environment: Mapping[str, Any]) -> str | None:
+    known = {key: environment.get(key) for key in HOST} | {"mpx": mpx_of(dict(environment)), "host": environment.get("host")}
+    return ", ".join(f"{key} {value}" for key, value in known.items() if value) or None
+
+
+def cpu(environment: Mapping[str, Any]) -> str | None:
+    """The CPU with its number of threads, since its speed depends on it."""
+    name, threads = environment.get("cpu"), environment.get("threads")
+    return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name
+
+
+def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float], judged: Metric) -> bool:
+    name = judged.name
+    if name not in trained or name not in served:
+        return False
+    if judged.relative:
+        return served[name] <= trained[name] + SERVED_WITHIN * abs(trained[name])
+    return served[name] >= trained[name] - SERVED_WITHIN
 
 
 @dataclass(frozen=True)
@@ -70,7 +153,10 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
         place,
         way,
         metric=estimate([one.metrics[metric] for one in seeds if metric in one.metrics]),
-        **{name: estimate([getattr(one, name) for one in seeds]) for name in FIGURES},
+        latency_ms_p50=Estimate.of([one.latency_ms_p50 for one in seeds]),
+        latency_ms_p99=Estimate.of([one.latency_ms_p99 for one in seeds]),
+        samples_per_s=Estimate.of([one.samples_per_s for one in seeds]),
+        weights_gib=Estimate.of([one.weights_gib for one in seeds]),
         exclusive=all(one.exclusive for one in seeds),
         accurate=accurate,
         latency_by=" or ".join(sorted(by)) if by != {same} else "",
@@ -103,14 +189,14 @@ def _in_order(spot: Spot) -> tuple[str, int, str]:
 def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
     """The spot at which most settings were served; one of the control's, if its speed counts anywhere."""
     everywhere = {row.setting: spots(row, metric) for row in rows}
-    possible = everywhere.get(control) or {spot for found in everywhere.values() for spot in found}
+    possible = everywhere.get(control or "") or {spot for found in everywhere.values() for spot in found}
     return min(possible, key=lambda spot: (-sum(spot in found for found in everywhere.values()), _in_order(spot)), default=None)
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
     """The fastest of the ways at `spot` with the most seeds, since the best of few seeds may be chance. Only speeds that count."""
-    there = [serving for serving in servings(row.runs, metric) if serving.counted and serving.spot == spot]
-    return max(there, key=lambda serving: (serving.counted.n, serving.counted.mean), default=None)
+    there = [(one.counted.n, one.counted.mean, one) for one in servings(row.runs, metric) if one.counted and one.spot == spot]
+    return max(there, key=lambda ranked: ranked[:2])[2] if there else None
 
 
 def was_served(rows: Iterable[Row]) -> bool:

@@ -1,18 +1,20 @@
 """Which runs' speed counts, and the speed-up of a setting over its control.
 
-Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared only at the control's batch
-size, on the control's kind of device, on its host, and with the same driver, PyTorch and source files of mpx. All other comparisons are
-refused, with a reason.
+Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared only at the control's
+batch size, on the control's kind of device, on its host, and with the same driver, PyTorch and source files of mpx. All other
+comparisons are refused, with a reason.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mpx.compare.comparison import Estimate, Group, Speedup
+from mpx.compare.comparison import Estimate, Group, Speedup, estimate
 from mpx.compare.run import Run
-from mpx.compare.statistics import estimate, ratio_interval
+from mpx.compare.statistics import ratio_interval
 from mpx.record.result import EMULATED, HOST, mpx_of
+
+SHORTEST = 1e-3  # seconds; a shorter training was not timed
 
 
 class Place(NamedTuple):
@@ -24,6 +26,30 @@ class Place(NamedTuple):
     host: str | None  # which changes when the host restarts; None: older records do not tell
     mpx: str | None  # as `0.1.0+1a2b3c4d`, whose end tells its source files
 
+    def unlike(self, other: "Place") -> tuple[str, str]:
+        """How it differs from another place: what it is here, and what it is there."""
+        if self.device != other.device:
+            return f"ran on {self.device or 'an unknown device'}", f"on {other.device or 'an unknown device'}"
+        if self.batch_size != other.batch_size:
+            return _batches(self.batch_size), f"with {_batches(other.batch_size)}"
+        if self.kind != other.kind:
+            own = ", ".join(word for word in self.kind if word not in other.kind)
+            return f"measured with {own or 'unknown versions'}", f"with {', '.join(other.kind) or 'unknown versions'}"
+        if self.host == other.host:
+            return f"measured with {_version(self.mpx)}", f"with {_version(other.mpx)}"
+        if self.host and other.host:
+            return "ran on another host, or before or after a restart of the same one", f"on host {other.host}"
+        here, there = (f"on host {host}" if host else "on an unknown host" for host in (self.host, other.host))
+        return f"ran {here}", there
+
+
+def _batches(size: int | None) -> str:
+    return f"batch size {size}" if size else "batches of no usual size"
+
+
+def _version(mpx: str | None) -> str:
+    return f"mpx {mpx}" if mpx else "an unknown version of mpx"
+
 
 def place_of(run: Run) -> Place:
     kind = tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment)
@@ -32,21 +58,22 @@ def place_of(run: Run) -> Place:
 
 
 def counted(runs: Iterable[Run]) -> list[Run]:
-    return [run for run in runs if run.status == "completed" and _refused(run) is None]
+    return [run for run in runs if run.completed and refused(run) is None]
 
 
-def _refused(run: Run) -> str | None:
-    if run.train_samples_per_s is None:
+def refused(run: Run) -> str | None:
+    """Why the speed of a run counts nowhere."""
+    if not run.train_samples_per_s:
         return "no throughput was measured"
     if run.emulated:
         return EMULATED
     if run.exclusive is None:
         return "unknown whether something else used the device, as on every CPU"
-    return None if run.exclusive else run.speed_measured or "something else used the device"
+    return None if run.exclusive else "something else used the device"
 
 
 def usual_place(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
-    """The most common place of the runs whose speed counts; of several such places, the one at which most of `others` count."""
+    """The most common place of the runs whose speed counts; of several such, the one at which most of `others` count."""
     return _most_common(map(place_of, counted(runs)), map(place_of, counted(others)))
 
 
@@ -56,14 +83,14 @@ def place_in(group: Group) -> Place | None:
     return usual_place(control.runs, [run for row in others for run in row.runs]) if group.control else None
 
 
-def _most_common(found: Iterable[Place], others: Iterable[Place] = ()) -> Place | None:
-    places, theirs = Counter(found), Counter(others)
-    return min(places, key=lambda place: (-places[place], -theirs[place], str(place))) if places else None
+def _most_common(places: Iterable[Place], others: Iterable[Place] = ()) -> Place | None:
+    count, of_others = Counter(places), Counter(others)
+    return min(count, key=lambda place: (-count[place], -of_others[place], str(place)), default=None)
 
 
-def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
+def place_for(runs: Sequence[Run], place: Place | None) -> Place | None:
     """The place of these runs' speed: the control's `place` if any of them counts there, else their most common one."""
-    return place if place and at(place, runs) else usual_place(runs)
+    return place if at(place, runs) else usual_place(runs)
 
 
 def on_one_device(place: Place | None, runs: Sequence[Run]) -> list[Run]:
@@ -72,48 +99,33 @@ def on_one_device(place: Place | None, runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if place and run.device == place.device]
 
 
-def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
-    """Reason -> number of completed runs whose speed does not count at `place`."""
-    out = [run for run in runs if run.status == "completed" and (_refused(run) or place_of(run) != place)]
-    return Counter(_refused(run) or _difference(place_of(run), place)[0] for run in out)
-
-
-def _difference(mine: Place, place: Place) -> tuple[str, str]:
-    """How `mine` differs from `place`: what it is there, and what it is at `place`."""
-    if mine.device != place.device:
-        return f"ran on {mine.device or 'an unknown device'}", f"on {place.device or 'an unknown device'}"
-    if mine.batch_size != place.batch_size:
-        here, there = (f"batch size {size}" if size else "batches of no usual size" for size in (mine.batch_size, place.batch_size))
-        return here, f"with {there}"
-    if mine.kind != place.kind:
-        other = ", ".join(word for word in mine.kind if word not in place.kind)
-        return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.kind) or 'unknown versions'}"
-    if mine.host == place.host:
-        here, there = (f"with mpx {found}" if found else "with an unknown version of mpx" for found in (mine.mpx, place.mpx))
-        return f"measured {here}", there
-    if mine.host and place.host:
-        return "ran on another host, or before or after a restart of the same one", f"on host {place.host}"
-    here, there = (f"on host {found}" if found else "on an unknown host" for found in (mine.host, place.host))
-    return f"ran {here}", there
-
-
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
     """The runs whose speed counts and that ran at `place`."""
     return [run for run in counted(runs) if place_of(run) == place]
 
 
+def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
+    """Reason -> number of completed runs whose speed does not count at `place`."""
+    out = [run for run in runs if run.completed and (refused(run) or place_of(run) != place)]
+    return Counter(refused(run) or place_of(run).unlike(place)[0] for run in out)
+
+
 def shared(runs: Iterable[Run]) -> Estimate | None:
     """Throughput on devices of one kind that other programs may have used. It is shown with a mark and never compared."""
-    runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
+    runs = [run for run in runs if run.completed and run.train_samples_per_s and not run.emulated]
     places = [place_of(run)._replace(host=None) for run in runs]
     usual = _most_common(places)
     return throughput([run for run, place in zip(runs, places, strict=True) if place == usual])
 
 
-def throughput(runs: Sequence[Run]) -> Estimate | None:
-    """Mean over measurements. A speed that was measured once for all runs of the setting counts once."""
-    own = [run.train_samples_per_s for run in runs if not run.measured_alone]
-    return estimate([*own, *sorted({run.train_samples_per_s for run in runs if run.measured_alone})])
+def throughput(runs: Iterable[Run]) -> Estimate | None:
+    return estimate([run.train_samples_per_s for run in runs if run.train_samples_per_s is not None])
+
+
+def timed(runs: Iterable[Run]) -> Estimate | None:
+    """Time to train, over runs whose speed counts. Resumed runs are left out: their parts may have run on different devices."""
+    times = (run.time_to_train_s for run in runs if not run.resumed)
+    return estimate([time for time in times if time is not None and time >= SHORTEST])
 
 
 def ratio(a: Estimate | None, b: Estimate | None, confidence: float) -> Speedup | None:
@@ -128,15 +140,15 @@ def note(runs: Sequence[Run], place: Place | None, control: str | None) -> str |
 
     control: None for runs of the control itself, or without one.
     """
-    completed = [run for run in runs if run.status == "completed"]
+    completed = [run for run in runs if run.completed]
     if not completed:
         return "no run completed"
     places = [place_of(run) for run in counted(completed)]
     if not places:
-        return "; ".join(dict.fromkeys(_refused(run) for run in completed))
+        return "; ".join(dict.fromkeys(reason for run in completed if (reason := refused(run))))
     if control is None or place in places:
         return None
     if place is None:
         return f"the speed of {control} does not count"
-    there, here = (dict.fromkeys(words) for words in zip(*(_difference(mine, place) for mine in places), strict=True))
-    return f"{'; '.join(there)}, {control} {' and '.join(here)}"
+    here, there = (dict.fromkeys(words) for words in zip(*(one.unlike(place) for one in places), strict=True))
+    return f"{'; '.join(here)}, {control} {' and '.join(there)}"

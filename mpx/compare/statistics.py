@@ -26,7 +26,7 @@ import numpy as np
 from scipy import special  # scipy.stats is slow to import
 
 from mpx.compare.comparison import Estimate, Method
-from mpx.compare.metric import Metric
+from mpx.compare.run import Metric
 
 POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
@@ -48,13 +48,6 @@ class Finding:
     p_no_loss: float | None = None  # for the hypothesis that the loss is the margin or more
     p_loss: float | None = None  # for the hypothesis that the loss is at most the margin
     spreads: tuple[float, ...] = ()  # standard deviation of the paired differences, or of both sides; () if unknown
-
-
-def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and sample standard deviation; None without values."""
-    if not len(values):
-        return None
-    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
 
 
 def examine(
@@ -162,7 +155,7 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
 
     a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither side has any spread.
     """
-    if a.n < 2 or b.n < 2:
+    if a.std is None or b.std is None:
         return None
     ratio, var_a, var_b = a.mean / b.mean, a.std**2 / a.n, b.std**2 / b.n
     scaled = ratio**2 * var_b

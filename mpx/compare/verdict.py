@@ -1,6 +1,7 @@
-"""The verdict on a group: the fastest setting at no loss, its speed-up and confidence, or why there is none.
+"""The verdicts on a group: who is fastest at no loss, to train, to serve, and in time to train; and all sentences that say so.
 
-`fastest_to_train` and `fastest_to_serve` return it as data; `train_verdict` and `serve_verdict` put it into a sentence.
+First the choice, as data: `fastest_to_train`, `fastest_to_serve`, `soonest`. Then its words: `train_verdict`, `serve_verdict`,
+`time_verdict`, each from whole sentences and the phrases below them.
 """
 
 from collections import Counter
@@ -8,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from mpx.compare.comparison import Group, Method, Row, Speedup, Verdict
-from mpx.compare.decisions import seeds_of_both, seen_at
-from mpx.compare.metric import Metric
+from mpx.compare.comparison import Estimate, Group, Method, Question, Row, Speedup, Verdict, estimate
+from mpx.compare.decisions import values
+from mpx.compare.run import Metric
 from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
-from mpx.compare.statistics import estimate
-from mpx.compare.words import UNKNOWN, decided, difference, number, population, rate_spec, spread
+from mpx.compare.words import UNKNOWN, decided, difference, digits, number, population, rate_spec, spread
 
 MAX_NAMED = 3  # settings that a sentence lists by name
 CLEARLY_FASTER = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
@@ -33,6 +33,7 @@ class Answer:
     outcome: Outcome
     reason: str = ""  # why nothing can be compared
     best: Row | None = None  # the fastest setting; to train, if that is the CONTROL, the fastest other one
+    ahead: Speedup | None = None  # of the best over the control
     rivals: tuple[Row, ...] = ()  # also at no loss, and perhaps as fast
     undecided: tuple[Row, ...] = ()  # faster than the best and the control, but with too few seeds for a decision
     untimed: tuple[Row, ...] = ()  # also at no loss, but their speed is not compared
@@ -42,32 +43,25 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
     if reason := _nothing_to_compare(group):
         return Answer(Outcome.NOTHING, reason)
     others = group.rows[1:]
-    good = [row for row in others if _is(row, Verdict.NO_LOSS)]
+    good = [row for row in others if row.no_loss]
     if not good:
         return Answer(Outcome.NONE)
-    timed, untimed = [row for row in good if row.speedup], tuple(row for row in good if not row.speedup)
+    timed = [(row.speedup.ratio, row) for row in good if row.speedup]
+    untimed = tuple(row for row in good if not row.speedup)
     if not timed:
         return Answer(Outcome.UNTIMED, untimed=untimed)
-    best = max(timed, key=lambda row: row.speedup.ratio)
-    faster = [row for row in others if row.speedup and row.speedup.ratio > max(1.0, best.speedup.ratio)]
-    undecided = tuple(row for row in faster if _is(row, Verdict.UNDECIDED))
-    if best.speedup.ratio <= 1:
-        return Answer(Outcome.CONTROL, best=best, undecided=undecided, untimed=untimed)
-    return Answer(Outcome.SETTING, best=best, rivals=_rivals(best, timed, confidence), undecided=undecided, untimed=untimed)
+    most, best = max(timed, key=lambda one: one[0])
+    undecided = tuple(
+        row for row in others
+        if row.speedup and row.speedup.ratio > max(1.0, most) and row.decision and row.decision.verdict == Verdict.UNDECIDED
+    )  # fmt: skip
+    if most <= 1:
+        return Answer(Outcome.CONTROL, best=best, ahead=best.speedup, undecided=undecided, untimed=untimed)
+    rivals = tuple(row for _, row in timed if row is not best and not _shown_faster(best.throughput, row.throughput, confidence))
+    return Answer(Outcome.SETTING, best=best, ahead=best.speedup, rivals=rivals, undecided=undecided, untimed=untimed)
 
 
-def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
-    """Settings than which the best is not shown to be faster."""
-    pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
-    return tuple(row for row, ahead in pairs if not shown_larger(ahead))
-
-
-def shown_larger(found: Speedup) -> bool:
-    """Whether the ratio is significantly above 1; without an interval, by CLEARLY_FASTER."""
-    return found.ratio >= CLEARLY_FASTER if found.low is None else found.low > 1
-
-
-def fastest_to_serve(group: Group) -> Answer | None:
+def fastest_to_serve(group: Group, confidence: float) -> Answer | None:
     """The fastest served setting among the control and the settings at no loss, all at `group.served_at`; None if nothing was served."""
     if not was_served(group.rows):
         return None
@@ -77,20 +71,50 @@ def fastest_to_serve(group: Group) -> Answer | None:
         known = "known to have had its device to itself, as no CPU is"
         return Answer(Outcome.NOTHING, f"no way to serve is both as accurate as the training was and {known}")
     control = group.rows[0]
-    good = [row for row in group.rows if row is control or _is(row, Verdict.NO_LOSS)]
-    there, elsewhere = [row for row in good if row.serve], tuple(row for row in good if not row.serve and was_served([row]))
-    if there == [control] and elsewhere:
-        return Answer(
-            Outcome.NOTHING, f"only {control.setting} counts {_spot(group.served_at)}; not compared: {_elsewhere(elsewhere, group)}"
-        )
-    if not there:
+    good = [row for row in group.rows if row is control or row.no_loss]
+    compared = [(row.serve.mean, row) for row in good if row.serve]
+    elsewhere = tuple(row for row in good if not row.serve and was_served([row]))
+    if [row for _, row in compared] == [control] and elsewhere:
+        others = f"not compared: {_elsewhere(elsewhere, group)}"
+        return Answer(Outcome.NOTHING, f"only {control.setting} counts {_spot(group.served_at)}; {others}")
+    if not compared:
         return Answer(Outcome.NONE)
-    best = max(there, key=lambda row: row.serve.mean)
-    return Answer(Outcome.CONTROL if best is control else Outcome.SETTING, best=best, untimed=elsewhere)
+    best = max(compared, key=lambda one: one[0])[1]
+    outcome = Outcome.CONTROL if best is control else Outcome.SETTING
+    return Answer(outcome, best=best, ahead=ratio(best.serve, control.serve, confidence), untimed=elsewhere)
 
 
-def _is(row: Row, verdict: Verdict) -> bool:
-    return row.decision is not None and row.decision.verdict == verdict
+def soonest(group: Group, confidence: float) -> tuple[Row, Row] | None:
+    """(the setting to take for the shortest time to train, the one with the highest throughput), of the control and those at no loss.
+
+    Throughput leaves out the time beside the steps: start, compilation, warm-up, validation. In short runs the setting of the highest
+    throughput may therefore take longer; in long runs it wins. It is taken unless it is shown to take longer than another. None if the
+    times do not count.
+    """
+    answer, rows = fastest_to_train(group, confidence), _timed_rows(group)
+    winner = group.rows[0] if answer.outcome == Outcome.CONTROL else answer.best
+    if winner is None or winner not in rows or group.rows[0].timed is None:
+        return None
+    first = min(rows, key=_seconds)
+    return (first if _shown_faster(winner.timed, first.timed, confidence) else winner), winner
+
+
+def _timed_rows(group: Group) -> list[Row]:
+    """The control and the settings at no loss whose time to train counts."""
+    control, *others = group.rows
+    return [control, *(row for row in others if row.no_loss and row.sooner)]
+
+
+def _seconds(row: Row) -> float:
+    return row.timed.mean if row.timed else float("inf")
+
+
+def _shown_faster(a: Estimate | None, b: Estimate | None, confidence: float) -> bool:
+    """Whether a ÷ b is significantly above 1; without an interval, by CLEARLY_FASTER."""
+    found = ratio(a, b, confidence)
+    if found is None:
+        return False
+    return found.ratio >= CLEARLY_FASTER if found.low is None else found.low > 1
 
 
 def _nothing_to_compare(group: Group) -> str | None:
@@ -105,59 +129,139 @@ def _no_control(group: Group) -> str | None:
     return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric.name}"
 
 
-def train_verdict(group: Group, margin: float, confidence: float) -> str:
-    metric, found = group.metric, fastest_to_train(group, confidence)
-    if found.outcome == Outcome.NOTHING:
-        return f"No verdict: {found.reason}."
+# The sentences.
+
+
+def train_verdict(group: Group, question: Question) -> str:
+    answer, no_loss = fastest_to_train(group, question.confidence), _no_loss(group.metric)
+    if answer.outcome == Outcome.NOTHING:
+        return f"No verdict: {answer.reason}."
     control, *others = group.rows
-    if found.outcome == Outcome.NONE:
-        return f"No setting is shown to train at {_no_loss(metric)}. {_states(others)}."
-    if found.outcome == Outcome.UNTIMED:
-        reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in found.untimed))
-        return f"At {_no_loss(metric)}: {_listed(found.untimed, others)}. Which setting is fastest to train is not known ({reasons})."
-    unknown = f"; faster, but not enough seeds to tell: {_few(found.undecided)}" if found.undecided else ""
-    unknown += f"; also at {_no_loss(metric)}, their speed not compared: {_few(found.untimed)}" if found.untimed else ""
-    ahead = times(found.best.speedup, control.setting, confidence)
-    if found.outcome == Outcome.CONTROL:
-        nearest = f"of the others, {found.best.setting} comes nearest, {ahead}"
-        return f"Fastest to train at {_no_loss(metric)}: {control.setting} itself; {nearest}{unknown}."
-    rivals = f"; perhaps as fast, also at no loss: {_few(found.rivals)}" if found.rivals else ""
-    ahead += _by_chance(found.best.speedup)
-    shown = evidence(found.best, control, metric, margin)
-    return f"Fastest to train at {_no_loss(metric)}: {found.best.setting}, {ahead}; {shown}{rivals}{unknown}."
+    if answer.outcome == Outcome.NONE:
+        return f"No setting is shown to train at {no_loss}. {_states(others)}."
+    if answer.outcome == Outcome.UNTIMED or answer.best is None:
+        reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in answer.untimed))
+        return f"At {no_loss}: {_listed(answer.untimed, others)}. Which setting is fastest to train is not known ({reasons})."
+    unknown = f"; faster, but not enough seeds to tell: {_few(answer.undecided)}" if answer.undecided else ""
+    unknown += f"; also at {no_loss}, their speed not compared: {_few(answer.untimed)}" if answer.untimed else ""
+    ahead = _times(answer.ahead, control.setting, question.confidence)
+    if answer.outcome == Outcome.CONTROL:
+        nearest = f"of the others, {answer.best.setting} comes nearest, {ahead}"
+        return f"Fastest to train at {no_loss}: {control.setting} itself; {nearest}{unknown}."
+    rivals = f"; perhaps as fast, also at no loss: {_few(answer.rivals)}" if answer.rivals else ""
+    ahead += _by_chance(answer.ahead)
+    shown = evidence(answer.best, control, group.metric, question)
+    return f"Fastest to train at {no_loss}: {answer.best.setting}, {ahead}; {shown}{rivals}{unknown}."
 
 
-def serve_verdict(group: Group, confidence: float) -> str:
+def serve_verdict(group: Group, question: Question) -> str:
     """Empty if nothing was served."""
-    found, metric = fastest_to_serve(group), group.metric
-    if found is None:
+    answer, no_loss = fastest_to_serve(group, question.confidence), _no_loss(group.metric)
+    if answer is None:
         return ""
-    if found.outcome == Outcome.NOTHING:
-        return f"Fastest to serve: no verdict, {found.reason}."
-    if found.outcome == Outcome.NONE:
+    if answer.outcome == Outcome.NOTHING:
+        return f"Fastest to serve: no verdict, {answer.reason}."
+    control, best = group.rows[0], answer.best
+    if best is None or best.serve is None or group.served_at is None:
         served = [row for row in group.rows if row.serve]
-        return f"Fastest to serve: none of the served settings ({_listed(served)}) is shown to be at {_no_loss(metric)}."
-    control, best = group.rows[0], found.best
-    ahead = ratio(best.serve, control.serve, confidence)
-    if found.outcome == Outcome.CONTROL:
+        return f"Fastest to serve: none of the served settings ({_listed(served)}) is shown to be at {no_loss}."
+    if answer.outcome == Outcome.CONTROL:
         against = "the control itself"
-    elif ahead is None:
+    elif answer.ahead is None:
         against = f"{control.setting} was not served so"
     else:
-        against = times(ahead, _way(control), confidence) + _by_chance(ahead)
+        against = _times(answer.ahead, _way(control), question.confidence) + _by_chance(answer.ahead)
     rate = f"{number(best.serve.mean, rate_spec(best.serve.mean))} samples/s"
-    rest = f"; not compared: {_elsewhere(found.untimed, group)}" if found.untimed else ""
-    completed = sum(run.status == "completed" for run in best.runs)
-    rate += f" over {best.serve.n} of {completed} seeds" if best.serve.n < completed else ""
-    return f"Fastest to serve at {_no_loss(metric)}: {_way(best)}, {rate} {_spot(group.served_at)}; {against}{rest}."
+    rate += f" over {best.serve.n} of {len(best.completed)} seeds" if best.serve.n < len(best.completed) else ""
+    rest = f"; not compared: {_elsewhere(answer.untimed, group)}" if answer.untimed else ""
+    return f"Fastest to serve at {no_loss}: {_way(best)}, {rate} {_spot(group.served_at)}; {against}{rest}."
+
+
+def time_verdict(group: Group, question: Question) -> str:
+    """On the shortest time to train; empty if the times do not count. It follows the sentence on throughput and refers to its winner."""
+    found = soonest(group, question.confidence)
+    if found is None:
+        return ""
+    first, winner = found
+    control, shortest = group.rows[0], _shortest(first, group, question.confidence)
+    took = _took(first, control, question.confidence)
+    if first is not winner:
+        longer = f"{winner.setting}, which takes {_duration(winner)}, is for longer runs, where its higher throughput pays"
+        return f"But {first.setting} has {shortest}: {took}. {longer}."
+    if _seconds(winner) <= min(map(_seconds, _timed_rows(group))):
+        return f"It also has {shortest}: {took}."
+    return f"No other is shown to take less time to train: {took}."
+
+
+def evidence(row: Row, control: Row, metric: Metric, question: Question) -> str:
+    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are. With a look,
+    all of them are of the seeds that it saw."""
+    decision = row.decision
+    if decision is None:
+        return ""
+    setting, base = (_seen(one, row, metric) for one in (row, control))
+    mine, theirs = estimate(list(setting.values())), estimate(list(base.values()))
+    counts, shared = dict.fromkeys((len(setting), len(base))), len(setting.keys() & base.keys())
+    if decision.look:
+        paired = f" at {decision.look.words}"
+    else:
+        paired = f" over the {shared} that both have" if 2 <= shared < max(counts) else ""
+    allowed = f"{question.margin * 100:g} % of {control.setting}'s" if metric.relative else f"{question.margin:g}"
+    wide = population(decision, metric.spec)
+    for_all = "" if wide == UNKNOWN else f", for the population {wide}"
+    bounded = " for the population" if decision.method == Method.CROSSED else ""
+    return (
+        f"{metric.words} {spread(mine, metric.spec)} against {spread(theirs, metric.spec)} over {' and '.join(map(str, counts))} seeds, "
+        f"difference {difference(decision, metric.spec)}{paired}{for_all}, margin {allowed}{bounded}"
+    )
+
+
+def _seen(one: Row, row: Row, metric: Metric) -> dict[int, float]:
+    """The values of a row or its control that the decision on the row rests on."""
+    look = row.decision.look if row.decision else None
+    return {seed: value for seed, value in values(one, metric).items() if look is None or seed < look.seeds}
+
+
+# The phrases.
+
+
+def _no_loss(metric: Metric) -> str:
+    name = metric.name.partition("/")[2]
+    return f"no loss of {name}" if metric.sign > 0 else f"no worse {name}"
+
+
+def _times(speedup: Speedup | None, control: str, confidence: float) -> str:
+    return f"{speedup.ratio:.2f} times as fast as {control}{_surely(speedup, confidence)}" if speedup else ""
+
+
+def _surely(speedup: Speedup, confidence: float) -> str:
+    """The interval of the ratio, in parentheses; empty if there is none."""
+    return "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)"
+
+
+def _by_chance(speedup: Speedup | None) -> str:
+    if speedup is None or speedup.low is None:
+        return ", from too few measurements to say how surely"
+    return ", which may be chance" if speedup.low <= 1 else ""
+
+
+def _states(rows: Sequence[Row]) -> str:
+    """The decision on each setting; for many settings, their counts and the setting that needs the fewest further seeds."""
+    if len(rows) <= MAX_NAMED:
+        return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
+    count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
+    more = [(row.decision.more_seeds, row.setting) for row in rows if row.decision and row.decision.more_seeds]
+    few, setting = min(more, key=lambda one: one[0], default=(0, ""))
+    nearest = f"; {setting} is nearest, about {few} more would tell" if setting else ""
+    return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
 
 
 def _way(row: Row) -> str:
-    return f"{row.setting} as {row.served_by.words} by {row.served_by.backend}"
+    return f"{row.setting} as {row.served_by.words} by {row.served_by.backend}" if row.served_by else row.setting
 
 
 def _spot(spot: Spot, beside: Spot | None = None) -> str:
-    """beside: another spot; where device and batch size are its own, the hosts differ."""
+    """beside: another spot; where device and batch size are the same, the hosts differ."""
     device, batch, host = spot
     if beside is not None and spot[:2] == beside[:2]:
         return f"measured with {host or 'unknown versions'}, not {beside[2] or 'unknown versions'}"
@@ -166,56 +270,29 @@ def _spot(spot: Spot, beside: Spot | None = None) -> str:
 
 def _elsewhere(rows: Sequence[Row], group: Group) -> str:
     """Why these settings, which were served, are not compared."""
-    places = {row.setting: " and ".join(_spot(spot, group.served_at) for spot in spots(row, group.metric.name)) for row in rows}
-    return ", ".join(f"{setting} ({found or 'less accurate, or not known to be alone on its device'})" for setting, found in places.items())
+    each = []
+    for row in rows:
+        found = " and ".join(_spot(spot, group.served_at) for spot in spots(row, group.metric.name))
+        each.append(f"{row.setting} ({found or 'less accurate, or not known to be alone on its device'})")
+    return ", ".join(each)
 
 
-def _no_loss(metric: Metric) -> str:
-    return f"no loss of {metric.name.partition('/')[2]}" if metric.sign > 0 else f"no worse {metric.name.partition('/')[2]}"
+def _shortest(first: Row, group: Group, confidence: float) -> str:
+    """Words for the row with the shortest mean: whether every other is shown to take longer, and all at no loss are compared."""
+    rows = _timed_rows(group)
+    shown = all(_shown_faster(row.timed, first.timed, confidence) for row in rows if row is not first)
+    words = "the shortest time to train" if shown else "the shortest mean time to train"
+    return words if len(rows) == 1 + sum(row.no_loss for row in group.rows) else f"{words} of those compared"
 
 
-def _states(rows: Sequence[Row]) -> str:
-    """The decision on each setting; for many settings, their counts and the setting that needs the fewest further seeds."""
-    if len(rows) <= MAX_NAMED:
-        return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
-    count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
-    soon = min((row for row in rows if row.decision and row.decision.more_seeds), key=lambda row: row.decision.more_seeds, default=None)
-    nearest = f"; {soon.setting} is nearest, about {soon.decision.more_seeds} more would tell" if soon else ""
-    return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
+def _took(row: Row, control: Row, confidence: float) -> str:
+    if row is control or row.sooner is None:
+        return _duration(row)
+    return f"{_duration(row)}, while {control.setting} takes {row.sooner.ratio:.2f} times as long{_surely(row.sooner, confidence)}"
 
 
-def times(speedup: Speedup, control: str, confidence: float) -> str:
-    return f"{speedup.ratio:.2f} times as fast as {control}{surely(speedup, confidence)}"
-
-
-def surely(speedup: Speedup, confidence: float) -> str:
-    """The interval of the ratio, in parentheses; empty if there is none."""
-    return "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)"
-
-
-def _by_chance(speedup: Speedup) -> str:
-    if speedup.low is None:
-        return ", from too few measurements to say how surely"
-    return ", which may be chance" if speedup.low <= 1 else ""
-
-
-def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
-    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are. With a look, all
-    of them are of the seeds that it saw."""
-    look = row.decision.look
-    mine, theirs = (estimate(list(seen_at(look, one, metric).values())) for one in (row, control))
-    seeds = f"{mine.n}" if mine.n == theirs.n else f"{mine.n} and {theirs.n}"
-    shared = seeds_of_both(row, control, metric)
-    paired = f" at {look.words}" if look else f" over the {shared} that both have" if shared else ""
-    allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
-    spec = metric.spec
-    wide = population(row.decision, spec)
-    there = "" if wide == UNKNOWN else f", for the population {wide}"
-    bounded = " for the population" if row.decision.method == Method.CROSSED else ""
-    return (
-        f"{metric.words} {spread(mine, spec)} against {spread(theirs, spec)} over {seeds} seeds, "
-        f"difference {difference(row.decision, spec)}{paired}{there}, margin {allowed}{bounded}"
-    )
+def _duration(row: Row) -> str:
+    return spread(row.timed, digits(row.timed.mean, 1), " s") if row.timed else UNKNOWN
 
 
 def _few(rows: Sequence[Row]) -> str:

@@ -1,25 +1,21 @@
-"""The wording of figures, decisions and names, shared by the terminal, HTML, Markdown, TensorBoard and the verdicts."""
+"""The wording of figures and decisions, shared by the terminal, HTML, Markdown, TensorBoard and the verdicts."""
 
 import math
 import re
 from collections.abc import Iterable
 
 from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Speedup, Verdict
-from mpx.compare.own_loops import PROMISED, UNVERIFIED
 from mpx.compare.run import RESUMED, Run, text_of
-from mpx.record.result import CHANGED_AFTER, MEANS_FROM, TRAINED_BEFORE, VALIDATED_AT
 
 UNKNOWN = "–"
 SHARED = "shared"
 TOO_FEW = {
     Method.NONE: "it takes at least 2 of each",
     Method.TIED: "all of one setting agree so far, so how they scatter is unknown",
-    Method.SIGNS: "a share of values below and above zero is no margin",
+    Method.SIGNS: "a share of values below and above zero is no margin, give one in the metric's unit by margin_is=absolute",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
-PER_RUN = (  # parts of the environment that differ for every run, or that a note says
-    "command", "started_at", RESUMED, TRAINED_BEFORE, VALIDATED_AT, CHANGED_AFTER, MEANS_FROM, PROMISED, UNVERIFIED
-)  # fmt: skip
+PER_RUN = ("command", "started_at", RESUMED)  # parts of the environment that differ for every run
 
 
 def title(group: Group) -> str:
@@ -80,10 +76,9 @@ def difference(decision: Decision, spec: str) -> str:
 
 
 def population(decision: Decision | None, spec: str) -> str:
-    """`−0.0021 to +0.0045`."""
-    if decision is None or not decision.has_population:
-        return UNKNOWN
-    return f"{signed(decision.population.low, spec)} to {signed(decision.population.high, spec)}"
+    """`−0.0103 to +0.0127`, the interval for the population."""
+    found = decision.population if decision else None
+    return UNKNOWN if found is None or found.low is None else f"{signed(found.low, spec)} to {signed(found.high, spec)}"
 
 
 def speedup(found: Speedup) -> str:
@@ -103,7 +98,7 @@ def rests_on(decision: Decision) -> str | None:
         return ", ".join(filter(None, (decision.reason, never, _look(decision))))
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
-    if decision.method == Method.UNSAMPLED:
+    if decision.method == Method.UNSAMPLED and decision.population:
         return decision.population.reason
     more = f"about {decision.more_seeds} more would" if decision.more_seeds else "not even 1,000 more would"
     return TOO_FEW.get(decision.method, more)
@@ -111,6 +106,8 @@ def rests_on(decision: Decision) -> str | None:
 
 def _look(decision: Decision) -> str:
     look = decision.look
+    if look is None:
+        return ""
     if decision.verdict != Verdict.UNDECIDED:
         return look.words
     if look.further is not None:
@@ -119,8 +116,13 @@ def _look(decision: Decision) -> str:
 
 
 def margin(group: Group, comparison: Comparison) -> str:
-    there = " for the population" if comparison.margin_for == POPULATION else ""
-    return (f"{100 * comparison.margin:g} % of the control's" if group.metric.relative else f"{comparison.margin:g}") + there
+    given = comparison.question.margin
+    whose = " for the population" if comparison.question.margin_for == POPULATION else ""
+    return (f"{100 * given:g} % of the control's" if group.metric.relative else f"{given:g}") + whose
+
+
+def confidence(comparison: Comparison) -> str:
+    return f"{comparison.question.confidence * 100:g} % confidence"
 
 
 def places(group: Group) -> str:
@@ -129,10 +131,6 @@ def places(group: Group) -> str:
     devices = ", ".join(sorted({run.device for run in group.runs if run.device}))
     found = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
     return f"{found}." if found else ""
-
-
-def all_runs(comparison: Comparison) -> list[Run]:
-    return [run for group in comparison.groups for run in group.runs]
 
 
 def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.deployed import device_of, format_of
+from mpx.compare.served import device_of, format_of
 from mpx.compare.statistics import wilson
 from mpx.compare.words import digits, number, rate_spec
 from mpx.data import LICENCES

@@ -1,4 +1,4 @@
-"""The tables of a comparison: settings, runs, speed-ups by batch size, and runs left out. All formats show the same cells."""
+"""The tables of a comparison: settings, ways to serve, runs, and runs left out. All formats show the same cells; and the terminal's."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -6,14 +6,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mpx.compare import words
-from mpx.compare.batch_scaling import growths, sizes
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Row, Speedup, Verdict
-from mpx.compare.metric import Metric
-from mpx.compare.run import Run, Way
+from mpx.compare.run import Metric, Run, Way
 from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec, share_digits
-from mpx.render.plots.colours import Style, Styles
-from mpx.render.table import Cell, Column, Figure, Table
+from mpx.printing import shown
+from mpx.render.colours import Style, Styles
+from mpx.render.table import Cell, Column, Figure, Line, Table, console, print_table
 
 BADGES = {
     Verdict.NO_LOSS: ("good", "✓ no loss"),
@@ -29,6 +28,17 @@ SERVED = {  # field of Serving -> its words
     "weights_gib": "size, MiB",
 }
 LESS_ACCURATE = "less accurate"
+# of the terminal: key of `_setting` -> head of the column
+ACCURACY = {
+    "setting": "setting", "runs": "seeds", "diverged": "diverged", "metric": "", "difference": "difference to the control",
+    "population": "for the population", "decision": "decision", "p": "p, Holm",
+}  # fmt: skip
+SPEED = {
+    "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "seconds": "time to train",
+    "skipped": "skipped", "underflow_mean": "underflow", "density": "density",
+}  # fmt: skip
+MAX_WAYS = 3  # to serve, that fit side by side
+MAX_LEFT_OUT = 20  # runs that are listed
 
 
 def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: Styles, *, least: int = 1) -> Table:
@@ -40,8 +50,8 @@ def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: S
 
 def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
     control, seeds = row.setting == group.control, str(len(row.runs))
-    diverged, time = f"{row.diverged} diverged" if row.diverged else "", row.time_to_train_s
-    lost = row.underflow.mean if row.underflow else None
+    diverged = f"{row.diverged} diverged" if row.diverged else ""
+    time, peak, lost = (one.mean if one else None for one in (row.time_to_train_s, row.peak_gib, row.underflow))
     return {
         "setting": setting(row.setting, styles.get(row.setting)),
         "runs": seeds,
@@ -54,9 +64,9 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
         "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
         "rate": rate(row),
         "speedup": speedup(row.speedup, control=control and row.throughput is not None),
-        "peak_gib": estimate(row.peak_gib, digits(row.peak_gib and row.peak_gib.mean, 2)),
+        "peak_gib": estimate(row.peak_gib, digits(peak, 2)),
         "seconds": _seconds(row),
-        "time": estimate(time, digits(time and time.mean, 1), f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
+        "time": estimate(row.time_to_train_s, digits(time, 1), f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
         "skipped": estimate(row.skipped_steps, ",.1f"),
         "underflow": estimate(row.underflow, share_digits(lost)),
         "underflow_mean": words.number(lost, share_digits(lost)),
@@ -68,7 +78,9 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
 def _seconds(row: Row) -> str:
     """Time to train with its ratio to the control's, or with its spread if there is no ratio. A terminal has no room for both."""
     found = row.time_to_train_s
-    spec = digits(found and found.mean, 1)
+    if found is None:
+        return UNKNOWN
+    spec = digits(found.mean, 1)
     return f"{found.mean:{spec}} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, spec, " s")
 
 
@@ -87,7 +99,7 @@ def _served_table(
     title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Way, Serving]]], ways: Sequence[Way], styles: Styles
 ) -> Table:
     rows = [(row, found) for row, found in rows if found.keys() & set(ways)]
-    lines = [
+    lines: list[list[Cell | str]] = [
         [setting(row.setting, styles.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
         for key, name in {"metric": group.metric.words, **SERVED}.items()
         for row, found in rows
@@ -108,17 +120,6 @@ def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
     by = found.latency_by if key.startswith("latency") else ""
     return estimate(value, mark=", ".join(filter(None, (by, "" if found.exclusive else SHARED))))
-
-
-def growth_table(title: str, comparison: Comparison, styles: Styles, of: str = "") -> Table:
-    """Speed-ups by batch size. of: head of the first column."""
-    lines = growths(comparison)
-    columns = sizes(lines)
-    rows = [
-        [line.of, setting(line.setting, styles.get(line.setting)), *(speedup(line.speedups.get(size)) for size in columns)]
-        for line in lines
-    ]  # fmt: skip
-    return Table(title, [Column(of, words=True), Column("setting", words=True), *(Column(f"batch {size:,}") for size in columns)], rows)
 
 
 def runs_table(title: str, group: Group, study: Path, styles: Styles) -> Table:
@@ -158,7 +159,7 @@ def _link(run: Run, study: Path) -> Cell:
 
 
 def left_out_table(title: str, comparison: Comparison) -> Table:
-    rows = [[Cell(folder, html=f"<code>{escape(folder)}</code>"), reason] for folder, reason in comparison.left_out]
+    rows: list[list[Cell | str]] = [[Cell(folder, html=f"<code>{escape(folder)}</code>"), reason] for folder, reason in comparison.left_out]
     return Table(title, [Column("folder", words=True), Column("why", words=True)], rows)
 
 
@@ -200,11 +201,11 @@ def difference(found: Decision | None, spec: str) -> Cell:
 
 def population(found: Decision | None, spec: str) -> Cell:
     """The interval for the population that the test set is a sample of."""
-    text, there = words.population(found, spec), found.population if found is not None else None
-    if text == UNKNOWN:
+    there = found.population if found is not None else None
+    if there is None or there.low is None:
         return Cell(UNKNOWN)
     low, high = (Figure(words.signed(value, spec), value) for value in (there.low, there.high))
-    return Cell(text, (low, " to ", high))
+    return Cell(words.population(found, spec), (low, " to ", high))
 
 
 def speedup(found: Speedup | None, *, control: bool = False) -> Cell:
@@ -221,7 +222,32 @@ def decision(found: Decision | None) -> Cell:
         return Cell(UNKNOWN)
     kind, shown = BADGES[found.verdict]
     rest = words.rests_on(found)
-    test = ()
+    small: list[Line] = [(rest,)] if rest else []
     if (p := found.p_decided) is not None:
-        test = ((f"{found.method}, p = ", Figure(words.number(p, ".2g"), p)),)
-    return Cell(words.decided(found), (shown,), (*([(rest,)] if rest else []), *test), badge=kind)
+        small.append((f"{found.method}, p = ", Figure(words.number(p, ".2g"), p)))
+    return Cell(words.decided(found), (shown,), tuple(small), badge=kind)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """On the terminal: accuracy, speed, verdicts and notes of each group, then the runs left out."""
+    out = console()
+    for part in words.paragraphs(comparison.note):
+        out.print(shown(part), end="\n\n")
+    for group in comparison.groups:
+        print_table(settings_table(words.title(group), group, ACCURACY, {}), framed=False)
+        speeds = settings_table("", group, SPEED, {})
+        if len(speeds.columns) > 1:
+            print_table(speeds, framed=False)
+        for served in served_tables(group, {}, MAX_WAYS):
+            print_table(served, framed=False)
+        for sentence in filter(None, (group.train_verdict, group.time_verdict, group.serve_verdict)):
+            out.print(shown(sentence), style="bold")
+        for note in group.notes:
+            out.print(shown(f"· {note}"))
+        out.print()
+    if left_out := comparison.left_out:
+        out.print(f"{len(left_out)} left out:")
+    for folder, reason in left_out[:MAX_LEFT_OUT]:
+        out.print(shown(f"· {folder}: {reason}"))
+    if len(left_out) > MAX_LEFT_OUT:
+        out.print(f"· and {len(left_out) - MAX_LEFT_OUT} more")

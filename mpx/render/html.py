@@ -8,13 +8,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mpx.compare.comparison import Comparison, Group
-from mpx.compare.words import all_runs, environment_rows, margin, paragraphs, places, title
+from mpx.compare.words import confidence, environment_rows, margin, paragraphs, places, title
 from mpx.printing import how_many, shown
-from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, served_tables, settings_table
+from mpx.render.colours import INK, Styles
+from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
+from mpx.render.figures import file_start
 from mpx.render.markdown import HEADS
-from mpx.render.plots.colours import INK, Styles
-from mpx.render.plots.draw import file_start
-from mpx.render.plots.picture import Picture, inline
+from mpx.render.picture import Picture, inline
 
 TEMPLATES = Path(__file__).with_name("templates")
 FEW_RUNS = 60  # a longer list of runs starts collapsed
@@ -26,18 +26,16 @@ SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
 }  # fmt: skip
 
 
-def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styles: Styles, growth: Picture | None) -> str:
-    """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
+def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styles: Styles) -> str:
+    """drawn: the pictures of each group."""
     return _template().render(
         study=comparison.study,
         about=_about(comparison),
         note=[shown(part) for part in paragraphs(comparison.note)],
         groups=[_group(group, comparison, found, styles) for group, found in zip(comparison.groups, drawn, strict=True)],
-        growth=growth,
-        growth_table=growth_table(growth.title, comparison, styles) if growth else None,
         left_out=left_out_table("Runs left out", comparison),
         commands=comparison.commands,
-        environment=environment_rows(all_runs(comparison)),
+        environment=environment_rows(comparison.runs),
         css=(TEMPLATES / "page.css").read_text(encoding="utf-8"),
         few_runs=FEW_RUNS,
         shapes=SHAPES,
@@ -70,11 +68,9 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], style
 
 
 def _about(comparison: Comparison) -> str:
-    runs, groups = all_runs(comparison), comparison.groups
+    runs, groups = comparison.runs, comparison.groups
     settings = sum(len(group.rows) for group in groups)
     pairs = "; ".join(title(group) for group in groups) if len(groups) <= MAX_TITLES else f"{len(groups)} groups"
     devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
-    confidence = f"{comparison.confidence * 100:g} % confidence"
-    return (
-        f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}: {pairs}. On {devices}; intervals and decisions at {confidence}."
-    )
+    what = f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}: {pairs}"
+    return f"{what}. On {devices}; intervals and decisions at {confidence(comparison)}."

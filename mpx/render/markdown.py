@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from mpx.compare import words
 from mpx.compare.comparison import Comparison, Group
-from mpx.render.comparison_tables import growth_table, served_tables, settings_table
-from mpx.render.plots.picture import Picture
+from mpx.render.comparison_tables import served_tables, settings_table
+from mpx.render.picture import Picture
 from mpx.render.table import escaped, in_markdown
 
 PLOTS = "plots"  # folder of the pictures, beside report.md
@@ -17,13 +17,12 @@ HEADS = {
 }  # fmt: skip
 
 
-def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
-    """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
+def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> str:
+    """drawn: the pictures of each group."""
     parts = [
         f"# {escaped(comparison.study)}",
         *map(paragraph, words.paragraphs(comparison.note)),
         verdicts(comparison),
-        growth_part(comparison, growth, "##"),
     ]
     for group, found in zip(comparison.groups, drawn, strict=True):
         parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), served_part(group), figures(found)]
@@ -32,7 +31,7 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], 
         parts += [f"## Left out ({len(comparison.left_out)})", "\n".join(lines)]
     if comparison.commands:
         parts += ["## To repeat it", "```bash\n" + "\n".join(comparison.commands) + "\n```"]
-    if environment := words.environment_rows(words.all_runs(comparison)):
+    if environment := words.environment_rows(comparison.runs):
         parts += ["## Environment", "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in environment)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -51,17 +50,9 @@ def verdicts(comparison: Comparison) -> str:
     return "\n\n".join(blocks)
 
 
-def growth_part(comparison: Comparison, growth: Picture | None, heading: str) -> str:
-    """Speed-ups by batch size, as a table and a picture; empty if no setting ran at several."""
-    if growth is None:
-        return ""
-    return f"{heading} {growth.title}\n\n{in_markdown(growth_table('', comparison, {}))}\n\n{figures([growth])}"
-
-
 def about(group: Group, comparison: Comparison) -> str:
     """How the table compares, and the notes."""
-    margin, confidence = words.margin(group, comparison), f"{comparison.confidence * 100:g} % confidence"
-    first = f"Compared by {escaped(group.metric.words)}, margin {margin}, {confidence}."
+    first = f"Compared by {escaped(group.metric.words)}, margin {words.margin(group, comparison)}, {words.confidence(comparison)}."
     notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
     return f"{first}\n\n{notes}" if notes else first
 
@@ -81,7 +72,7 @@ def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
     found = [
         f"![{escaped(one.title)}: {escaped(one.of)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}"
         for one in drawn
-        if one.png is not None
+        if one.png
     ]
-    missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if one.png is None]
+    missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if not one.png]
     return "\n\n".join(found + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))

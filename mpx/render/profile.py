@@ -30,16 +30,16 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
 
 def roofline(profile: dict[str, Any], folder: Path) -> bool:
     """Draw the layers with known FLOPs against the device's limits. Returns whether there was anything to draw."""
-    from mpx.render.plots.picture import picture, save
-    from mpx.render.plots.roofline import Point, roofline_figure
+    from mpx.render.picture import picture, save
+    from mpx.render.rates import Point, roofline_figure
 
     points = [Point(row["operation"], row["format"], row["flops_per_byte"], row["tflops_per_s"]) for row in profile["layers"]]
     tops, bandwidth = profile["limit_tflops_per_s"], profile["limit_gb_per_s"]
     title = "the layers of a plain step"
     drawn = picture("roofline", "Roofline", title, profile["limits"] or "", lambda: roofline_figure(points, bandwidth, tops))
-    if drawn.reason is None:
+    if not drawn.reason:
         save(drawn, folder)
-    return drawn.reason is None
+    return not drawn.reason
 
 
 def _table(profile: dict[str, Any]) -> Table:

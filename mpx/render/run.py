@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.metric import judged_by_record
+from mpx.compare.run import judged_by_record
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.measure.exclusive import BUSY
 from mpx.printing import shown

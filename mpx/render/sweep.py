@@ -5,12 +5,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mpx.compare.commands import DEFAULTS, compare_command, typed_text
-from mpx.compare.metric import judged_by_record
+from mpx.compare.run import judged_by_record
 from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.printing import how_many
 from mpx.record.result import BESIDE
 from mpx.render.table import Table, print_table, words
+from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, Any] | None = None) -> None:

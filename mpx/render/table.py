@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpx.compare.words import UNKNOWN
 from mpx.printing import shown
-from mpx.render.plots.colours import Style
+from mpx.render.colours import Style
 
 if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.console import Console
@@ -80,9 +80,10 @@ def console() -> "Console":
     """A console as wide as the terminal, or 120 columns if the output is not a terminal."""
     from rich.console import Console
 
-    as_it_is = {"highlight": False, "markup": False, "emoji": False}  # rich would read some names as markup
-    found = Console(**as_it_is)
-    return found if found.is_terminal else Console(width=120, **as_it_is)
+    found = Console(highlight=False, markup=False, emoji=False)  # rich would read some names as markup
+    if not found.is_terminal:
+        found.width = 120
+    return found
 
 
 def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None:
@@ -105,7 +106,7 @@ def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
         if len(groups[-1]) > first and sum(rooms[at][0] for at in [*groups[-1], i]) > width:
             groups.append([*range(first)])
         groups[-1].append(i)
-    found = []
+    found: list[tuple[Table, bool]] = []
     for group in groups:
         columns, spare = [], width - sum(rooms[i][0] for i in group)
         fits = spare >= 0

@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.compare.aggregate import compare
+from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Group, Row
-from mpx.compare.control import by_label, refuse_other_contents
+from mpx.compare.groups import by_label, refuse_other_contents
 from mpx.compare.looks import Plan, plan_of
 from mpx.compare.run import Run
 from mpx.compare.words import decided, title
@@ -90,10 +90,9 @@ class Looks:
     def _look(self, runs: Sequence[Run]) -> dict[str, int]:
         """Folder of each undecided setting -> the number of seeds that it needs next. Prints what is decided."""
         refuse_other_contents(runs)
-        found = compare(
-            runs, study=self.study.name, control=by_label(runs, self.plan.control), metric="auto", margin=self.plan.margin,
-            confidence=self.plan.confidence, folder=self.study,
-        )  # fmt: skip
+        control = by_label(runs, self.plan.control)
+        asked = question(control=control, margin=self.plan.margin, confidence=self.plan.confidence)
+        found = compare(runs, asked, study=self.study.name, folder=self.study)
         return {name: seeds for group in found.groups for name, seeds in _seeds_wanted(group).items()}
 
     def cost(self) -> str:

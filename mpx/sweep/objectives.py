@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from mpx.compare.metric import judged_by_record
+from mpx.compare.run import judged_by_record
 from mpx.errors import UserError
 
 Objectives = tuple[float, float] | float | None

@@ -20,7 +20,7 @@ from mpx.record.result import BESIDE, note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
-from mpx.render.sensitivity import report_sensitivity
+from mpx.render.run_figures import report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.training.assemble import Run
@@ -77,7 +77,7 @@ def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     """A figure of the exponents of all layers' gradients, with the limits of FP16 or, for 16 bits or fewer, of the mode's format."""
-    from mpx.render.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
+    from mpx.render.run_figures import exponent_figure  # and with it matplotlib, only where there is something to draw
 
     scale, fmt = precision.loss_scale, FORMATS[precision.mode.narrowest]
     layers = {name: counts.tolist() for name, counts in numerics.layers.items()}

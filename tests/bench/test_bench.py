@@ -282,7 +282,7 @@ def test_a_busy_cpu_is_named_where_it_was_measured(capsys, busy, said):
         assert ("Other work kept 45% of the CPU's cores busy when this began" in capsys.readouterr().out) is expected
 
 
-@pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.plots.picture.write_whole"])
+@pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.picture.write_whole"])
 def test_a_disk_that_fills_up_does_not_cost_the_table(tmp_path, monkeypatch, capsys, at):
     def full(*args):
         raise OSError(28, "No space left on device")

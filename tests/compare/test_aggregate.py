@@ -1,25 +1,16 @@
 """From runs to groups, rows, decisions, speed-ups and notes."""
 
-import math
 import random
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_runs import AMP, CONTROL, compared, made, only, seeds, served
+from made_runs import AMP, CONTROL, compared, made, only, reread, seeds, served
 
 from mpx.compare.comparison import Method, Verdict
-from mpx.compare.control import AUTO
-from mpx.compare.metric import METRICS, Metric, judged_by
-from mpx.compare.notes import NARROW
-from mpx.compare.results import from_csv, to_csv
+from mpx.compare.groups import AUTO
 from mpx.compare.run import text_of
-from mpx.settings.compare import COMPARE
-
-
-def test_metrics_are_those_that_can_be_set():
-    assert all(COMPARE["metric"].fits(name) for name in (AUTO, *METRICS))
 
 
 def test_the_usual_study():
@@ -41,13 +32,6 @@ def test_few_and_noisy_seeds_are_not_enough_and_say_how_many_are():
     assert decision.verdict == Verdict.UNDECIDED
     assert decision.more_seeds > 1
     assert f"amp-dense: not enough seeds to tell, about {decision.more_seeds} more would" in group.train_verdict
-    assert "amp-dense: test accuracy compared over the 2 seeds shared with the control" in group.notes
-
-
-def test_settings_with_the_same_note_share_a_line():
-    few = [run for name in ("amp-dense", "amp-2of4") for run in seeds(name, [0.94, 0.97], [3000, 3000])]
-    group, _ = only(compared([*CONTROL, *few]))
-    assert group.notes == ("amp-2of4, amp-dense: test accuracy compared over the 2 seeds shared with the control",)
 
 
 def test_one_seed_each():
@@ -56,11 +40,6 @@ def test_one_seed_each():
     assert (decision.verdict, decision.method, decision.low, decision.p) == (Verdict.UNDECIDED, Method.NONE, None, None)
     assert decision.difference == pytest.approx(0.01)
     assert "it takes at least 2 of each" in group.train_verdict
-
-
-def test_equal_seeds_of_runs_that_have_no_other_metric_may_be_a_coincidence():
-    both = [run for name in ("fp32-dense", "amp-dense") for run in seeds(name, [0.95, 0.96])]
-    assert only(compared(both))[1]["amp-dense"].decision.verdict == Verdict.UNDECIDED
 
 
 def test_seeds_that_differ_are_compared_by_welch():
@@ -122,18 +101,6 @@ def test_a_setting_that_never_completed():
     assert "o3-dense: loss, 2 of 2 seeds diverged" in group.train_verdict
 
 
-def test_a_control_that_diverges_is_said():
-    broken = [*CONTROL[:4], made("fp32-dense", 4, None, status="diverged", metrics={})]
-    group, rows = only(compared([*broken, *AMP]))
-    assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
-    assert "the control diverged in 1 of 5 seeds; decisions rest on the others" in group.notes
-    also = [*AMP[:3], *(made("amp-dense", seed, None, status="diverged", metrics={}) for seed in (3, 4))]
-    assert only(compared([*broken, *also]))[1]["amp-dense"].decision.reason == "2 of 5 seeds diverged, of fp32-dense 1 of 5"
-    group, rows = only(compared([made(status="diverged", metrics={}), *AMP]))
-    assert rows["amp-dense"].decision is None
-    assert group.train_verdict.startswith("No verdict: ")
-
-
 REFUSED = [
     ({"emulated": True}, "emulated: not the speed of this format"),
     ({"exclusive": False}, "something else used the device"),
@@ -156,13 +123,6 @@ def test_speed_that_cannot_be_compared_is_refused(changed, note):
     assert f"amp-dense: speed not compared, {note}{marked}" in group.notes
 
 
-def test_why_no_run_can_be_compared_is_said_of_each():
-    elsewhere = [{"device": "NVIDIA L4"}, {"batch_size": 128}]
-    runs = [made("amp-dense", seed, 0.95, **changed) for seed, changed in enumerate(elsewhere)]
-    (note,) = {row.speed_note for row in only(compared([*CONTROL, *runs]))[0].rows[1:]}
-    assert note == "ran on NVIDIA L4; batch size 128, fp32-dense on NVIDIA H200 and with batch size 256"
-
-
 def test_a_shared_device_shows_what_was_measured_there():
     """On the device and with the batch size of most runs; never of emulated runs."""
     speeds = zip(AMP, (100.0, 110.0, 120.0, 9000.0, 9000.0), (None, False, None, None, None), strict=True)
@@ -175,14 +135,6 @@ def test_a_shared_device_shows_what_was_measured_there():
         row = only(compared([*CONTROL, *found]))[1]["amp-dense"]
         assert (row.throughput, row.speedup) == (None, None)
         assert (row.shared.mean, row.shared.n) == (110.0, 3)
-
-
-def test_a_speed_that_was_measured_beside_others_waits_for_its_measurement():
-    how = {"speed_measured": "beside other jobs of the sweep", "exclusive": False}
-    group, rows = only(compared([*CONTROL, *seeds("amp-dense", [0.95] * 5, **how)]))
-    assert rows["amp-dense"].speed_note == "beside other jobs of the sweep"
-    assert rows["amp-dense"].speedup is None
-    assert any(note.startswith("amp-dense: speed not compared, beside other jobs of the sweep") for note in group.notes)
 
 
 def test_speed_of_the_control_does_not_count():
@@ -210,14 +162,6 @@ def test_only_the_runs_whose_speed_counts_are_averaged():
     assert row.metric.n == 5
 
 
-def test_a_control_on_two_devices_is_taken_on_the_one_with_more_runs():
-    mixed = [*CONTROL[:3], *(made("fp32-dense", seed, 0.953, 300.0, device="NVIDIA L4") for seed in (3, 4))]
-    group, rows = only(compared([*mixed, *AMP]))
-    assert rows["fp32-dense"].throughput.mean == pytest.approx(1000)
-    assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
-    assert "fp32-dense: speed of 3 of 5 completed runs, without 2: ran on NVIDIA L4" in group.notes
-
-
 def test_why_a_run_of_several_does_not_count_is_said():
     odd = [{"exclusive": False}, {"batch_size": 128}, {"exclusive": False}, {"emulated": True}]
     runs = [*AMP[4:], *(made("amp-dense", seed, 0.9505, 9000.0, **changed) for seed, changed in enumerate(odd))]
@@ -229,18 +173,6 @@ def test_why_a_run_of_several_does_not_count_is_said():
     ) in group.notes
 
 
-def test_runs_without_the_metric_are_said():
-    runs = [*AMP[:4], made("amp-dense", 4, None)]
-    group, rows = only(compared([*CONTROL, *runs]))
-    assert rows["amp-dense"].metric.n == 4
-    assert "amp-dense: test/accuracy is missing in 1 of 5 completed runs" in group.notes
-    group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
-    assert rows["amp-dense"].decision is None
-    assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."
-    note = "no run of the control has test/accuracy; nothing can be decided; choose another by metric=, of test/acc"
-    assert note in only(compared([made(name, metric="test/acc") for name in ("fp32-dense", "amp-dense")]))[0].notes
-
-
 def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
     how = {"metric": "test/mse", "metric_goal": "min"}
     control = [replace(run, **how) for run in seeds("fp32-dense", [4.0, 4.01, 3.99, 4.0], metric="test/mse")]
@@ -250,13 +182,8 @@ def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
     assert (group.metric.name, group.metric.sign, group.metric.words, group.metric.relative) == ("test/mse", -1, "test mse", True)
     assert (rows["amp-dense"].decision.verdict, rows["tf32-dense"].decision.verdict) == (Verdict.NO_LOSS, Verdict.LOSS)
     assert group.train_verdict.startswith("Fastest to train at no worse mse: amp-dense")
-    again = from_csv(to_csv([*control, *better, *worse]), "r.csv")
+    again = reread([*control, *better, *worse])
     assert only(compared(again, metric=AUTO)) == (group, rows)
-
-
-def test_a_declared_metric_that_must_rise_has_a_margin_of_its_unit():
-    runs = [replace(run, metric="test/f1", metric_goal="max") for run in seeds("fp32-dense", [0.9, 0.91], metric="test/f1")]
-    assert only(compared(runs, metric=AUTO))[0].metric == Metric("test/f1", "test f1", 1, relative=False)
 
 
 def test_perplexity_is_better_when_lower_and_its_margin_relative():
@@ -264,29 +191,19 @@ def test_perplexity_is_better_when_lower_and_its_margin_relative():
     better = seeds("amp-dense", [79.0, 79.3, 78.9, 79.2], [3000, 3010, 2990, 3000], metric="test/perplexity")
     within = seeds("tf32-dense", [80.3, 80.5, 80.2, 80.4], metric="test/perplexity")
     worse = seeds("amp-2of4", [82.0, 82.3, 81.9, 82.2], metric="test/perplexity")
-    group, rows = only(compared([*control, *better, *within, *worse]))
+    group, rows = only(compared([*control, *better, *within, *worse], metric="auto"))
     assert {name: row.decision.verdict for name, row in rows.items() if row.decision} == {
         "amp-dense": Verdict.NO_LOSS, "tf32-dense": Verdict.NO_LOSS, "amp-2of4": Verdict.LOSS,
     }  # fmt: skip
     assert group.metric.name == "test/perplexity"
-    assert group.notes[0] == "compared by test perplexity, since no run here has test/accuracy; the margin is relative to the control's"
     assert "at no worse perplexity" in group.train_verdict
     assert "margin 1 % of fp32-dense's" in group.train_verdict
 
 
 def test_a_study_of_both_kinds_of_model():
     control = seeds("fp32-dense", [80.0, 80.2], metric="test/perplexity", model="lstm", data="wikitext2")
-    comparison = compared([*control, *CONTROL, *AMP])
+    comparison = compared([*control, *CONTROL, *AMP], metric="auto")
     assert [(group.model, group.metric.name) for group in comparison.groups] == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
-
-
-def test_a_small_perplexity_is_printed_with_the_decimals_that_its_margin_needs():
-    control = seeds("fp32-dense", [3.101, 3.103, 3.099, 3.102, 3.1], metric="test/perplexity")
-    better = seeds("amp-dense", [3.098, 3.101, 3.098, 3.099, 3.097], [3000, 3010, 2990, 3000, 3000], metric="test/perplexity")
-    group, _ = only(compared([*control, *better], metric=AUTO))
-    assert "3.0986 ± 0.0015 against 3.1010 ± 0.0016 over 5 seeds, difference −0.0024 (−0.0035 to −0.0013)" in group.train_verdict
-    assert judged_by({"test/perplexity": 3.1}, "test/perplexity", "min").spec == judged_by({"test/perplexity": 3.1}).spec == ".4f"
-    assert {judged_by({"test/perplexity": value}).spec for value in (10.0, math.inf, None, "3")} == {".2f"}
 
 
 def test_a_language_model_counts_by_its_perplexity_though_it_has_an_accuracy_too():
@@ -314,46 +231,6 @@ def test_seeds_that_compiled_otherwise_are_said():
     assert "trainer.compile" in note
 
 
-def test_different_versions_of_pytorch_are_said():
-    runs = [made("amp-dense", run.seed, run.metrics["test/accuracy"], environment={"torch": "2.11.0"}) for run in AMP]
-    assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
-
-
-def test_code_that_was_changed_between_runs_is_said():
-    target = "model._target_=my_net.Net"
-
-    def notes(of_amp):
-        runs = [(run, "a") for run in CONTROL] + [(run, of_amp) for run in AMP]
-        return only(compared([replace(run, environment={"code": {target: digest}}) for run, digest in runs]))[0].notes
-
-    said = f"the file of {target} was changed between runs, so a difference may come from that"
-    assert said in notes("b")
-    assert said not in notes("a")
-
-
-def test_runs_that_continued_another_setting_are_said():
-    before = {"trained_before_with": ["precision.mode=fp32", "seed=0"]}
-    group, _ = only(compared([*CONTROL, replace(AMP[0], environment=before), *AMP[1:]]))
-    of_runs = f"amp-dense: 1 of {len(AMP)} runs continued a checkpoint that was trained with precision.mode=fp32, seed=0"
-    assert f"{of_runs}, so the results are not of this setting alone" in group.notes
-
-
-def test_other_samples_under_the_same_settings_of_the_data_are_said():
-    def notes(samples, **changes):
-        changed = {key.replace("_", ".", 1): value for key, value in changes.items()}
-        parts = [(run, "12", {}) for run in CONTROL] + [(run, samples, changed) for run in AMP]
-        runs = [replace(run, environment={"samples": dict(zip(("test", "train"), at, strict=False))}, changes=c) for run, at, c in parts]
-        return only(compared(runs))[0].notes
-
-    said = "runs with the same settings of the data had other samples, so a difference may come from these"
-    assert said in notes("13")
-    assert said in notes("32", trainer_ema="0.9")
-    assert said in notes("3"), "an older record has no checksum of the training samples"
-    assert said not in notes("12")
-    assert said not in notes("1")
-    assert said not in notes("13", data_seq_len="32")
-
-
 def on(host, runs):
     """The runs as recorded on this host; None: by a version of mpx that did not record it."""
     return [replace(run, environment=run.environment | ({"host": host} if host else {})) for run in runs]
@@ -369,30 +246,13 @@ ELSEWHERE = "ran on another host, or before or after a restart of the same one"
 ])  # fmt: skip
 def test_speeds_of_two_hosts_are_not_compared(there, here, note):
     runs = [*on(here, CONTROL), *on(there, AMP)]
-    for found in (runs, from_csv(to_csv(runs), "results.csv")):
+    for found in (runs, reread(runs)):
         group, rows = only(compared(found))
         assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (None, None, note)
         assert f"amp-dense: speed not compared, {note}" in group.notes
         assert group.train_verdict == f"At no loss of accuracy: amp-dense. Which setting is fastest to train is not known ({note})."
         assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
         assert rows["amp-dense"].metric.n == 5
-
-
-def test_speeds_of_one_host_are_compared():
-    group, rows = only(compared(on("aaaaaa", [*CONTROL, *AMP])))
-    assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
-    assert group.notes == ()
-
-
-def test_runs_on_another_host_than_most_of_the_control_are_left_out_of_the_speed_only():
-    control = [*on("aaaaaa", CONTROL[:3]), *on("bbbbbb", CONTROL[3:])]
-    amp = [*on("bbbbbb", AMP[:2]), *on("aaaaaa", AMP[2:4]), *on("cccccc", AMP[4:])]
-    group, rows = only(compared([*control, *amp]))
-    assert (rows["fp32-dense"].throughput.n, rows["amp-dense"].throughput.n, rows["amp-dense"].metric.n) == (3, 2, 5)
-    assert rows["amp-dense"].speedup.ratio == pytest.approx(np.mean([3090, 3105]) / np.mean([1000, 1010, 990]))
-    assert rows["amp-dense"].timed.n == 2
-    assert f"fp32-dense: speed of 3 of 5 completed runs, without 2: {ELSEWHERE}" in group.notes
-    assert f"amp-dense: speed of 2 of 5 completed runs, without 3: {ELSEWHERE}" in group.notes
 
 
 def test_of_two_hosts_with_as_many_runs_of_the_control_the_one_with_more_others_counts():
@@ -426,27 +286,11 @@ ONE, TWO = 40 * "1", 40 * "2"  # commits
 def test_speeds_of_two_versions_of_mpx_are_not_compared(control, amp, here, there):
     """An older record, whose version does not tell mpx's source files, has the commit of its checkout."""
     runs, note = [*control, *amp], f"measured with mpx {here}, fp32-dense with mpx {there}"
-    for found in (runs, from_csv(to_csv(runs), "results.csv")):
+    for found in (runs, reread(runs)):
         group, rows = only(compared(found))
         assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (None, None, note)
         assert f"amp-dense: speed not compared, {note}" in group.notes
         assert (rows["amp-dense"].decision.verdict, rows["amp-dense"].metric.n) == (Verdict.NO_LOSS, 5)
-
-
-def test_a_run_with_an_unknown_mpx_is_not_compared():
-    _, rows = only(compared([*by("0.1.0", CONTROL), *AMP]))
-    assert rows["amp-dense"].speed_note == "measured with an unknown version of mpx, fp32-dense with mpx 0.1.0"
-
-
-@pytest.mark.parametrize("alike", [
-    [*by("0.1.0+1a2b3c4d", CONTROL, git=ONE), *by("0.1.0+1a2b3c4d", AMP, git=TWO, dirty=True)],  # which left mpx as it was
-    [*by("0.1.0", CONTROL, git=ONE), *by("0.1.0", AMP, git=ONE)],
-    [*by("0.1.0", CONTROL), *by("0.1.0", AMP)],
-])  # fmt: skip
-def test_speeds_of_one_version_of_mpx_are_compared(alike):
-    group, rows = only(compared(alike))
-    assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
-    assert group.notes == ()
 
 
 def test_the_version_of_most_of_the_controls_runs_counts_and_others_are_left_out_of_the_speed_only():
@@ -460,15 +304,6 @@ def test_the_version_of_most_of_the_controls_runs_counts_and_others_are_left_out
     tied = [*by("0.1.0+aaaaaaaa", CONTROL[:2]), *by("0.1.0+bbbbbbbb", CONTROL[2:4])]
     _, rows = only(compared([*tied, *by("0.1.0+bbbbbbbb", AMP)]))
     assert rows["amp-dense"].speedup.ratio == pytest.approx(3100 / np.mean([990, 1005]))
-
-
-@pytest.mark.parametrize(("host", "note"), [
-    ("aaaaaa", "measured with mpx 0.1.0+22222222, fp32-dense with mpx 0.1.0+11111111"),
-    ("bbbbbb", f"{ELSEWHERE}, fp32-dense on host aaaaaa"),
-])  # fmt: skip
-def test_of_another_host_with_another_mpx_the_host_is_said(host, note):
-    _, rows = only(compared([*by("0.1.0+11111111", on("aaaaaa", CONTROL)), *by("0.1.0+22222222", on(host, AMP))]))
-    assert rows["amp-dense"].speed_note == note
 
 
 def any_ways(rng):
@@ -504,28 +339,23 @@ def test_any_mixture_of_runs_is_compared(seed):
     assert not {"nan", "inf", "None"} & set(re.findall(r"\w+", said))
 
 
-def test_a_decision_that_the_interval_contradicts_is_called_narrow():
-    """The test is one-sided: it can find no loss where the two-sided interval, which is wider below, reaches the margin."""
-    dense = seeds("fp32-dense", [0.9512, 0.9510, 0.9504, 0.9478, 0.9510])  # ResNet-18 on CIFAR-10, FP16
-    pruned = seeds("fp32-2of4", [0.9412, 0.9427, 0.9453, 0.9449, 0.9429])
-    group, rows = only(compared([*dense, *pruned, *seeds("amp-dense", [0.9510, 0.9511, 0.9502, 0.9480, 0.9511])]))
-    assert rows["amp-dense"].decision.verdict == rows["fp32-2of4"].decision.verdict == Verdict.NO_LOSS
-    assert rows["fp32-2of4"].decision.low < -0.01 < rows["amp-dense"].decision.low
-    assert group.notes == (f"fp32-2of4: {NARROW}",)
-    dense = seeds("fp32-dense", [100.0, 100.0, 100.1, 99.9, 100.0], metric="test/perplexity")
-    group, rows = only(compared([*dense, *seeds("amp-dense", [100.3, 101.1, 100.5, 100.8, 100.2], metric="test/perplexity")]))
-    assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
-    assert rows["amp-dense"].decision.high > 1
-    assert group.notes[-1] == f"amp-dense: {NARROW}"
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"torch": "2.11"}, {"torch": "2.12"}, "PyTorch 2.11 and 2.12"),
+        ({"code": {"model._target_=a.Net": "1"}}, {"code": {"model._target_=a.Net": "2"}}, "the file of model._target_=a.Net"),
+        ({"samples": {"train_set": "1", "test_set": "3"}}, {"samples": {"train_set": "2", "test_set": "3"}}, "the samples of train_set"),
+    ],
+)
+def test_what_runs_differ_in_beyond_their_settings_is_said(first, second, said):
+    runs = [replace(run, environment=first) for run in CONTROL] + [replace(run, environment=second) for run in AMP]
+    note = f"runs differ in more than their settings: {said}; a difference may come from that"
+    assert note in only(compared(runs))[0].notes
+    alike = [replace(run, environment=first) for run in (*CONTROL, *AMP)]
+    assert not any("more than their settings" in note for note in only(compared(alike))[0].notes)
 
 
-def test_over_which_seeds_is_said_whatever_the_test_was():
-    values = [0.950, 0.951, 0.952, 0.953, 0.954]
-    group, rows = only(compared([*seeds("fp32-dense", values[:4]), *seeds("amp-dense", values)]))
-    assert rows["amp-dense"].decision.method == Method.WELCH
-    assert group.notes == ("amp-dense: test accuracy compared over the 4 seeds shared with the control",)
-
-
-def test_other_defaults_are_noted():
-    runs = [replace(run, config={"optimizer.lr": 0.1 + run.seed // 3}) for run in CONTROL]
-    assert any(note.startswith("runs differ in optimizer.lr (0.1 and 1.1)") for note in only(compared(runs))[0].notes)
+def test_samples_of_other_settings_of_the_data_may_differ():
+    changed = [replace(run, changes={"data.seed": "1"}, environment={"samples": {"train_set": "2"}}) for run in AMP]
+    runs = [replace(run, environment={"samples": {"train_set": "1"}}) for run in CONTROL]
+    assert not any("more than their settings" in note for note in only(compared([*runs, *changed]))[0].notes)

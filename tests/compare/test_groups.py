@@ -6,11 +6,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_runs import made
 
-from mpx.compare.commands import DEFAULTS, commands, compare_command, typed_text
-from mpx.compare.control import AUTO, PRECISIONS, names, ran
-from mpx.compare.groups import grouped
-from mpx.compare.names import natural
+from mpx.compare.commands import commands
+from mpx.compare.groups import AUTO, PRECISIONS, grouped, natural, ran
 from mpx.compare.run import text_of
+from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 from mpx.settings.fields import FIELDS
 
 
@@ -40,12 +39,6 @@ def test_a_control_of_each_batch_size():
     assert shapes(runs) == [("", 2, {"amp-dense": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
 
 
-def test_batch_sizes_come_by_their_size():
-    sizes = [f" data.batch_size={size}" for size in (512, 32, 128)]
-    found = shapes(both_seeds(*(f"{name}{size}" for name in ("fp32-dense", "amp-dense") for size in sizes)))
-    assert [changes for changes, _, _ in found] == ["data.batch_size=32", "data.batch_size=128", "data.batch_size=512"]
-
-
 def test_without_a_control_of_that_batch_size_the_plain_one_is_taken():
     runs = both_seeds("fp32-dense", "amp-dense data.batch_size=256", "amp-dense precision.loss_scale.initial=1")
     assert shapes(runs) == [("", 2, {"amp-dense data.batch_size=256": 2, "amp-dense precision.loss_scale.initial=1": 2})]
@@ -65,11 +58,6 @@ def test_variants_of_the_control_alone_are_settings_under_study():
 def test_a_variant_of_the_control_that_another_setting_shares_is_a_control():
     runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=64", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256")
     assert shapes(runs) == [("", 2, {"fp32-dense data.batch_size=64": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
-
-
-def test_the_only_control_is_taken_even_where_it_changed_something():
-    runs = both_seeds("fp32-dense optimizer.lr=0.1", "amp-dense", "tf32-dense optimizer.lr=0.1")
-    assert shapes(runs) == [("optimizer.lr=0.1", 2, {"amp-dense (without optimizer.lr=0.1)": 2, "tf32-dense": 2})]
 
 
 LRS = ("optimizer.lr=0.02 trainer.max_epochs=2", "optimizer.lr=0.05 trainer.max_epochs=2", "optimizer.lr=0.1 trainer.max_epochs=2")
@@ -99,32 +87,9 @@ def test_where_the_default_value_was_swept_too_it_is_the_control(control):
     assert table(runs, control) == ("trainer.max_epochs=2", "fp32-dense trainer.max_epochs=2", rows, None)
 
 
-def test_a_grid_of_two_hyperparameters_is_one_table():
-    changes = [f"{batch}optimizer.lr={lr}" for batch in ("", "data.batch_size=128 ") for lr in (0.02, 0.05)]
-    shared, control, rows, _ = table(both_seeds(*(f"fp32-dense {change}" for change in changes)), AUTO)
-    assert (shared, control) == ("", "fp32-dense optimizer.lr=0.02")
-    assert rows == [f"fp32-dense {change}" for change in (*changes[2:], changes[1])]
-
-
 def test_precisions_with_learning_rates_of_their_own_are_one_table():
     runs = both_seeds("fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05", "amp-dense optimizer.lr=0.1")
     assert table(runs, AUTO)[1:3] == ("fp32-dense optimizer.lr=0.02", ["amp-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.05"])
-
-
-def test_the_fewest_changes_come_before_the_smallest_value():
-    runs = both_seeds("fp32-dense data.batch_size=128 optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05")
-    assert table(runs, AUTO)[1] == "fp32-dense optimizer.lr=0.05"
-
-
-def test_of_several_controls_that_fit_the_one_that_shares_most_changes_counts():
-    long, short = "data.batch_size=256 optimizer.lr=0.1", "trainer.max_epochs=2"
-    runs = both_seeds(f"fp32-dense {long}", f"fp32-dense {short}", f"amp-dense {long} {short}")
-    assert shapes(runs) == [(long, 2, {f"amp-dense {short}": 2}), (short, 2, {})]
-
-
-def test_precisions_by_learning_rates_meet_the_control_of_the_same_rate():
-    runs = both_seeds(*(f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in LRS[:2]))
-    assert shapes(runs, AUTO) == [(change, 2, {"amp-dense": 2}) for change in LRS[:2]]
 
 
 @pytest.mark.parametrize(
@@ -186,13 +151,6 @@ def test_a_setting_by_its_name_is_the_control_of_all_others(name):
 @pytest.mark.parametrize("name", ["amp-dense optimizer.lr=0.5", "amp-dense trainer.max_epochs=2", "tf32-dense optimizer.lr=0.05", "amp"])
 def test_a_control_that_did_not_run(name):
     assert not ran(both_seeds(*MIX), name)
-
-
-def test_what_a_control_may_be_called():
-    runs = both_seeds(*MIX)
-    swept = [f"{name} optimizer.lr={lr}" for name in ("amp-dense", "fp32-dense") for lr in (0.02, 0.05)]
-    assert names(runs) == ["amp-dense", "fp32-dense", *swept]
-    assert all(ran(runs, name) and all(members.control for members in grouped(runs, name)) for name in names(runs))
 
 
 def test_numbers_sort_by_their_size():

@@ -2,16 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-from few_steps import FEW_STEPS
-from made_runs import AMP, CONTROL, compared, only, seeds
-from refused import assert_refused
+from made_runs import AMP, CONTROL, compared, only, reread, seeds
 
-from mpx.compare.collect import collect
-from mpx.compare.control import by_label
-from mpx.compare.results import from_csv, to_csv
-from mpx.errors import UserError
-from mpx.render.comparison_tables import setting
+from mpx.compare.groups import by_label
+from mpx.compare.table import results_csv
 
 
 def labelled(runs, label):
@@ -26,26 +20,11 @@ def test_a_label_is_the_settings_name():
     assert "baseline is fp32-dense" in group.notes
 
 
-def test_a_label_of_several_words_stands_in_one_line():
-    assert (setting("half precision", None).main, setting("half precision", None).small) == (("half precision",), ())
-    assert setting("amp-dense optimizer.lr=0.1", None).small == (("optimizer.lr=0.1",),)
-
-
 def test_a_label_changes_no_decision():
     _, plain = only(compared([*CONTROL, *AMP]))
     _, rows = only(compared([*CONTROL, *labelled(AMP, "half precision")]))
     assert replace(rows["half precision"].decision) == plain["amp-dense"].decision
     assert rows["half precision"].speedup == plain["amp-dense"].speedup
-
-
-@pytest.mark.parametrize("label", ["mine", "fp32-dense"])
-def test_a_name_of_two_settings_is_said_and_not_used(label):
-    runs = [*labelled(AMP, label), *(CONTROL if label == "fp32-dense" else labelled(CONTROL, label))]
-    group, rows = only(compared(runs))
-    assert list(rows) == ["fp32-dense", "amp-dense"]
-    (note,) = (note for note in group.notes if "label" in note)
-    assert note.startswith(f'label="{label}" is a name of 2 settings (')
-    assert note.endswith("give each a label of its own")
 
 
 def test_settings_of_different_models_may_share_a_label():
@@ -67,30 +46,7 @@ def test_a_control_by_its_label():
     assert by_label([*runs, *AMP], "amp-dense") == "amp-dense"
 
 
-@pytest.mark.parametrize("name", ["auto", "fp32-dense"])
-def test_a_label_takes_no_control_the_name_that_it_has_without(name):
-    assert by_label([*CONTROL, *labelled(AMP, name)], name) == name
-
-
 def test_results_csv_keeps_it():
     runs = labelled(CONTROL, "my baseline")
-    assert from_csv(to_csv(runs), "results.csv") == runs
-    assert "label" not in to_csv(CONTROL).splitlines()[0]
-    with pytest.raises(UserError, match=r"label=\$x\$ is not a valid value"):
-        from_csv(to_csv(runs).replace("my baseline", "$x$"), "results.csv")
-
-
-def test_a_label_of_a_training(train):
-    labels = ("baseline", "other")
-    rans = [train("model=mlp", "if_exists=overwrite", f"label={label}", *FEW_STEPS) for label in labels]
-    assert rans[-1].folder.parent.name.startswith("mlp-digits-fp32-dense-trainer")
-    assert rans[-1].record["label"] == "other"
-    ((run,), _) = collect(rans[-1].outputs / "default")
-    assert run.label == "other"
-    assert "label" not in run.setting
-
-
-def test_a_label_that_a_table_cannot_show(train):
-    ran = train("model=mlp", 'label="a|b"', *FEW_STEPS)
-    assert_refused(ran, "label=a|b must be a name of at most 40 English letters")
-    assert "For example label=baseline" in ran.err
+    assert reread(runs) == runs
+    assert "label" not in results_csv(CONTROL).splitlines()[0]

@@ -4,13 +4,11 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from made_runs import compared, only, record, seeds, write
+from made_runs import compared, only, reread, seeds
 
-from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
-from mpx.compare.metric import check_metric, choose_metric
-from mpx.compare.results import from_csv, to_csv
-from mpx.compare.rules import wrong
+from mpx.compare.run import check_metric, choose_metric
+from mpx.compare.table import results_csv
 from mpx.errors import UserError
 from mpx.settings.compare import check_compare
 
@@ -48,46 +46,10 @@ def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
     assert ("no worse fid" in group.train_verdict) == (goal == "min")
 
 
-@pytest.mark.parametrize("name", ["val/fid", "own/fid"])
-def test_a_validation_of_an_earlier_step_is_said(name):
-    """Where it is that by which settings are compared."""
-    found = [replace(run, environment={"validated_at_step": [12, 14]} if run.seed == 3 else {}) for run in runs(0.1, name)]
-    said = f"all settings: {name.replace('/', ' ')} of 1 of 5 completed runs is of weights from before the last step, as step 12 of 14"
-    assert said in decided(found)[0].notes
-    (again,) = (run for run in from_csv(to_csv(found[3:4]), "results.csv"))
-    assert again.environment == found[3].environment
-    tested = [replace(run, metric=None, metrics=run.metrics | {"test/accuracy": 0.9 + run.seed / 100}) for run in found]
-    assert not [note for note in decided(tested)[0].notes if "last step" in note]
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "said"),
-    [
-        ("val/fid", {"changed_after_validation": True}, "is of weights that the training's end replaced before the test"),
-        ("train/fid", {"train_means_from_step": 7}, "is the mean over a part of the last epoch, as from step 7 on"),
-    ],
-)
-def test_a_value_of_another_moment_is_said(name, field, said):
-    found = [replace(run, environment=field) for run in runs(0.1, name)]
-    assert f"all settings: {name.replace('/', ' ')} of 5 of 5 completed runs {said}" in decided(found)[0].notes
-    (again,) = (run for run in from_csv(to_csv(found[:1]), "results.csv"))
-    assert again.environment == found[0].environment
-
-
 @pytest.mark.parametrize(("change", "verdict"), [(+0.1, Verdict.LOSS), (-0.1, Verdict.NO_LOSS)])
 def test_a_relative_margin_of_negative_values(change, verdict):
     """5 % of −1.0 is 0.05, which a loss exceeds in the direction that the metric should not go."""
     assert decided(runs(change, around=-1.0), margin=0.05)[1] == verdict
-
-
-@pytest.mark.parametrize(("around", "share"), [(0.02, "50 %"), (0.005, "more than all"), (0.2, None)])
-def test_a_default_margin_that_is_much_of_the_metric_is_said(around, share):
-    """A point of an accuracy, and most of a recall of 0.02."""
-    found = [replace(run, metrics={"val/recall": around}, metric="val/recall", metric_goal="max") for run in runs(0.0)]
-    notes = [note for note in decided(found, margin=0.01)[0].notes if "default margin" in note]
-    said = f"the default margin of 0.01 is {share} of fp32-dense's val recall; choose one that fits by margin="
-    assert notes == ([said] if share else [])
-    assert not [note for note in decided(found, margin=0.009)[0].notes if "default margin" in note]
 
 
 def test_a_relative_margin_of_values_around_zero_decides_nothing():
@@ -97,7 +59,7 @@ def test_a_relative_margin_of_values_around_zero_decides_nothing():
     found += [replace(run, precision="amp", metrics={"val/nll": run.metrics["val/nll"] + 0.005 + run.seed / 1e4}) for run in found]
     group, verdict = decided(found)
     assert verdict == Verdict.UNDECIDED
-    assert any(note.startswith("the control's val nll is below and above zero, and a share of it is no margin") for note in group.notes)
+    assert "a share of values below and above zero is no margin" in group.train_verdict
     assert decided(found, margin_is="absolute")[1] == Verdict.NO_LOSS
 
 
@@ -127,44 +89,11 @@ def test_the_user_may_choose_another_metric_and_its_direction():
         decided(mixed)
 
 
-def test_the_direction_of_the_chosen_metric_is_not_that_of_one_in_its_place():
-    """A model without the metric is compared by its accuracy, which should rise all the same."""
-    other = [replace(run, model="bert", metric=None, metric_goal=None) for run in runs(-0.1, "test/accuracy", around=0.9)]
-    groups = compared([*runs(-0.1), *other], metric="val/fid", metric_goal="min", margin=0.02).groups
-    assert [(group.metric.name, group.rows[1].decision.verdict) for group in groups] == [
-        ("test/accuracy", Verdict.LOSS), ("val/fid", Verdict.NO_LOSS),
-    ]  # fmt: skip
-
-
 def test_results_csv_keeps_metric_and_direction():
     found = runs(0.1)
-    again = from_csv(to_csv(found), "results.csv")
+    again = reread(found)
     assert [(run.metric, run.metric_goal, run.metrics) for run in again] == [(run.metric, run.metric_goal, run.metrics) for run in found]
-    assert "metric_goal" not in to_csv(seeds("fp32-dense", [0.9]))
-
-
-def test_an_accuracy_in_percent_is_no_damage_in_a_project():
-    (run,) = seeds("fp32-dense", [95.0])
-    assert wrong(run) == ("test/accuracy", 95.0)
-    assert wrong(replace(run, metric="test/accuracy", metric_goal="max")) == ("test/accuracy", 95.0)  # as mpx's own tasks declare it
-    assert wrong(replace(run, own_task=True)) is None
-    run = replace(run, own_task=True)
-    assert from_csv(to_csv([run]), "results.csv") == [run]
-    assert wrong(replace(run, metric="val dice", metric_goal="max")) == ("metric", "val dice")
-    assert wrong(replace(run, metric="val/dice", metric_goal="up", metrics={})) == ("metric_goal", "up")
-
-
-@pytest.mark.parametrize("config", [{"module": {"_target_": "a.B"}, "metric": None}, {"loop": "own"}])
-def test_a_project_in_percent_that_names_no_metric_is_judged(tmp_path, config):
-    for precision, seed in product(("fp32", "amp"), range(3)):
-        one = record(precision=precision, seed=seed, accuracy=93.1 + 0.1 * seed) | {"metric": None}
-        one["config"] |= config
-        write(tmp_path / f"{precision}/seed{seed}", one)
-    found, left_out = collect(tmp_path)
-    assert left_out == []
-    group, verdict = decided(found, margin=1)
-    assert (group.metric.name, verdict) == ("test/accuracy", Verdict.NO_LOSS)
-    assert any("above 1, so no fraction: the margin of 1 is in its own unit" in note for note in group.notes)
+    assert "metric_goal" not in results_csv(seeds("fp32-dense", [0.9]))
 
 
 def test_a_margin_in_the_metrics_own_unit_may_be_large():
@@ -176,8 +105,3 @@ def test_a_margin_in_the_metrics_own_unit_may_be_large():
     ):
         with pytest.raises(UserError, match=said):
             check_compare(given | words)
-
-
-def test_a_task_of_mpx_in_percent_is_damaged(tmp_path):
-    write(tmp_path / "fp32/seed0", record(accuracy=93.1) | {"metric": {"name": "test/accuracy", "goal": "max"}})
-    assert "test/accuracy is 93.1" in collect(tmp_path)[1][0][1]

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from made_runs import compared, made, only, seeds
 
-from mpx.compare import differences_csv, predictions_csv, results
-from mpx.compare.collect import read_tables
 from mpx.compare.comparison import POPULATION, Method, Verdict
 from mpx.compare.population import scatter
-from mpx.errors import UserError
+from mpx.compare.table import differences_csv
 from mpx.record.files import Predictions
+from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report
-from mpx.render.terminal import print_comparison
 
 SAMPLES = 1000
 
@@ -51,7 +49,7 @@ def test_the_population_has_an_interval_beside_that_of_the_test_set():
     group, found = amp(margin=0.03)
     assert (found.population.low, found.population.high) == scatter(S.astype(np.uint8), C.astype(np.uint8), paired=True).interval(0.95)
     assert found.population.low < found.low < found.difference < found.high < found.population.high
-    assert (found.method, found.tested) == (Method.PAIRED, (found.low, found.high))
+    assert found.method == Method.PAIRED
     assert f", for the population −{-found.population.low:.4f} to +{found.population.high:.4f}, margin 0.03." in group.train_verdict
 
 
@@ -68,7 +66,7 @@ def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
     group, here = amp(margin=margin)
     assert here.verdict == Verdict.NO_LOSS
     group, there = amp(margin=margin, margin_for=POPULATION)
-    assert (there.verdict, there.method, there.tested) == (Verdict.UNDECIDED, Method.CROSSED, (there.population.low, there.population.high))
+    assert (there.verdict, there.method) == (Verdict.UNDECIDED, Method.CROSSED)
     assert (there.low, there.high) == (here.low, here.high)
     assert "not enough seeds to tell, or not enough test samples, which both scatter" in group.train_verdict
     group, wide = amp(margin=0.05, margin_for=POPULATION)
@@ -104,23 +102,6 @@ def test_a_margin_for_the_population_without_predictions_decides_nothing_and_say
     assert f"not enough seeds to tell, {reason}" in group.train_verdict
 
 
-def test_accuracies_of_different_test_samples_are_said_to_be_so():
-    """Of the only other setting, so that no column for the population asks for a reason."""
-    runs, reason = REASONS["other set"]
-    assert f"amp-dense: no interval for the population, since {reason}" in amp([*predicted("fp32-dense", C), *runs])[0].notes
-
-
-@pytest.mark.parametrize("setting", ["amp-dense", "fp32-dense"])
-def test_a_run_that_did_not_complete_needs_no_predictions(setting):
-    cut = replace(made(setting, 9, 0.5), status="interrupted", metrics={})
-    assert amp([*STUDY, cut])[1].population == amp()[1].population
-
-
-def test_one_test_sample_says_nothing_of_a_population():
-    group, _ = amp([*predicted("fp32-dense", C[:, :1]), *predicted("amp-dense", S[:, :1])], margin_for=POPULATION)
-    assert any("it takes at least 2 test samples" in note for note in group.notes)
-
-
 def test_only_an_accuracy_is_paired_over_samples():
     runs = [replace(run, metrics={"test/perplexity": 20 + run.seed / 100}) for run in STUDY]
     group, _ = only(compared(runs, metric="test/perplexity", margin_for=POPULATION))
@@ -133,55 +114,17 @@ def test_every_report_shows_both(capsys):
     text = f"−{-decision.population.low:.4f} to +{decision.population.high:.4f}"
     print_comparison(comparison)
     assert text in capsys.readouterr().out
-    assert text in markdown_report(comparison, [()], None)
-    html = html_report(comparison, [()], {}, None)
+    assert text in markdown_report(comparison, [()])
+    html = html_report(comparison, [()], {})
     assert all(f"{value:.4f}" in html for value in (-decision.population.low, decision.population.high))
-    (row,) = csv.DictReader(io.StringIO(differences_csv.to_csv(comparison)))
+    (row,) = csv.DictReader(io.StringIO(differences_csv(comparison)))
     assert [float(row[name]) for name in ("low", "high", "population_low", "population_high")] == [
         decision.low, decision.high, decision.population.low, decision.population.high,
     ]  # fmt: skip
     assert (row["setting"], row["verdict"], row["margin_for"], row["population_reason"]) == ("amp-dense", decision.verdict, "test_set", "")
-    assert (float(row["margin"]), row["margin_is"], float(row["confidence"])) == (comparison.margin, "absolute", comparison.confidence)
+    assert (float(row["margin"]), row["margin_is"], float(row["confidence"])) == (0.01, "absolute", 0.95)
     assert (row["seeds"], row["diverged"]) == (str(len(STUDY) // 2), "0")
     broken = compared([*STUDY[:-1], replace(STUDY[-1], status="diverged", metrics={})])
-    (row,) = csv.DictReader(io.StringIO(differences_csv.to_csv(broken)))
+    (row,) = csv.DictReader(io.StringIO(differences_csv(broken)))
     assert (row["seeds"], row["diverged"]) == (str(len(STUDY) // 2), "1")
-    assert "for the population" not in markdown_report(compared([replace(run, predictions=None) for run in STUDY]), [()], None)
-
-
-def test_the_tables_are_enough_to_repeat_it(tmp_path):
-    (tmp_path / predictions_csv.NAME).write_text(predictions_csv.to_csv(STUDY))
-    bare = results.from_csv(results.to_csv(STUDY), "results.csv")
-    again = predictions_csv.with_predictions(bare, tmp_path / "results.csv")
-    assert [run.predictions for run in again] == [run.predictions for run in STUDY]
-    assert amp(again)[1] == amp()[1]
-    assert predictions_csv.with_predictions(bare, tmp_path / "elsewhere" / "results.csv") == bare
-
-
-def test_an_older_run_of_a_table_needs_no_predictions_of_its_own(tmp_path):
-    older = replace(STUDY[0], metrics={"test/accuracy": 0.5}, environment={"started_at": "2026-11-20"})
-    newer = [replace(run, environment={"started_at": "2026-11-21"}) for run in STUDY]
-    (tmp_path / "results.csv").write_text(results.to_csv([*newer, older]))
-    (tmp_path / predictions_csv.NAME).write_text(predictions_csv.to_csv(newer))
-    runs, ((_, reason),) = read_tables(tmp_path / "results.csv")
-    assert [run.predictions for run in sorted(runs, key=lambda run: run.precision, reverse=True)] == [run.predictions for run in newer]
-    assert reason.startswith("an older run of the same setting and seed")
-
-
-OTHERS = [
-    ("test_set", "set"),
-    ("0a1b2c3d", "\x1b[2J"),
-    (",1000,", ",8,"),
-    (",1000,", ",-1,"),
-    (",1000,", ",many,"),
-    ("=\n", "\n"),
-    ("\n", ""),
-]
-
-
-@pytest.mark.parametrize(("old", "new"), OTHERS)
-def test_a_table_that_mpx_did_not_write_is_one_line(tmp_path, old, new):
-    (tmp_path / predictions_csv.NAME).write_text(predictions_csv.to_csv(STUDY).replace(old, new))
-    with pytest.raises(UserError, match=r"predictions\.csv was not written by mpx\.compare \(\w+: .*\)\. Remove it") as caught:
-        predictions_csv.with_predictions(STUDY, tmp_path / "results.csv")
-    assert str(caught.value).isprintable()
+    assert "for the population" not in markdown_report(compared([replace(run, predictions=None) for run in STUDY]), [()])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mpx.compare.comparison import Estimate
-from mpx.compare.metric import METRICS
-from mpx.compare.statistics import estimate, examine, holm, more_seeds, ratio_interval, wilson
+from mpx.compare.comparison import Estimate, estimate
+from mpx.compare.run import METRICS
+from mpx.compare.statistics import examine, holm, more_seeds, ratio_interval, wilson
 
 ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]
 
@@ -209,7 +209,7 @@ def test_fieller_covers_the_true_ratio(spread, few, many, most):
     rng = np.random.default_rng(2)
     hits = 0
     for _ in range(2000):
-        a, b = estimate(rng.normal(300, 10, few)), estimate(rng.normal(100, spread, many))
+        a, b = estimate(list(rng.normal(300, 10, few))), estimate(list(rng.normal(100, spread, many)))
         low, high = ratio_interval(a, b, 0.95)
         hits += low <= 3 <= high
     assert 0.935 < hits / 2000 <= most

@@ -104,15 +104,6 @@ def test_the_sentence_of_many_undecided_settings_counts_them():
     )
 
 
-def test_the_sentence_of_many_settings_whose_speed_is_not_compared():
-    equal = [run for name in "abcd" for run in like_amp(f"amp-dense model.kind={name}", exclusive=False)]
-    group = only(compared([*CONTROL, *equal]))[0]
-    assert group.train_verdict == (
-        "At no loss of accuracy: all 4 others. Which setting is fastest to train is not known (something else used the device)."
-    )
-    assert group.notes[-1].startswith("amp-dense model.kind=a, amp-dense model.kind=b")
-
-
 def deployed(samples_per_s, *, elsewhere=None, **changed):
     """samples_per_s: by setting. elsewhere: how all but the control were served differently."""
     sparse = seeds("amp-2of4", [0.90, 0.91, 0.90, 0.89, 0.90])
@@ -143,9 +134,9 @@ def ways(run, samples_per_s, elsewhere):
     ],
 )
 def test_serving_has_an_answer_of_its_own(samples_per_s, elsewhere, outcome, best):
-    found = fastest_to_serve(deployed(samples_per_s, elsewhere=elsewhere))
+    found = fastest_to_serve(deployed(samples_per_s, elsewhere=elsewhere), 0.95)
     assert (found.outcome, found.best and found.best.setting) == (outcome, best)
-    assert fastest_to_serve(deployed({})) is None
+    assert fastest_to_serve(deployed({}), 0.95) is None
 
 
 def test_the_sentences_of_serving():

@@ -13,8 +13,7 @@ from started import start
 
 from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
-from mpx.compare.results import from_csv
-from mpx.compare.served_csv import with_served
+from mpx.compare.table import read_results
 from mpx.deploy import backends
 from mpx.deploy.__main__ import main
 from mpx.deploy.build import Samples, of_run
@@ -105,5 +104,5 @@ def compared(run: Path, name: str, rows: tuple) -> None:
     assert f"test {name.split('/')[1]}" in done.words
     with (study / "served.csv").open() as file:
         assert [float(row[name]) for row in csv.DictReader(file)] == [row["metrics"][name] for row in rows]
-    again = with_served(from_csv((study / "results.csv").read_text(), "results.csv"), study / "results.csv")
+    again = read_results(study / "results.csv")
     assert [one.served for one in again] == [found.served]

@@ -10,9 +10,7 @@ import pytest
 from made_comparison import made_comparison, made_group
 from made_runs import served
 
-from mpx.compare import served_csv
-from mpx.compare.results import to_csv
-from mpx.compare.words import all_runs
+from mpx.compare.table import results_csv
 from mpx.errors import UserError
 from mpx.render.card import DEFAULTS, options, update_card
 
@@ -27,10 +25,9 @@ def question(tmp_path):
     folder = tmp_path / "question"
     folder.mkdir()
     (folder / "README.md").write_text(CARD, encoding="utf-8")
-    runs = all_runs(made_comparison(tmp_path, made_group(seeds=4)))
+    runs = made_comparison(tmp_path, made_group(seeds=4)).runs
     runs = [replace(run, served=(served(rate=rate),) if (rate := run.serve_samples_per_s) else ()) for run in runs]
-    (folder / "results.csv").write_text(to_csv(runs), encoding="utf-8")
-    (folder / "served.csv").write_text(served_csv.to_csv(runs), encoding="utf-8")
+    (folder / "results.csv").write_text(results_csv(runs), encoding="utf-8")
     return folder
 
 
@@ -53,18 +50,6 @@ def test_a_card_made_twice_is_the_same(question):
     for part in ("front", "seeds", "speedup", "memory", "serve", "underflow"):
         assert f"plots/resnet18--cifar10-{part}.png" in text
         assert f"plots/resnet18--cifar10-{part}.svg" in first
-
-
-def test_a_table_that_a_spreadsheet_saved_and_two_put_together(question):
-    """Of several runs of one setting and seed the newest counts, as for mpx.compare."""
-    update_card(question)
-    first = contents(question)["README.md"]
-    header, *rows = contents(question)["results.csv"].decode().splitlines()
-    older = [row.replace("2026-11-21T10", "2026-11-20T10").replace("0.95", "0.5", 1) for row in rows]
-    text = "".join(f"{row}\r\n" for row in (header, *rows, *older))
-    (question / "results.csv").write_bytes(text.replace(",true,", ",TRUE,").encode("utf-8-sig"))
-    update_card(question)
-    assert contents(question)["README.md"] == first
 
 
 def test_the_mark_says_how_to_compare(question):
@@ -102,12 +87,10 @@ def test_what_is_missing_is_said(tmp_path):
 
 
 def test_options_of_the_mark(tmp_path):
-    assert options("", tmp_path) == DEFAULTS | {"show": "all"}
-    assert options(" margin=0.02 show=growth", tmp_path) == DEFAULTS | {"margin": 0.02, "show": "growth"}
+    assert options("", tmp_path) == DEFAULTS
+    assert options(" margin=0.02", tmp_path) == DEFAULTS | {"margin": 0.02}
     with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, metric_goal, margin"):
         options(" colour=red", tmp_path)
-    with pytest.raises(UserError, match="show=some in its results marker must be one of all, growth"):
-        options(" show=some", tmp_path)
     assert options(" margin=2 margin_is=absolute", tmp_path)["margin"] == 2
     for word in ("margin=much", "margin=2", "margin=nan", "margin_is=big", "metric_goal=up", "confidence=95"):
         with pytest.raises(UserError, match=f"in its results marker: {word}.* must be "):
@@ -118,7 +101,7 @@ def test_options_of_the_mark(tmp_path):
 def test_committed_cards_are_what_their_results_say(card, tmp_path, monkeypatch):
     """Text only: the bytes of plots depend on matplotlib's version. Whether there is something to draw is text, too."""
     if card.parent.name != "grid":  # the largest, which shows that pictures of committed results can be rendered
-        monkeypatch.setattr("mpx.render.plots.picture._rendered", lambda figure: ("<svg></svg>", b""))
+        monkeypatch.setattr("mpx.render.picture._rendered", lambda figure: ("<svg></svg>", b"png"))
     shutil.copytree(card.parent, tmp_path / card.parent.name)
     update_card(tmp_path / card.parent.name)
     assert (tmp_path / card.parent.name / "README.md").read_text(encoding="utf-8") == card.read_text(encoding="utf-8")

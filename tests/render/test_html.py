@@ -1,6 +1,5 @@
 """report.html: its figures, what it says, that it needs nothing from outside, and that a browser has nothing to complain about."""
 
-import csv
 import re
 import shutil
 import subprocess
@@ -13,12 +12,10 @@ from documents import ROOT
 from made_comparison import made_comparison, made_group, write_runs
 
 from mpx.compare.comparison import Estimate
-from mpx.compare.results import to_csv
-from mpx.compare.words import all_runs
-from mpx.render.card import DEFAULTS, SHOW, compare_file
-from mpx.render.html import FEW_RUNS, html_report
+from mpx.render.card import compare_file
+from mpx.render.colours import styles
+from mpx.render.html import html_report
 from mpx.render.markdown import group_table
-from mpx.render.plots.colours import styles
 from mpx.render.report import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -124,7 +121,7 @@ def rounds_to(value: float, text: str) -> bool:
 
 def test_every_run_has_a_row_with_links_that_lead_somewhere(study, page):
     links = [link for link in Page(page).links if link.endswith("result.json")]
-    assert len(links) == len(all_runs(study)) == 22
+    assert len(links) == len(study.runs) == 22
     from urllib.parse import unquote
 
     assert all((study.folder / unquote(link)).is_file() for link in links)
@@ -146,7 +143,7 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     shared, underflow = Estimate(1234.5, 20.25, 3), Estimate(0.0875, None, 1)
     rows = [replace(row, throughput=None, speedup=None, shared=shared, underflow=underflow) for row in group.rows]
     group = replace(group, rows=tuple(rows))
-    text = html_report(made_comparison(tmp_path, group), [[]], {}, None)
+    text = html_report(made_comparison(tmp_path, group), [[]], {})
     assert text.count('<td><data value="1234.5" title="1234.5">1,234</data><small>±\u00a0') == 2
     assert text.count("</small><small>shared</small></td>") == 2
     assert text.count(">8.750%</data>") == 2
@@ -155,20 +152,6 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     assert "speed-up" not in table
     small = replace(group, rows=tuple(replace(row, underflow=Estimate(3.4e-7, 6e-8, 3)) for row in rows))
     assert group_table(small).count("0.000034% ± 0.000006%") == 2  # 0.000% would say that none vanishes
-
-
-def test_where_a_group_ran_is_said(tmp_path):
-    groups = made_group(("fp32-dense", "amp-dense")), made_group(("fp32-dense",), data="digits", batch_size=None, device=None)
-    text = html_report(made_comparison(tmp_path, *groups), [[], []], {}, None)
-    assert "<p>Compared by test accuracy, with a margin of 0.01. Batch size 512; NVIDIA H200.</p>" in text
-    assert "<p>Compared by test accuracy, with a margin of 0.01.</p>" in text
-
-
-def test_many_runs_are_folded_away(tmp_path):
-    comparison = made_comparison(tmp_path, made_group(seeds=FEW_RUNS // 6 + 1))
-    write(comparison)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<details><summary>Every run (66)</summary>" in text
 
 
 def test_a_report_written_again_leaves_no_picture_of_what_is_gone(tmp_path):
@@ -210,9 +193,9 @@ document.title = [...document.querySelectorAll("table")].map(table => table.getB
 @pytest.mark.parametrize("name", ["grid", "pretrained"])
 def test_tables_fit_into_1200_pixels(tmp_path, name):
     results = ROOT / "experiments" / name / "results.csv"
-    comparison = compare_file(results, {key: value for key, value in DEFAULTS.items() if key != SHOW})
+    comparison = compare_file(results, {})
     page = tmp_path / "report.html"
-    page.write_text(html_report(comparison, [[] for _ in comparison.groups], styles(comparison), None).replace("</body>", WIDTHS))
+    page.write_text(html_report(comparison, [[] for _ in comparison.groups], styles(comparison)).replace("</body>", WIDTHS))
     done = subprocess.run(
         [
             CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--window-size=1200,900",
@@ -229,13 +212,3 @@ def corner(path: Path) -> tuple[int, ...]:
     from matplotlib.image import imread
 
     return tuple(int(255 * part) for part in imread(path)[2, 2, :3])
-
-
-def test_every_figure_of_a_run_equals_the_csv(study, page):
-    """Read back from results.csv, where the table of runs is written."""
-    rows = csv.reader(to_csv(all_runs(study)).splitlines())
-    in_file = {cell for row in rows for cell in row}
-    runs = "".join(re.findall(r"<details.*?</details>", page, flags=re.DOTALL))
-    figures = Page(runs).figures
-    assert len(figures) > 150
-    assert {value for value, _, _ in figures} <= in_file

@@ -7,7 +7,6 @@ import pytest
 from made_comparison import made_comparison, made_group, write_runs
 from made_runs import compared, seeds
 
-from mpx.compare.metric import METRICS
 from mpx.render.markdown import group_table
 from mpx.render.report import write
 from mpx.render.table import escaped
@@ -25,7 +24,7 @@ def study(tmp_path_factory):
 
 def test_pictures_are_there(study):
     links = re.findall(r"!\[[^\n]*\]\(([^)]+)\)", (study.folder / "report.md").read_text(encoding="utf-8"))
-    assert len(links) == 9
+    assert len(links) == 8
     assert all((study.folder / link).is_file() for link in links)
 
 
@@ -46,15 +45,6 @@ def test_columns_in_which_nothing_is_known_are_left_out(study):
     head = group_table(replace(group, rows=rows)).splitlines()[0]
     assert "density" not in head
     assert "served" not in head
-
-
-def test_perplexity_has_a_relative_margin(tmp_path):
-    group = made_group(metric="test/loss")
-    rows = tuple(replace(row, decision=None) for row in group.rows)
-    comparison = made_comparison(tmp_path, replace(group, metric=METRICS["test/perplexity"], rows=rows))
-    write(comparison)
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert "Compared by test perplexity, margin 1 % of the control's, 95 % confidence." in text
 
 
 def test_left_out_and_commands(study):

@@ -8,10 +8,10 @@ from made_comparison import made_comparison, made_group
 
 from mpx.compare import __main__ as command
 from mpx.errors import UserError
+from mpx.render.colours import styles
+from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report, paragraph
-from mpx.render.plots.colours import styles
-from mpx.render.terminal import print_comparison
 
 NOTE = "Which format\nis *fastest*?\n\n~~~\n\n- <script>x</script> | \x1b[31m\n"
 
@@ -22,7 +22,7 @@ def noted(tmp_path):
 
 
 def test_in_the_html_report(noted):
-    page = html_report(noted, [[]], styles(noted), None)
+    page = html_report(noted, [[]], styles(noted))
     assert "<p>Which format is *fastest*?</p>" in page
     assert "<script>" not in page
     assert "\x1b" not in page
@@ -30,7 +30,7 @@ def test_in_the_html_report(noted):
 
 
 def test_in_the_markdown_report(noted):
-    _, first, second, third, *_ = markdown_report(noted, [[]], None).split("\n\n")
+    _, first, second, third, *_ = markdown_report(noted, [[]]).split("\n\n")
     assert first == r"Which format is \*fastest\*?"
     assert second == "&#126;&#126;&#126;"
     assert third == r"\- &lt;script&gt;x&lt;/script&gt; \| \x1b\[31m"

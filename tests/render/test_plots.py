@@ -1,6 +1,5 @@
 """The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
 
-import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -14,17 +13,11 @@ from made_runs import AMP, CONTROL, compared, only, seeds, served
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from mpx.compare.curves import Band
-from mpx.render.plots.bands import loss_figure, numerics_figure
-from mpx.render.plots.bars import serve_figure
-from mpx.render.plots.colours import INK, Style, styles
-from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
-from mpx.render.plots.layers import layers_figure
-from mpx.render.plots.pareto import front_figure, pareto
-from mpx.render.plots.picture import inline
-from mpx.render.plots.rates import Curve, rates_figure
-from mpx.render.plots.seeds import seeds_figure
-from mpx.render.plots.style import fit, house_style
+from mpx.render.colours import INK, Style, styles
+from mpx.render.curves import Band, loss_figure, numerics_figure
+from mpx.render.figures import PARTS, file_start, front_figure, group_curves, pareto, pictures, seeds_figure, serve_figure
+from mpx.render.picture import fit, house_style, inline
+from mpx.render.rates import Curve, rates_figure
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
@@ -66,18 +59,6 @@ def test_a_curve_of_a_single_step_has_that_step_alone_on_its_axis(tmp_path):
     assert [list(axes.get_xticks()) for axes in found.axes] == [[0], [0]]
 
 
-def test_a_setting_without_a_known_share_has_no_mark_in_the_picture_of_its_layers(tmp_path):
-    group = made_group(("fp32-dense", "amp-2of4", "tf32-2of4"), seeds=1)
-    comparison = made_comparison(tmp_path, group)
-    write_runs(comparison)
-    known = {"name": "fc", "type": "Linear", "pruned": True, "density": 0.5, "kept_magnitude": 0.7}
-    for row, layer in zip(group.rows[1:], (known, known | {"kept_magnitude": None}), strict=True):
-        (tmp_path / row.runs[0].folder / "result.json").write_text(json.dumps({"sparsity": {"layers": [layer]}}))
-    density, kept = layers_figure(group, tmp_path, styles(comparison)).axes
-    assert [list(line.get_xdata()) for line in density.lines] == [[0.5], [0.5]]
-    assert [list(line.get_xdata()) for line in kept.lines] == [[0.7], []]
-
-
 def test_the_same_data_gives_the_same_files(study, found):
     assert {name: (one.svg, one.png) for name, one in found.items()} == {name: (one.svg, one.png) for name, one in drawn(study).items()}
     assert "<dc:date>" not in found["front"].svg
@@ -87,7 +68,7 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
     group = made_group(("fp32-dense", "amp-dense"), emulated=True, gradient_underflow=None, gradient_underflow_unscaled=None)
     rows = tuple(replace(row, peak_gib=None, serve=None, metric=None) for row in group.rows)
     found = drawn(made_comparison(tmp_path, replace(group, rows=rows)))
-    assert [name for name, one in found.items() if one.svg is not None] == []
+    assert [name for name, one in found.items() if one.svg] == []
     assert {name: one.reason for name, one in found.items()} == {
         "front": "no setting has both a test result and a throughput that counts",
         "seeds": "no run has a test accuracy",
@@ -96,7 +77,6 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
         "loss": "the runs logged no such curves, or they no longer exist",
         "numerics": "the runs logged no such curves, or they no longer exist",
         "underflow": "no run sampled its gradients (numerics.every)",
-        "layers": "no record of a pruned run was found",
     }
 
 
@@ -107,11 +87,6 @@ def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
     assert len({(style.colour, style.marker) for style in found.values()}) == len(MANY)
     fewer = styles(made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5][::-1][1:] + MANY[:1], model="lstm")))
     assert fewer[MANY[0]].colour == found[MANY[0]].colour
-
-
-def test_each_setting_of_the_grid_has_a_colour_of_its_own(tmp_path):
-    grid = tuple(f"{precision}-{sparsity}" for precision in ("fp32", "tf32", "amp", "amp_bf16") for sparsity in ("dense", "2of4"))
-    assert len({style.colour for style in styles(made_comparison(tmp_path, made_group(grid))).values()}) == len(grid)
 
 
 @pytest.mark.parametrize("names", [MANY, ("fp32-dense", "amp-" + 30 * "long"), WIDE])
@@ -197,23 +172,12 @@ def test_groups_never_share_a_file():
     assert max(len(name.encode()) for name in names) < 150
 
 
-def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
-    assert drawn(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense model.kind=長日"), model="ñet")))["seeds"].png
-
-
 def test_pictures_say_what_they_leave_out(tmp_path):
     settings = ("fp32-dense", *(f"amp-2of4 model.width={i}" for i in range(9)))
     comparison = made_comparison(tmp_path, group := made_group(settings, seeds=2, diverged=(settings[3],)))
     write_runs(comparison)
-    for row in group.rows[1:]:
-        path = tmp_path / row.runs[0].folder / "result.json"
-        record = json.loads(path.read_text())
-        record["sparsity"]["layers"] = [{"name": f"l{i}", "pruned": True, "density": 0.5, "kept_magnitude": 0.7} for i in range(100)]
-        path.write_text(json.dumps(record))
-    found = drawn(comparison, parts=["front", "loss", "layers"])
+    found = drawn(comparison, parts=["front", "loss"])
     assert found["loss"].caption.endswith("The control and the 7 settings next to it in the table.")
-    assert found["layers"].caption == "One run of each pruned setting. The first 8 of 9."
-    assert "the first 80 of 100 layers" in found["layers"].svg
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
     alone = replace(group, control=None)
     assert drawn(comparison, alone, ["loss"])["loss"].caption.endswith("The first 8 settings of the table.")

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from mpx.render.profile import MAX_OPERATIONS, report_profile
-from mpx.render.sensitivity import report_sensitivity
+from mpx.render.run_figures import report_sensitivity
 
 ROW = {
     "operation": "mm", "calls": 4, "ms": 2.0, "share": 0.5, "format": "fp16", "tensor_cores": True, "gflop": 1.0, "mib": 2.0,

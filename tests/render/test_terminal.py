@@ -1,16 +1,14 @@
 """What a comparison prints."""
 
 import re
-from pathlib import Path
 
 import pytest
-from made_runs import made, seeds
+from made_runs import compared, made, seeds
 
-from mpx.compare.aggregate import compare
 from mpx.compare.comparison import Estimate
 from mpx.compare.words import number, rate_spec, spread
+from mpx.render.comparison_tables import MAX_LEFT_OUT, print_comparison
 from mpx.render.table import Column, Table, parts, print_table
-from mpx.render.terminal import MAX_LEFT_OUT, print_comparison
 
 SPARSE = {"density": 0.5, "skipped_steps": 3, "optimizer_steps": 97}
 
@@ -18,8 +16,7 @@ SPARSE = {"density": 0.5, "skipped_steps": 3, "optimizer_steps": 97}
 @pytest.fixture
 def printed(capsys):
     def show(runs, left_out=()):
-        given = {"study": "s", "control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}
-        print_comparison(compare(runs, folder=Path("s"), left_out=left_out, **given))
+        print_comparison(compared(runs, left_out=left_out))
         return capsys.readouterr().out
 
     return show

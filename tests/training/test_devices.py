@@ -11,9 +11,9 @@ import torch
 from processes import Fork, alive, wait_for
 from refused import assert_refused
 
-from mpx.compare.curves import read_curves
-from mpx.compare.predictions import read_predictions
+from mpx.compare.collect import read_predictions
 from mpx.machine import usable_cores
+from mpx.render.curves import read_curves
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 

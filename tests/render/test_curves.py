@@ -1,6 +1,5 @@
 """Curves of runs: from curves.csv; thinned, and averaged over seeds."""
 
-import json
 
 import numpy as np
 import pytest
@@ -8,17 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_comparison import write_curves
 
-from mpx.compare.curves import POINTS, band, bands, read_curves
+from mpx.render.curves import POINTS, band, bands, read_curves
 
 LOSSES = {"train/loss": [(step, 1 / (step + 1)) for step in range(150)], "val/loss": [(7, float("nan")), (2**40, 1e-300)]}
-
-
-def test_figures_are_read_back_in_full(tmp_path):
-    write_curves(tmp_path, LOSSES)
-    found = read_curves(tmp_path)
-    assert found.keys() == LOSSES.keys()
-    for tag, points in LOSSES.items():
-        assert np.array_equal(np.stack(found[tag], axis=1), points, equal_nan=True)
 
 
 def test_thins_evenly(tmp_path):
@@ -38,14 +29,6 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
         path.write_bytes(whole[:cut])
         found = read_curves(tmp_path)
         assert [len(steps) for steps, _ in found.values()] == [there] * bool(there)
-
-
-def test_steps_that_are_written_again_count_once(tmp_path):
-    """As a loop of the user's may log them. A run that continues removes them (tests/runs/test_curve_file.py)."""
-    rows = [(0, 1.0), (5, 1.0), (5, 2.0), (7, 1.0), (3, 2.0)]
-    write_curves(tmp_path, {"train/loss": rows})
-    steps, values = read_curves(tmp_path)["train/loss"]
-    assert (steps.tolist(), values.tolist()) == ([0, 3, 5, 7], [1.0, 2.0, 2.0, 1.0])
 
 
 def test_no_folder_no_curves(tmp_path):
@@ -92,20 +75,3 @@ def test_bands_by_tag_and_setting(tmp_path):
     assert found["val/loss"] == {}
     assert list(found["train/loss"]) == ["one"]
     assert found["train/loss"]["one"].mean.tolist() == [0.5]
-
-
-@pytest.mark.parametrize(
-    ("logged", "scale", "expected"),
-    [
-        ([], {"initial": 65536.0, "final": 32768.0}, [(0, 65536), (12, 32768)]),
-        ([(5, 1024.0)], {"initial": 65536.0, "final": 32768.0}, [(0, 65536), (5, 1024), (12, 32768)]),
-        ([(12, 2.0)], {"initial": 65536.0, "final": 2.0}, [(0, 65536), (12, 2)]),
-        ([(5, 1024.0)], None, [(5, 1024)]),
-        ([(5, 1024.0)], {"initial": "high", "final": None}, [(5, 1024)]),
-    ],
-)
-def test_the_loss_scale_of_a_short_run_has_a_start_and_an_end(tmp_path, logged, scale, expected):
-    write_curves(tmp_path, {"train/loss": [(5, 0.5)], "numerics/loss_scale": logged})
-    precision = {"loss_scale": scale, "optimizer_steps": 11, "skipped_steps": 1}
-    (tmp_path / "result.json").write_text(json.dumps({"status": "completed", "precision": precision}))
-    assert list(zip(*read_curves(tmp_path)["numerics/loss_scale"], strict=True)) == expected

@@ -7,9 +7,10 @@ too light for paper; the last is the wine red of Paul Tol's muted scheme. So fou
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mpx.compare.comparison import Comparison
-from mpx.compare.names import natural
+from mpx.compare.groups import natural
 
 INK = "#1b1f24"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
@@ -21,7 +22,7 @@ LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 class Style:
     colour: str
     marker: str
-    line: str | tuple
+    line: Any  # of matplotlib's LineStyleType
 
 
 Styles = Mapping[str, Style]  # by setting

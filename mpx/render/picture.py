@@ -1,23 +1,98 @@
-"""Common size, fonts, axes and legends of all figures, legible in print and on light and dark screens."""
+"""Pictures: common size, fonts, axes and legends, legible in print and on light and dark screens; drawn, with title and caption."""
 
+import io
+import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import TightLayoutEngine
+from PIL import Image
 
-from mpx.render.plots.colours import INK
+from mpx.render.colours import INK
+from mpx.whole_file import own_folder, write_whole
 
 MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page replaces these and INK
 WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around a figure's content, since browsers render text slightly wider
 MAX_CURVES = 8  # more lines are not distinguishable
+MAX_LINES = 6  # of a title
+
+
+class NothingToDraw(Exception):
+    """The message says what is missing, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """svg, png: empty if there is nothing to draw; `reason` then says why, as the end of a sentence."""
+
+    name: str  # of its files, without suffix
+    title: str  # Speed-up of training
+    of: str  # resnet18 on cifar10
+    caption: str
+    svg: str = ""
+    png: bytes = b""
+    reason: str = ""
+
+
+def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Figure]) -> Picture:
+    """Draw, add the title and render. draw: raises NothingToDraw if data is missing."""
+    with house_style(name):
+        try:
+            figure = draw()
+        except NothingToDraw as nothing:
+            return Picture(name, title, of, caption, reason=str(nothing))
+        lines = textwrap.wrap(f"{title}: {of}", 78, max_lines=MAX_LINES, placeholder=" …")
+        figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
+        top = 1 - 0.06 / figure.get_figheight()
+        figure.suptitle("\n".join(lines), x=0.012, y=top, ha="left", va="top", fontsize=10.5, fontweight="bold")
+        return Picture(name, title, of, caption, *_rendered(figure))
+
+
+def _rendered(figure: Figure) -> tuple[str, bytes]:
+    """SVG text and PNG bytes, without dates or versions, so that equal data gives equal files."""
+    svg, png = io.StringIO(), io.BytesIO()
+    canvas = FigureCanvasAgg(figure)  # created before the layout, so that text is measured by the renderer that draws it
+    fit(figure)
+    canvas.draw()
+    # Dropping the opaque alpha channel allows the faster compression level 3 at the same file size.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(png, "png", dpi=(DPI, DPI), compress_level=3)
+    # Last, because it sets the figure to 72 dots per inch.
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
+    return svg.getvalue(), png.getvalue()
+
+
+def save(found: Picture, folder: Path) -> list[Path]:
+    """Write `<name>.svg` and `<name>.png`."""
+    own_folder(folder)
+    svg, png = folder / f"{found.name}.svg", folder / f"{found.name}.png"
+    write_whole(svg, found.svg)
+    write_whole(png, found.png)
+    return [svg, png]
+
+
+def inline(found: Picture) -> str:
+    """The SVG as an HTML element in the page's colours (--ink, --muted, --grid, --paper), which follow light and dark mode."""
+    svg = found.svg[found.svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (PAPER, "--paper")):
+        svg = svg.replace(f": {colour}", f": var({variable})")
+    what = f'role="img" aria-label="{escape(found.title)}: {escape(found.of)}"'
+    xml = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    # A function, since a title with a backslash would be an error in a template.
+    return re.sub(r'<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda tag: f"<svg {what} {tag[1]} {xml}>", svg, count=1)
 
 
 @contextmanager
@@ -50,7 +125,8 @@ def canvas(height: float, columns: int = 1, rows: int = 1, **kwargs):
 def fit(figure: Figure) -> None:
     """Fit the axes into the space that title, legend and labels leave. Constrained layout would measure everything twice."""
     pad = PAD * 72 / matplotlib.rcParams["font.size"]
-    TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # a rect would also measure twice
+    # The stub has no None, which is the default of Figure.tight_layout; a rect would also measure twice.
+    TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # type: ignore[arg-type]
     for legend in figure.legends:
         height = legend.get_window_extent().height / figure.dpi + 0.8 * PAD
         figure.subplots_adjust(bottom=figure.subplotpars.bottom + height / figure.get_figheight())

@@ -1,0 +1,273 @@
+"""The pictures of a group, in the order of the report: front, seeds, bars, curves, underflow. Each is drawn where its data is there."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mpx.compare import speed
+from mpx.compare.comparison import Comparison, Estimate, Group, Row
+from mpx.compare.run import text_of
+from mpx.compare.words import confidence, number, rate_spec, title
+from mpx.render.colours import INK, Style, Styles
+from mpx.render.curves import Bands, bands, loss_figure, numerics_figure
+from mpx.render.picture import (
+    MAX_CURVES,
+    MUTED,
+    NothingToDraw,
+    Picture,
+    canvas,
+    height_for,
+    legend_below,
+    names_on_y,
+    percent_axis,
+    picture,
+    plain_ticks,
+    rate_ticks,
+)  # fmt: skip
+
+BAND = "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to its last finite value."
+PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow")
+CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # parts that need no run folder
+MAX_FILE_NAME = 100  # characters, without the suffix
+Bar = tuple[str, float, float, float, str]  # setting, length, error to the left, error to the right, label
+
+
+def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
+    """{tag: {setting: band}} for the drawn settings: the control and the fastest."""
+    drawn = group.rows[:MAX_CURVES]
+    return bands({row.setting: [comparison.folder / run.folder for run in row.runs if run.folder] for row in drawn})
+
+
+def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS) -> list[Picture]:
+    name, start, spread = group.metric.words.capitalize(), file_start(group), "bars of one standard deviation"
+    shown = f"The control and the {MAX_CURVES - 1} settings next to it in" if group.control else f"The first {MAX_CURVES} settings of"
+    only = f" {shown} the table." if len(group.rows) > MAX_CURVES else ""
+    elsewhere = " Not in it: settings whose speed was measured under other conditions." if side_by_side(group)[1] else ""
+    interval = f"the line at its end is the {confidence(comparison)} interval"
+    margin = comparison.question.margin
+    wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
+        "front": (
+            f"{name} against throughput",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).{elsewhere}",
+            lambda: front_figure(group, styles),
+        ),
+        "seeds": (
+            f"{name} of every seed",
+            "Each mark is a run; the upright line is the mean, the band one standard deviation.",
+            lambda: seeds_figure(group, margin, styles),
+        ),
+        "speedup": (
+            "Speed-up of training",
+            f"Throughput over the control's; {interval}, where there are seeds enough.",
+            lambda: speedup_figure(group, styles),
+        ),
+        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, styles)),
+        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, styles)),
+        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, styles)),
+        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, styles)),
+        "underflow": (
+            "Gradients that vanish",
+            "Each mark is a run: the share over its sampled steps.",
+            lambda: underflow_figure(group, styles),
+        ),
+    }
+    if all(row.serve is None for row in group.rows):  # without deployed models a "not drawn" reason would only distract
+        del wanted["serve"]
+    drawn = ((part, *wanted[part]) for part in parts if part in wanted)
+    return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
+
+
+def file_start(group: Group) -> str:
+    """The unique prefix of the group's file names, in ASCII so that every file system accepts it.
+
+    Lists such as [1,2] and [[1],2] become the same name, which a hash then tells apart.
+    """
+    whole = "--".join(filter(None, (group.model, group.data, text_of(group.changes))))
+    name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
+    plain = len(name) <= MAX_FILE_NAME and re.fullmatch(r"[\w.= -]*", whole, flags=re.ASCII)
+    return name if plain else f"{name[:MAX_FILE_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+def front_figure(group: Group, styles: Styles) -> Figure:
+    """The metric against throughput: one point per setting. The line joins the settings on the Pareto front."""
+    rows, _ = side_by_side(group)
+    if not rows:
+        raise NothingToDraw("no setting has both a test result and a throughput that counts")
+    figure, axes = canvas(3.7)
+    lower = group.metric.sign < 0
+    points = [(x.mean, y.mean) for _, x, y in rows]
+    best = pareto(points, lower)
+    front = [points[i] for i in best]
+    axes.plot(*zip(*front, strict=True), color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    handles = [_point(axes, x, y, styles[row.setting], i in best) for i, (row, x, y) in enumerate(rows)]
+    axes.margins(0.08)
+    plain_ticks(axes, "y")
+    rate_ticks(axes)
+    axes.set_xlabel("training samples per second (further right is faster)")
+    axes.set_ylabel(group.metric.words + (" (lower is better)" if lower else ""))
+    legend_below(figure, handles, [name_of(row) for row, _, _ in rows])
+    return figure
+
+
+def side_by_side(group: Group) -> tuple[list[tuple[Row, Estimate, Estimate]], list[tuple[Row, Estimate, Estimate]]]:
+    """The rows with both a throughput and a metric, in two lists: those that can be compared with each other, and the others.
+
+    The rows of the first list were timed where the control was, and with its batch size. If the control's speed does not count, they
+    were timed at the most common place.
+    """
+    place = speed.place_in(group)
+    shared = place or speed.usual_place(group.runs)
+    known = [(row, row.throughput, row.metric) for row in group.rows if row.throughput and row.metric]
+    same = [one for one in known if speed.place_for(one[0].runs, place) == shared]
+    return same, [one for one in known if one not in same]
+
+
+def _point(axes: Any, x: Estimate, y: Estimate, style: Style, on_front: bool) -> Line2D:
+    """The spread is None for a single run."""
+    axes.errorbar(x.mean, y.mean, xerr=x.std, yerr=y.std, fmt="none", ecolor=style.colour, elinewidth=1.1, capsize=2.5)
+    look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markeredgecolor": INK, "markeredgewidth": 0.7}
+    axes.plot(x.mean, y.mean, linestyle="none", markersize=8 if on_front else 6, **look)
+    return Line2D([], [], linestyle="none", markersize=6, **look)
+
+
+def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
+    """Indices of the Pareto-optimal points in speed and metric, slowest first. lower: a lower metric is better."""
+    sign = -1.0 if lower else 1.0
+    kept: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: (-points[i][0], -sign * points[i][1])):
+        if not kept or sign * points[i][1] > sign * points[kept[-1]][1]:
+            kept.append(i)
+    return kept[::-1]
+
+
+def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
+    """The metric of every seed by setting, with the control's mean and margin."""
+    metric = group.metric
+    rows = [row for row in group.rows if row.metric is not None or row.diverged]
+    known = {y: (row.metric, styles[row.setting].colour) for y, row in enumerate(rows) if row.metric}
+    if not known:
+        raise NothingToDraw(f"no run has a {metric.words}")
+    names = [name_of(row) for row in rows]
+    figure, axes = canvas(height_for(names))
+    if group.control is not None and group.rows[0].metric:
+        mean = group.rows[0].metric.mean
+        _control(axes, mean, mean - metric.sign * metric.allowed(margin, mean), metric.sign)
+    y, means = np.array(list(known)), np.array([one.mean for one, _ in known.values()])
+    spread = np.array([one.std or 0.0 for one, _ in known.values()])
+    colours = [colour for _, colour in known.values()]
+    axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
+    axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
+    for i, row in enumerate(rows):
+        values = [run.metrics[metric.name] for run in row.completed if metric.name in run.metrics]
+        _marks(axes, values, i, styles[row.setting], markersize=5.5, alpha=0.85)
+    names_on_y(axes, names)
+    plain_ticks(axes, "x")
+    axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
+    return figure
+
+
+def name_of(row: Row) -> str:
+    """The setting, and how many of its seeds have no value since they diverged."""
+    return row.setting + (f" ({row.diverged} diverged)" if row.diverged else "")
+
+
+def _marks(axes: Any, values: Sequence[float], y: int, style: Style, **look: float) -> None:
+    """One mark per run, beside each other in row y."""
+    axes.plot(values, [y] * len(values), style.marker, color=style.colour, markeredgecolor=INK, markeredgewidth=0.6, **look)
+
+
+def _control(axes: Any, mean: float, limit: float, sign: int) -> None:
+    """The control's mean and the margin, whose labels stand on opposite sides, so that they never overlap."""
+    axes.axvline(mean, color=INK, linewidth=0.9)
+    axes.axvline(limit, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
+    sides = ("right", "left") if sign < 0 else ("left", "right")
+    for at, text, side, colour in ((mean, "control", sides[0], INK), (limit, "margin", sides[1], MUTED)):
+        axes.annotate(
+            text, (at, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+            ha=side, va="bottom", color=colour, fontsize=8,
+        )  # fmt: skip
+
+
+def speedup_figure(group: Group, styles: Styles) -> Figure:
+    bars = []
+    for row in group.rows:
+        if (found := row.speedup) is not None:
+            ends = [end if end is not None and end < 1e3 * found.ratio else found.ratio for end in (found.low, found.high)]
+            bars.append((row.setting, found.ratio, found.ratio - ends[0], ends[1] - found.ratio, f"{found.ratio:.2f}×"))
+    if not bars:
+        reasons = dict.fromkeys(row.speed_note for row in group.rows if row.speed_note)
+        raise NothingToDraw("; ".join(reasons) or "no throughput counts")
+    figure, axes = _bars(bars, styles)
+    axes.axvline(1.0, color=INK, linewidth=0.9)
+    axes.set_xlabel("speed-up of training over the control")
+    return figure
+
+
+def memory_figure(group: Group, styles: Styles) -> Figure:
+    bars = [_estimated(row, row.peak_gib, "#.3g") for row in group.rows if row.peak_gib is not None]
+    if not bars:
+        raise NothingToDraw("no run recorded its memory")
+    figure, axes = _bars(bars, styles)
+    axes.set_xlabel("peak memory, GiB")
+    return figure
+
+
+def serve_figure(group: Group, styles: Styles) -> Figure:
+    """group: one with at least one deployed model."""
+    figure, axes = _bars([_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve], styles)
+    axes.set_xlabel("served samples per second")
+    rate_ticks(axes)
+    return figure
+
+
+def _estimated(row: Row, found: Estimate, spec: str) -> Bar:
+    spread = found.std or 0.0
+    return row.setting, found.mean, spread, spread, number(found.mean, spec)
+
+
+def _bars(bars: Sequence[Bar], styles: Styles) -> tuple[Figure, Any]:
+    """Bars labelled with their value."""
+    names = [name for name, *_ in bars]
+    figure, axes = canvas(height_for(names))
+    colours = [styles[name].colour for name in names]
+    axes.barh(range(len(bars)), [length for _, length, *_ in bars], height=0.62, color=colours, edgecolor=INK, linewidth=0.6)
+    known = [(length, y, max(left, 0.0), max(right, 0.0)) for y, (_, length, left, right, _) in enumerate(bars) if left or right]
+    if known:
+        x, ys, *errors = zip(*known, strict=True)
+        axes.errorbar(x, ys, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
+    for y, (_, length, _, right, text) in enumerate(bars):
+        at = (length + max(right, 0.0), y)
+        axes.annotate(text, at, xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.set_xlim(0, 1.14 * max(length + max(right, 0.0) for _, length, _, right, _ in bars) or 1.0)
+    names_on_y(axes, names)
+    return figure, axes
+
+
+def underflow_figure(group: Group, styles: Styles) -> Figure:
+    """For every seed the share of gradients that underflow at its loss scale, and that would underflow in FP16 without scaling."""
+    shares = {row.setting: _shares(row.runs, "gradient_underflow") for row in group.rows}
+    rows = [row for row in group.rows if shares[row.setting]]
+    if not rows:
+        raise NothingToDraw("no run sampled its gradients (numerics.every)")
+    figure, axes = canvas(height_for([row.setting for row in rows]))
+    unscaled = [(share, y) for y, row in enumerate(rows) for share in _shares(row.runs, "gradient_underflow_unscaled")]
+    x, ys = zip(*unscaled, strict=True) if unscaled else ((), ())
+    axes.plot(x, ys, "|", color=MUTED, markersize=11, markeredgewidth=1.6)
+    for y, row in enumerate(rows):
+        _marks(axes, shares[row.setting], y, styles[row.setting], markersize=6)
+    percent_axis(axes, "x", max(max(line.get_xdata(), default=0.0) for line in axes.lines))
+    names_on_y(axes, [row.setting for row in rows])
+    axes.set_xlabel("share of the gradients")
+    vanish = Line2D([], [], color=INK, marker="o", markersize=6, linestyle="none")
+    without = Line2D([], [], color=MUTED, marker="|", markersize=11, markeredgewidth=1.6, linestyle="none")
+    legend_below(figure, [vanish, without], ["vanish in the setting's own format and scale", "would vanish in FP16 unscaled"])
+    return figure
+
+
+def _shares(runs: Iterable[Any], name: str) -> list[float]:
+    return [share for run in runs if (share := getattr(run, name)) is not None]

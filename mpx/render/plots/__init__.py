@@ -1,1 +1,0 @@
-"""The pictures of a report, one module each. draw.py draws the pictures of a group."""

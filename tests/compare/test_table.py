@@ -1,0 +1,95 @@
+"""results.csv keeps all of a run: its figures, its environment, how it was served, its predictions. A damaged one is one line."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+from made_runs import AMP, CONTROL, compared, made, reread, served
+
+from mpx.compare.run import METRICS
+from mpx.compare.table import differences_csv, read_results, results_csv, served_csv
+from mpx.csv_file import to_text
+from mpx.errors import UserError
+from mpx.record.files import Predictions
+
+WHOLE = [
+    made(
+        "amp_bf16-2of4 data.augment=crop,flip optimizer.lr=0.05",
+        1,
+        0.1 + 0.2,
+        1e-7,
+        label="my baseline",
+        contents="ab12",
+        compiled="default",
+        metric="val/dice",
+        metric_goal="max",
+        loss_scale_final=65536.0,
+        environment={"torch": "2.11", "git": {"commit": "1a"}, "resumed_from_steps": [5], "command": "a,b \"c\"\n'd'"},
+        served=(served("int8", sparse=True, host="torch 2.11, host 12", asked="format=int8"), served(exclusive=None, latency_by="by cpp")),
+        predictions=Predictions("0a1b", 10, bytes([0b11100000, 0])),
+    ),
+    made("fp32-dense", 0, None, None, status="diverged", metrics={"test/loss": 1e300 / 1e290, "val/x y": -1.0}, exclusive=None),
+    made("=cmd()-dense", 2, emulated=True, model="+1", folder=None),
+]
+
+
+def test_a_run_reads_back_as_it_was():
+    for run, again in zip(WHOLE, reread(WHOLE), strict=True):
+        assert again == run
+        assert (again.environment, again.served, again.predictions) == (run.environment, run.served, run.predictions)
+
+
+def test_a_column_that_no_run_fills_is_not_there():
+    plain = results_csv(CONTROL).splitlines()[0].split(",")
+    assert {"label", "metric_goal", "compiled", "looks", "served", "predictions"}.isdisjoint(plain)
+    assert {"label", "served", "predictions", "val/x y"} <= set(results_csv(WHOLE).splitlines()[0].split(","))
+
+
+def test_a_spreadsheet_runs_no_cell():
+    rows = list(csv.DictReader(io.StringIO(results_csv(WHOLE))))
+    assert rows[2]["precision"] == "'=cmd()"
+    assert not any(cell.startswith(("=", "@")) for row in rows for cell in row.values())
+
+
+DAMAGE = [
+    (lambda text: text.replace("completed", "finished", 1), "line 2: .*status is 'finished'"),
+    (lambda text: text.replace("0.95", "0.9x", 1), "line 2: test/accuracy=0.9x cannot be read"),
+    (lambda text: text.replace(",256,NVIDIA", ",-256,NVIDIA", 1), "line 2: .*batch_size is -256"),
+    (lambda text: text.replace(",1000,", ",nan,", 1), "line 2: .*train_samples_per_s is nan"),
+    (lambda text: text.replace('"{', '"[', 1), "line 2: environment=.* cannot be read"),
+    (lambda text: text.replace("seed,", "sead,", 1), "line 2: seed cannot be read"),
+    (lambda text: text.replace(",", ";"), "line 2: model cannot be read"),
+    (lambda text: text[:-40], "cut off|fields, the header|unexpected end"),
+    (lambda text: text.replace("\n", ",more\n", 2).replace(",more", "", 1), "line 2: it has .* fields, the header"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE, ids=[message for _, message in DAMAGE])
+def test_a_damaged_table_is_named_by_its_line(tmp_path, damage, message):
+    path = tmp_path / "results.csv"
+    path.write_text(damage(results_csv(CONTROL)))
+    with pytest.raises(UserError, match=rf"results={path}, .*({message})"):
+        read_results(path)
+
+
+def test_the_tables_of_a_spreadsheet():
+    comparison = compared([*CONTROL, *AMP, made("o3-dense", 0, status="diverged", metrics={})])
+    lost, fine = csv.DictReader(io.StringIO(differences_csv(comparison)))
+    if fine["setting"] != "amp-dense":
+        lost, fine = fine, lost
+    decision = next(row.decision for row in comparison.groups[0].rows if row.setting == "amp-dense")
+    assert (float(fine["difference"]), float(fine["low"]), fine["verdict"]) == (decision.difference, decision.low, "no loss")
+    assert (fine["control"], fine["seeds"], fine["margin"], fine["margin_is"], fine["method"]) == (
+        "fp32-dense", "5", "0.01", "absolute", "paired t",
+    )  # fmt: skip
+    assert (lost["verdict"], lost["diverged"], lost["difference"]) == ("loss", "1", "")
+    rows = list(csv.DictReader(io.StringIO(served_csv([replace(CONTROL[0], served=(served("int8", 9e3), served("fp32", 1e3)))]))))
+    assert [(row["format"], row["samples_per_s"], row["largest"], row["seed"]) for row in rows] == [
+        ("int8", "9000.0", "256", "0"), ("fp32", "1000.0", "256", "0"),
+    ]  # fmt: skip
+    assert set(METRICS) <= set(rows[0])
+
+
+def test_text_that_a_spreadsheet_would_run_is_read_back():
+    assert to_text(["a"], [{"a": "=1+1"}, {"a": "-1.5"}, {"a": "'=x"}]) == "a\n'=1+1\n-1.5\n''=x\n"
