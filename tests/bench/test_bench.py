@@ -264,7 +264,7 @@ def test_tables_of_a_gpu_fit_and_are_drawn(capsys, benchmark, make, shown):
     assert max(map(len, lines)) <= 120
     assert not [line for line in lines if line.startswith("│") and not line.endswith("│")]  # cut at the page's edge
     drawn = benchmark.plot(ABOUT, make())
-    assert drawn.reason is None
+    assert not drawn.reason
     assert drawn.png.startswith(b"\x89PNG")
     assert "NVIDIA H200" in drawn.svg
     assert "mathdefault" not in drawn.svg  # matplotlib's own labels, which are not drawn as numbers here
