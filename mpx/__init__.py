@@ -10,7 +10,7 @@ Commands. Each has --help and --version; mpx-train is the same as python -m mpx.
 
 From Python:
 
-    mpx.run(["precision=amp"])               train one setting in this process; returns its record
+    mpx.run(["precision=amp"])               train one setting; returns its record
     mpx.judge("default")                     compare the runs of a study; returns the comparison
     mpx.Recorder(setting=…)                  record any PyTorch loop as a run
     mpx.UserError                            the error for every mistake that a user can fix, in one line

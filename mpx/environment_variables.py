@@ -7,12 +7,7 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_SWEEP        | the process that the user started        | conf/train.yaml: the name of the sweep's folder                  |
 | MPX_SWEEP_GPUS   | the process that the user started        | workers of submitit_local, from which submitit hides the GPUs    |
 | MPX_SWEEP_REPORT | a worker, for each of its jobs           | the job: it is in a sweep, and this file is for its report       |
-| MPX_SWEEP_PARENT | a worker or its starter, for each job    | the job: it ends when this process dies                          |
-| MPX_SWEEP_SPEED  | a worker, or the sweep's first process   | the job: `beside`, other jobs use its device, so that its speed  |
-|                  |                                          | does not count; `alone`, it is to measure nothing but its speed  |
-| MPX_RUN_FOLDER   | rank 0 of a run on several devices       | the other ranks: where rank 0 writes                             |
-| MPX_RUN_PROCESS  | rank 0                                   | the other ranks: they end when this process dies                 |
-| MPX_RESUME_FROM  | rank 0, where it continues a checkpoint  | the other ranks                                                  |
+| MPX_RUN_REPORT   | mpx.run, for the run that it starts      | the run: this file is for its report                             |
 | MPX_TRACEBACK    | the user; or a front door, which copies  | every process: 1 shows the traceback of a failed run; a job also |
 |                  | HYDRA_FULL_ERROR before mpx sets it to 1 | gets it as its HYDRA_FULL_ERROR                                  |
 
@@ -22,16 +17,11 @@ MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mp
 import os
 import socket
 from pathlib import Path
-from typing import Literal
 
 SWEEP = "MPX_SWEEP"
 SWEEP_GPUS = "MPX_SWEEP_GPUS"
 SWEEP_REPORT = "MPX_SWEEP_REPORT"
-SWEEP_PARENT = "MPX_SWEEP_PARENT"
-SWEEP_SPEED = "MPX_SWEEP_SPEED"
-RUN_FOLDER = "MPX_RUN_FOLDER"
-RUN_PROCESS = "MPX_RUN_PROCESS"
-RESUME_FROM = "MPX_RESUME_FROM"
+RUN_REPORT = "MPX_RUN_REPORT"
 TRACEBACK = "MPX_TRACEBACK"
 HYDRA_FULL_ERROR = "HYDRA_FULL_ERROR"  # Hydra's own
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's own
@@ -61,53 +51,23 @@ def _copy(name: str, to: str) -> None:
 
 def for_job(report: Path) -> dict[str, str]:
     """The variables of a job that this process starts and waits for. report: the file in which the job says how it ended."""
-    return {SWEEP_REPORT: str(report), SWEEP_PARENT: str(os.getpid()), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
+    return {SWEEP_REPORT: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
 
 
-def speed_is_measured(how: Literal["beside", "alone"]) -> dict[str, str]:
-    """The variable that tells a job to measure its speed `beside` other jobs, or to measure nothing else (`alone`)."""
-    return {SWEEP_SPEED: how}
+def for_caller(report: Path) -> dict[str, str]:
+    """The variables of a run that a Python program starts. report: the file in which the run says how it ended."""
+    return {RUN_REPORT: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
 
 
-def measures_beside_others() -> bool:
-    """Whether other jobs of the sweep use this job's device."""
-    return os.environ.get(SWEEP_SPEED) == "beside"
-
-
-def measures_alone() -> bool:
-    """Whether this process is to measure nothing but the speed of its settings."""
-    return os.environ.get(SWEEP_SPEED) == "alone"
+def in_sweep() -> bool:
+    """Whether this process is a job of a sweep."""
+    return SWEEP_REPORT in os.environ
 
 
 def report_file() -> Path | None:
-    """The file for this job's report; None outside a sweep."""
-    return Path(os.environ[SWEEP_REPORT]) if SWEEP_REPORT in os.environ else None
-
-
-def parent_process() -> int:
-    """The id of the process that waits for this job."""
-    return int(os.environ[SWEEP_PARENT])
-
-
-def share_run(folder: Path, resume_from: Path | None) -> None:
-    """Tell the further ranks that Lightning starts, with this environment, what rank 0 has decided."""
-    os.environ[RUN_FOLDER] = str(folder)
-    os.environ[RUN_PROCESS] = str(os.getpid())
-    os.environ.pop(RESUME_FROM, None)
-    if resume_from is not None:
-        os.environ[RESUME_FROM] = str(resume_from)
-
-
-def shared_run() -> tuple[Path, Path | None] | None:
-    """(folder, checkpoint to continue from) as rank 0 has decided; None in a process that no rank 0 started."""
-    if RUN_FOLDER not in os.environ:
-        return None
-    return Path(os.environ[RUN_FOLDER]), Path(os.environ[RESUME_FROM]) if RESUME_FROM in os.environ else None
-
-
-def rank_0() -> int:
-    """The id of the process that has started this rank."""
-    return int(os.environ[RUN_PROCESS])
+    """The file for the report of this run; None where nobody waits for it."""
+    name = os.environ.get(SWEEP_REPORT) or os.environ.get(RUN_REPORT)
+    return Path(name) if name else None
 
 
 def let_hydra_raise() -> None:

@@ -1,16 +1,15 @@
 """mpx.run and mpx.judge: what `python -m mpx.train` and `python -m mpx.compare` do, called from Python or a notebook."""
 
 import copy
-import gc
+import json
 import os
-import random
 import shlex
 import signal
+import subprocess
 import sys
-import threading
-import warnings
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,18 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from mpx import sweep
+from mpx import environment_variables
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
-from mpx.imports import check_compilers_cache
-from mpx.runs import outcome, signals
-from mpx.settings import check
+from mpx.launch import this_python
+from mpx.runs.folder import read_result
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, checked_words, errors_as_user_error, expect_schemas, typed
+from mpx.settings.front_door import CONF, checked_words, errors_as_user_error, expect_schemas
 from mpx.settings.project import with_project
 from mpx.settings.translate import KEYS
 
 
-class RunRecord(dict):
+class RunRecord(dict[str, Any]):
     """The content of result.json. folder: where it was written."""
 
     def __init__(self, record: dict[str, Any], folder: Path):
@@ -40,34 +38,29 @@ class RunRecord(dict):
 
 
 def run(settings: Sequence[str] = ()) -> RunRecord:
-    """Train, test and record one setting in this process, as `python -m mpx.train` does, and return its record.
+    """Train, test and record one setting, and return its record. It is a process of its own, whose output is shown.
 
         for seed in range(3):
             record = mpx.run(["precision=amp", f"seed={seed}"])
             print(record["metrics"]["test/accuracy"], record.folder)
 
     settings: KEY=VALUE words, as on the command line.
-    Returns result.json as a dict (docs/run-folder.md lists its fields); `record.folder` is the run's folder. It also returns a run that
-    diverged, because that is a result, and a finished run that `if_exists=skip` finds. Random states, PyTorch's switches, signal handlers,
-    warnings and the environment are afterwards as before.
-    Raises UserError with one line for a mistake, the model's own exception if the run fails otherwise, and KeyboardInterrupt after Ctrl-C.
+    Returns result.json as a dict (docs/run-folder.md lists its fields); `record.folder` is the run's folder. It also
+    returns a run that diverged, because that is a result, and a finished run that `if_exists=skip` finds.
+    Raises UserError with one line for a mistake and for a run that failed, and KeyboardInterrupt after Ctrl-C.
     Once training has begun, result.json is written in each of these cases.
     """
     words = _words(settings)
-    _check_torch()
-    with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
-        sweep.check_experiment(HydraConfig.get())
-        check(cfg, typed(HydraConfig.get()))
-        _check_one_process(cfg)
-        check_compilers_cache()
-        record, folder, ending = outcome.run_here(cfg, command=shlex.join(["python", "-m", "mpx.train", *words]))
-    if ending is not None and ending.status == "interrupted":
-        if ending.code == signals.TERMINATED:
-            signal.raise_signal(signal.SIGTERM)  # to the handler that was there before
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        code = _shown([*this_python(), "mpx.train", *words], environment_variables.for_caller(file))
+        report = json.loads(file.read_text()) if file.is_file() else {"status": "failed", "folder": None, "line": ""}
+    record = read_result(Path(report["folder"])) if report["folder"] else None
+    if record is not None and report["status"] in ("completed", "diverged"):
+        return RunRecord(record, Path(report["folder"]))
+    if report["status"] == "interrupted":
         raise KeyboardInterrupt
-    if ending is not None and ending.status == "failed":
-        raise ending.bug if ending.bug is not None else UserError(ending.line)
-    return RunRecord(record, folder)
+    raise UserError(report["line"] or f"python -m mpx.train {shlex.join(words)} ended with exit code {code}, without a record.")
 
 
 def judge(study: str = "default", **settings: Any) -> Comparison:
@@ -86,7 +79,7 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
 
     if unknown := settings.keys() - COMPARE.keys():
         raise UserError(f"{min(unknown)} is not a setting of mpx.judge. It has {', '.join(COMPARE)}.")
-    with _as_found(), errors_as_user_error(), _composed("compare", []) as cfg:
+    with errors_as_user_error(), _composed("compare") as cfg:
         given = OmegaConf.to_container(cfg, resolve=True) | {"study": study} | settings
         given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in given.items()}
         check_compare(given, [f"{key}=" for key in settings])
@@ -103,66 +96,39 @@ def _words(settings: Sequence[str]) -> list[str]:
     return with_project(checked_words(settings, KEYS, "mpx.train", CONF))
 
 
-def _check_torch() -> None:
-    """Raise UserError for a state of the caller's PyTorch that would change the formats or the place of a run's tensors, or stop it."""
-    torch = sys.modules.get("torch")  # without it, there is no such state
-    if torch is None:
-        return
-    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-        raise UserError("mpx.run within torch.autocast: call it outside, and choose the formats by precision=, as precision=amp_bf16.")
-    if torch.is_inference_mode_enabled():
-        raise UserError("mpx.run within torch.inference_mode: call it outside, because a training needs gradients.")
-    if (dtype := torch.get_default_dtype()) != torch.float32:
-        raise UserError(f"mpx.run with {dtype} as PyTorch's default: call torch.set_default_dtype(torch.float32) before it.")
-    if (device := torch.get_default_device()).type != "cpu":
-        raise UserError(
-            f"mpx.run with {device} as PyTorch's default: call torch.set_default_device(None), and choose by trainer.accelerator=."
-        )
+def _shown(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command that finds the modules which this program finds, and print what it prints. Returns its exit code.
 
-
-def _check_one_process(cfg: DictConfig) -> None:
-    """Further devices are further processes, which would be started with the command line of this one."""
-    devices = cfg.trainer.devices
-    if devices != 1 and not (OmegaConf.is_list(devices) and len(devices) == 1):
-        shown = list(devices) if OmegaConf.is_list(devices) else devices
-        raise UserError(f"trainer.devices={shown}: mpx.run trains in this process, on one device. Use python -m mpx.train for several.")
+    A notebook shows what Python prints, and not what another process does.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        command, env=os.environ | environment | path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+    )  # fmt: skip
+    with process:
+        while process.stdout is not None:
+            try:
+                if not (line := process.stdout.readline()):
+                    break
+                print(line, end="", flush=True)
+            except KeyboardInterrupt:  # the run saves, and says so
+                process.send_signal(signal.SIGINT)
+    return process.returncode
 
 
 @contextmanager
-def _composed(name: str, words: list[str]) -> Iterator[DictConfig]:
+def _composed(name: str) -> Iterator[DictConfig]:
     """The configuration of a command, while Hydra knows of it. Another program's Hydra is put aside."""
     hydra, config = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
     GlobalHydra.instance().clear()
     try:
         expect_schemas()
         with initialize_config_dir(str(CONF), job_name=f"mpx.{name}", version_base="1.3"):
-            cfg = compose(name, words, return_hydra_config=True)
+            cfg = compose(name, return_hydra_config=True)
             HydraConfig.instance().set_config(copy.deepcopy(cfg))
             with open_dict(cfg):
                 del cfg["hydra"]
             yield cfg
     finally:
         GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config
-
-
-@contextmanager
-def _as_found() -> Iterator[None]:
-    """After the block, what a run changes of the process is as before it. Raises UserError outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        raise UserError("mpx.run in a thread: only the main thread can handle the signals that end a run. Call it there.")
-    with ExitStack() as stack:
-        # The objects of a run refer to one another. Left as garbage, they hold the device's memory, and a loader's worker, a fork, that
-        # collects their CUDA events dies of it.
-        stack.callback(gc.collect)
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "IProgress not found")  # tqdm in a notebook without ipywidgets; mpx's bar needs none
-        stack.callback(random.setstate, random.getstate())  # some imports draw
-        stack.callback(_restore_environment, dict(os.environ))
-        stack.enter_context(signals.as_found())
-        yield
-
-
-def _restore_environment(before: dict[str, str]) -> None:
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)

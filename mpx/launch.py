@@ -1,16 +1,22 @@
 """The processes of a run on several devices: who started them, and which of them this one is.
 
-mpx starts one process per device of one machine itself, through Lightning. On several machines torchrun or Slurm's srun starts them.
+torchrun starts one process per device, or Slurm's srun. On one machine, `python -m mpx.train` becomes torchrun itself.
 """
 
+import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
+from omegaconf import DictConfig
+
+from mpx.environment_variables import in_sweep
 from mpx.errors import UserError
+from mpx.machine import TOLD_TO_GO, usable_cores, visible_gpus
 
-LOCAL_RANK = "LOCAL_RANK"  # torchrun's and Lightning's: the number of a process on its machine
 TORCHRUN, SRUN = "torchrun", "srun"
 
 
@@ -35,14 +41,55 @@ def this_python() -> list[str]:
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """Raises UserError for tasks of srun whose layout Lightning cannot know."""
     if "TORCHELASTIC_RUN_ID" in environment:
-        return Launch(TORCHRUN, *(int(environment[name]) for name in ("RANK", LOCAL_RANK, "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+        return Launch(TORCHRUN, *(int(environment[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # a batch script has none, nor has a step of one task a second process
         if "SLURM_NTASKS_PER_NODE" not in environment:
             raise UserError("srun started several processes without --ntasks-per-node. Use srun --nodes=N --ntasks-per-node=DEVICES.")
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE")
         return Launch(SRUN, *(int(environment[name]) for name in names))
-    rank = int(environment.get(LOCAL_RANK, 0))
-    return Launch(rank=rank, local_rank=rank)
+    return Launch()
+
+
+def processes(trainer: DictConfig) -> int:
+    """The number of processes that a run needs on each machine: one per device."""
+    devices = trainer.devices
+    if devices == "auto":
+        return max(1, len(visible_gpus())) if trainer.accelerator != "cpu" else 1
+    return devices if isinstance(devices, int) else len(devices)
+
+
+def become_torchrun(count: int, words: list[str]) -> NoReturn:
+    """Go on as torchrun, with the same process id: it starts `python -m mpx.train *words` in `count` processes."""
+    python = this_python()
+    environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))} | os.environ
+    environment |= {"PYTHONSAFEPATH": "1"} if "-P" in python else {}
+    sys.stdout.flush()
+    os.execve(sys.executable, [*python, "mpx.launch", str(count), *words], environment)
+
+
+def main() -> None:
+    """`python -m mpx.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the exit code of the run."""
+    from mpx.runs.signals import end_with_parent
+
+    logging.disable(logging.CRITICAL)  # the processes say why they end
+    for number in TOLD_TO_GO[1:]:  # which torchrun does not know
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
+    if in_sweep():
+        end_with_parent()
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    count, *words = sys.argv[1:]
+    try:
+        run.main(["--standalone", "--nproc-per-node", count, "--module", "mpx.train", *words])
+    except SignalException as ended:
+        sys.exit(128 + (ended.sigval if ended.sigval == signal.SIGINT else signal.SIGTERM))
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        if failure.exitcode < 0:
+            print(f"process {rank} of this run was killed by signal {-failure.exitcode}", file=sys.stderr)
+        sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
 
 
 def all_here(world: int) -> bool:
@@ -76,3 +123,7 @@ def refuse_sweep() -> None:
             f"-m: one process starts all jobs of a sweep, and {started.by} started {started.world}. Use python -m mpx.train -m …; "
             "trainer.devices=N runs a job on several devices, and hydra/launcher=submitit_slurm on several machines."
         )
+
+
+if __name__ == "__main__":
+    main()

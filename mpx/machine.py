@@ -1,17 +1,19 @@
 """What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end. Imports nothing heavy."""
 
+import itertools
 import math
 import os
 import shutil
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from mpx.control_groups import cpu_quota, memory_limit
+from mpx.environment_variables import VISIBLE
 
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
@@ -26,6 +28,25 @@ def usable_cores() -> int:
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return there if quota is None else min(there, math.ceil(quota))
+
+
+def installed_gpus() -> int:
+    """The number of GPUs in this machine; 0 without an NVIDIA driver. By NVML: CUDA would take memory on each, and seconds."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return 0
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ, count: Callable[[], int] = installed_gpus) -> list[str]:
+    """The GPUs in CUDA_VISIBLE_DEVICES of `environment`; without it, all GPUs of this machine, as "0", "1", …"""
+    if (chosen := environment.get(VISIBLE)) is None:
+        return [str(index) for index in range(count())]
+    names = [name.strip() for name in chosen.split(",")]
+    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))  # CUDA ignores the rest as well
 
 
 def memory_bytes() -> int | None:

@@ -25,6 +25,14 @@ def how_many(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
+def span(seconds: float) -> str:
+    """A readable duration: `41 s`, `12 min`, `3 h 05 min`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook, whose cells show HTML."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

@@ -18,12 +18,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mpx import ctrl_c, sweep
-from mpx.environment_variables import let_hydra_raise, measures_alone, start_sweep
-from mpx.launch import refuse_sweep
+from mpx.environment_variables import let_hydra_raise, start_sweep
+from mpx.launch import become_torchrun, launch, processes, refuse_sweep
 from mpx.one_lightning import use_one_lightning
 from mpx.printing import print_without_failing
 from mpx.runs import outcome
-from mpx.runs.alone import measure_and_report
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, multirun_first, read_words, typed
 from mpx.settings.project import is_project, with_project
@@ -42,9 +41,9 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         sweep.check_experiment(HydraConfig.get())
         check(cfg, typed(HydraConfig.get()))
         ctrl_c.raises()
-        if measures_alone():
-            sys.exit(measure_and_report(cfg))
         sweep.check_single(cfg)
+        if cfg.trainer.num_nodes == 1 and launch().by is None and (count := processes(cfg.trainer)) > 1:
+            become_torchrun(count, sys.argv[1:])
         if is_project(cfg):
             use_one_lightning()
         sys.exit(outcome.run_and_record(cfg))
@@ -66,17 +65,14 @@ def main() -> None:
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():
             read_words()
-            sys.argv[1:] = with_project(sweep.with_launcher(sys.argv[1:]))
+            sys.argv[1:] = with_project(sys.argv[1:])
             if multirun():
                 refuse_sweep()
-                sweep.register_parallel()
-                sweep.register_rounds()
+                sweep.register()
             job()
-        sys.exit(sweep.finish())
+        sys.exit(sweep.exit_code())
     except KeyboardInterrupt:
         sys.exit(130)
-    finally:
-        sweep.tidy()
 
 
 if __name__ == "__main__":

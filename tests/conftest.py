@@ -79,7 +79,8 @@ def train(tmp_path, monkeypatch, capsys):
     """train(*overrides) -> Ran; its outputs lie in tmp_path/outputs."""
     from mpx.train import main
 
-    monkeypatch.setattr("mpx.sweep.Summary.failed", 0)  # a process has one sweep, this one those of other tests
+    monkeypatch.setattr("os.execve", lambda *_: pytest.fail("this process is to go on as a test: use `command` for several devices"))
+    monkeypatch.setattr("mpx.sweep.progress.running", [])  # a process has one sweep, this one those of other tests
 
     def run(*overrides: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["mpx.train", *overrides, f"output_dir={tmp_path}/outputs"])
@@ -140,15 +141,9 @@ def command(tmp_path):
 def _clean_environment(monkeypatch):
     """What one run leaves in the environment for its child processes must not reach the next test."""
     for name in (
-        "MPX_RUN_FOLDER",
-        "MPX_RUN_PROCESS",
-        "MPX_RESUME_FROM",
         "MPX_SWEEP_REPORT",
-        "MPX_SWEEP_PARENT",
-        "MPX_SWEEP_SPEED",
         "MPX_TRACEBACK",
         "HYDRA_FULL_ERROR",
-        "LOCAL_RANK",
         "PL_GLOBAL_SEED",
     ):
         monkeypatch.delenv(name, raising=False)

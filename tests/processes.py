@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import composing
@@ -31,11 +30,10 @@ def Net(input_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 """
 
-TWO_DEVICES = "trainer.devices=2"
 TORCHRUN = Path(torch.__file__).parent / "distributed" / "run.py"
 
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(["mpx.sweep.imported"])
+forks.set_forkserver_preload(["mpx.runs.outcome", "mpx.training.fit"])
 
 
 def on_ranks(count: int, target: Callable[..., None], *args: Any) -> None:
@@ -52,8 +50,8 @@ class Fork:
     """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and Lightning: it is a process of
     its own, but starts in a moment. The first fork of a test process starts that process.
 
-    A sweep's starter is a fork as well, and so is the second process of trainer.devices=2 or of torchrun. before: a program that the
-    process executes first. script: a file run in place of mpx.train.
+    The process of a script that is torchrun's is a fork as well. before: a program that the process executes
+    first. script: a file run in place of mpx.train.
     """
 
     def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "", script: Path | None = None) -> None:
@@ -107,15 +105,13 @@ def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], file
     sys.argv[1:] = words
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
-    if TWO_DEVICES in words or script == TORCHRUN:
+    if script == TORCHRUN:
         ForkedRank.prepare()
     exec(before, {})
     if script is not None:
         sys.path.insert(0, str(script.parent))
         runpy.run_path(str(script), run_name="__main__")
         return
-    if "-m" in words:
-        ForkedStarter.prepare()
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
 
 
@@ -145,43 +141,8 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-class ForkedStarter(Forked):
-    """The process of a sweep's starter (mpx/sweep/starter.py) for mpx/sweep/warm.py.
-
-    It is a fork of the sweep's process from before the sweep, and has imported what a starter spends seconds on.
-    """
-
-    @classmethod
-    def prepare(cls, count: int = 2) -> None:
-        """Make the starters that this process will use, of which there are as many as jobs at once. They end with this process."""
-        from mpx.sweep import starter, warm
-
-        made = []
-        for _ in range(count):
-            ours, its = socket.socketpair()
-            if (pid := os.fork()) == 0:
-                for channel in (ours, *(channel for _, channel in made)):
-                    channel.close()
-                sys.argv[1:] = [str(its.detach())]
-                starter.main()
-                starter.run()
-            its.close()
-            made.append((pid, ours))
-
-        begin = warm.Starter.__init__
-
-        def use(self, environment):
-            if not made:  # for what the sweep measures after its jobs
-                return begin(self, environment)
-            pid, self.channel = made.pop()
-            self.surroundings, self.process = warm._surroundings(environment), cls(pid)
-            self.answers = self.channel.makefile("rb")
-
-        warm.Starter.__init__ = use
-
-
 class ForkedRank(Forked):
-    """The process that Lightning or torchrun starts beside this one, by what stands there for subprocess.Popen."""
+    """The process that torchrun starts, by what stands there for subprocess.Popen."""
 
     def __init__(self, args: list[str], env: dict[str, str], cwd: str = ".", start_new_session: bool = False, **streams: None) -> None:
         super().__init__(self.waiting)
@@ -192,7 +153,6 @@ class ForkedRank(Forked):
     @classmethod
     def prepare(cls) -> None:
         """Make the process that this one will start. It ends where this one does not come to that."""
-        from pytorch_lightning.strategies.launchers import subprocess_script
         from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
         cls.channel, its = socket.socketpair()
@@ -201,7 +161,6 @@ class ForkedRank(Forked):
             _begin(its.makefile().read())
         its.close()
         cls.waiting = pid
-        subprocess_script.subprocess = SimpleNamespace(Popen=cls)
         subprocess_handler.Popen = cls
 
 

@@ -9,10 +9,8 @@ import sys
 import pytest
 from experiment import EXPERIMENTS
 from hydra.errors import ConfigCompositionException
-from processes import wait_for
 
 from mpx.settings.front_door import errors_in_one_line
-from mpx.sweep import warm
 
 AT_IMPORT = """
 import os, signal, sys
@@ -91,27 +89,3 @@ def test_an_error_over_ctrl_c_is_ctrl_c():
 
     with pytest.raises(KeyboardInterrupt), errors_in_one_line():
         compose()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process forks the jobs")
-def test_a_starter_of_jobs_leaves_ctrl_c_to_the_sweep(tmp_path):
-    """The sweep's process gets it, too."""
-    here = "import os, signal, pathlib\nos.kill(os.getpid(), signal.SIGINT)\npathlib.Path(os.environ['PASSED']).touch()\n"
-    (tmp_path / "sitecustomize.py").write_text(here)
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    starter = warm.Starter(os.environ | {"PYTHONPATH": path, "PASSED": str(tmp_path / "passed")})
-    wait_for(lambda: (tmp_path / "passed").exists() or starter.process.poll() is not None)
-    assert starter.process.poll() is None
-    starter.end()
-    assert starter.process.poll() is not None
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_a_starter_that_cannot_start_leaves_ctrl_c_as_it_was(monkeypatch):
-    def fails(*_, **__):
-        raise BlockingIOError("the system has no process left")
-
-    monkeypatch.setattr(subprocess, "Popen", fails)
-    with pytest.raises(BlockingIOError):
-        warm.Starter(os.environ)
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

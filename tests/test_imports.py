@@ -16,10 +16,9 @@ import mpx.bench.__main__ as bench
 import mpx.deploy.__main__ as deploy
 import mpx.doctor.__main__ as doctor
 import mpx.train
-from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.launch import Launch
-from mpx.runs import alone, other_ranks, outcome, ranks
+from mpx.runs import outcome
 
 
 def test_what_is_imported_is_not_collected(monkeypatch):
@@ -70,20 +69,11 @@ def test_serving_imports_so(monkeypatch, tmp_path):
         deploy._serve(None, "cpu", "w.pt", str(tmp_path), model={}, data={})
 
 
-def test_a_speed_that_is_measured_alone_imports_so(train, monkeypatch, tmp_path):
-    for name, value in (("SPEED", "alone"), ("REPORT", str(tmp_path / "report.json")), ("PARENT", str(os.getpid()))):
-        monkeypatch.setenv(f"MPX_SWEEP_{name}", value)
-    monkeypatch.setattr(alone, "heavy", refuse)
+def test_a_further_process_of_a_run_imports_so(monkeypatch):
+    monkeypatch.setattr(outcome, "_begin", lambda started: None)
+    monkeypatch.setattr(outcome, "heavy", refuse)
     with pytest.raises(Imports):
-        train("model=mlp")
-
-
-def test_a_further_process_of_a_run_imports_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(ranks, "told", lambda started: (tmp_path, None))
-    monkeypatch.setattr(other_ranks.watch, "end_with_rank_0", lambda: None)
-    monkeypatch.setattr(other_ranks, "_failed", lambda error, *_: type(error))
-    monkeypatch.setattr(other_ranks, "heavy", refuse)
-    assert other_ranks.follow(OmegaConf.create(), Launch(rank=1, by="torchrun")) is Imports
+        outcome._follow(OmegaConf.create(), Launch(rank=1, by="torchrun"))
 
 
 @pytest.mark.parametrize(
@@ -99,15 +89,6 @@ def test_the_compilers_cache_is_a_file(tmp_path, main, words):
     line = f"error: TORCHINDUCTOR_CACHE_DIR={file}: PyTorch cannot make this folder for its compiler (File exists). Name another folder, "
     assert (done.code, done.out, done.err) == (2, "", f"{line}or unset it.\n")
     assert list(tmp_path.iterdir()) == [file]
-
-
-def test_the_compilers_cache_of_a_program_is_a_file(tmp_path, monkeypatch):
-    """It is looked at first, since mpx.run imports Lightning once it has made the run's folder."""
-    (tmp_path / "cache").touch()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(outcome, "run_here", lambda *_, **__: refuse())
-    with pytest.raises(UserError, match=r"^TORCHINDUCTOR_CACHE_DIR="):
-        mpx.run(["model=mlp"])
 
 
 def test_the_compilers_cache_is_made(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from refused import assert_refused
 from started import start
 
 from mpx.errors import UserError
-from mpx.sweep import mistakes
+from mpx.sweep import checks
 from mpx.train import main
 
 CASES = [
@@ -199,7 +199,11 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
         ("output_dir=1", "output_dir=1 must be a text. For example output_dir=outputs."),
         ("output_dir={a:1}", "output_dir={'a': 1} must be a text."),
         ("output_dir=${nosuch}", "output_dir: Interpolation key 'nosuch' not found."),
-        ("output_dir=a,b", "output_dir=a,b: a sweep has one output_dir. Start one sweep for each, or give each a study=."),
+        ("output_dir=a,b", "output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or give each"),
+        ("hydra.sweep.dir=mine", "hydra.sweep.dir=mine: mpx names the folders of a sweep, and removes them. Leave it out."),
+        ("gpu_share=4", "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use hydra.launcher.n_jobs=N"),
+        ("+gpu_share=4", "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use hydra.launcher.n_jobs=N"),
+        ("hydra/launcher=basic", "hydra/launcher=basic: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. Leave it"),
         ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be a whole number of at least 1, or null."),
         (f"output_dir={'x' * 300}", "output_dir: cannot write xxx"),
     ],
@@ -243,8 +247,8 @@ def test_a_mistake_of_a_sweep_is_said_once_before_its_first_job(tmp_path, words,
 
 def test_a_mistake_of_a_sweep_is_looked_for_with_two_of_its_seeds(tmp_path, monkeypatch):
     """Composing a job takes a tenth of a second, and a study may have a thousand seeds."""
-    tried, look = [], mistakes._mistake
-    monkeypatch.setattr(mistakes, "_mistake", lambda config, words: tried.append(words[:2]) or look(config, words))
+    tried, look = [], checks._mistake
+    monkeypatch.setattr(checks, "_mistake", lambda config, words: tried.append(words[:2]) or look(config, words))
     words = ["optimizer.momentum=0,0.0", "seed=range(3,30)", "optimizer=sgd", "optimizer.nesterov=true"]
     assert start(main, tmp_path, "-m", *words).code == 2
     assert tried == [(f"optimizer.momentum={momentum}", f"seed={seed}") for momentum in ("0", "0.0") for seed in (3, 4)]

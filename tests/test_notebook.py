@@ -1,4 +1,4 @@
-"""mpx.run and mpx.judge in the kernel of a real notebook: the bar and the tables are rendered, and a mistake does not end the kernel."""
+"""mpx.run and mpx.judge in the kernel of a real notebook: tables are rendered, and a mistake does not end the kernel."""
 
 import os
 import sys
@@ -38,9 +38,7 @@ def rendered(outputs):
 
 @pytest.mark.slow
 def test_a_run(cells):
-    bar, *tables = rendered(cells[0])
-    assert bar == ""  # gone at the end
-    assert any("test accuracy" in html for html in tables)
+    assert "test accuracy" in "".join(output.text for output in cells[0] if output.output_type == "stream")
     assert [output.data["text/plain"] for output in cells[0] if output.output_type == "execute_result"] == ["'completed'"]
     assert not any(output.get("name") == "stderr" for output in cells[0])
 

@@ -6,11 +6,8 @@ import inspect
 import pkgutil
 import re
 import signal
-import subprocess
-import sys
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,17 +42,6 @@ def test_lightnings_signals_and_processes():
     assert signal.SIGINT in _SignalConnector._get_current_signal_handlers()
     assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
     assert list(inspect.signature(subprocess_script._hydra_subprocess_cmd).parameters) == ["local_rank"]
-
-
-def test_each_run_of_a_process_starts_its_ranks_by_the_same_command(monkeypatch):
-    from pytorch_lightning.strategies.launchers import subprocess_script
-
-    monkeypatch.setattr(lightning, "_command_of_rank", lambda local_rank: (["python", "-m", "mpx.train", f"rank={local_rank}"], "here"))
-    monkeypatch.setattr(subprocess_script, "_hydra_subprocess_cmd", lightning._command_of_rank)
-    monkeypatch.setattr(lightning.sys, "flags", SimpleNamespace(safe_path=True))
-    for _ in range(2):
-        lightning.start_processes_alike()
-    assert subprocess_script._hydra_subprocess_cmd(1) == (["python", "-P", "-m", "mpx.train", "rank=1"], "here")
 
 
 @pytest.mark.parametrize(
@@ -274,26 +260,12 @@ def test_dataparallels_copy_of_a_module():
     assert layer._replicate_for_data_parallel() is made
 
 
-def test_cuda_is_not_lost_here():
-    assert not torch_modules.cuda_is_lost_in_forks()
-
-
 def test_apexs_state_is_emptied():
     class ASP:
         __sparse_parameters = ("kept from an earlier run",)
 
     apex.empty(ASP)
     assert apex.sparse_parameters(ASP) == []
-
-
-def test_the_end_of_python(tmp_path):
-    """In a process of its own: this one goes on."""
-    code = (
-        "import atexit, os, threading, time; from mpx.private.python import finish\n"
-        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start(); atexit.register(print, 'exit')\n"
-        "finish(); import sys; sys.stdout.flush(); os._exit(0)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["thread", "exit"]
 
 
 def test_every_file_says_with_which_versions_it_works():

@@ -30,7 +30,6 @@ TENSORBOARD = "tensorboard --logdir outputs/default"
 HELP = "python -m mpx.train --help"
 DOCTOR = "python -m mpx.doctor"
 SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
-SHARED = f"{SWEEP} gpu_share=4"  # tests/sweep/test_share.py runs such a sweep
 LOOKS = "python -m mpx.train -m study=looks precision=fp32,amp_bf16 until=decided until.margin=0.005"
 NEEDS_FILES = ("DIR", "reviews.csv")
 SCRIPTS = {  # its file: what it holds
@@ -47,7 +46,7 @@ def commands(module):
 
 FILES = [line for line in commands("train") if any(word in line for word in NEEDS_FILES)]
 DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line]
-TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP, SHARED, LOOKS)]
+TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP, LOOKS)]
 
 
 def slow_unless_in_readme(commands):
@@ -78,7 +77,6 @@ def test_no_other_kind_of_command_or_script():
         TENSORBOARD,
         HELP,
         SWEEP,
-        SHARED,
         LOOKS,
         *TRAINING,
         *FILES,
@@ -120,9 +118,8 @@ def test_command_trains(train, tmp_path, monkeypatch, line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", DISTRIBUTED)
-def test_command_trains_on_several_devices(forked, command, line):
-    """The first as a user starts it. The others, and tests/training, fork the second process."""
-    ran = (command if line == DISTRIBUTED[0] else forked)(*words(line), *FEW_STEPS, "model=mlp")
+def test_command_trains_on_several_devices(command, line):
+    ran = command(*words(line), *FEW_STEPS, "model=mlp")
     assert ran.code == 0, ran.err
     assert ran.record["status"] == "completed"
 
@@ -148,7 +145,6 @@ def test_every_field_of_a_record_is_described(train):
     fields = {part: {key for key in ran.record[part] if not key.endswith("reason")} for part in parts}
     fields["sparsity"] |= {"sensitivity", "permutation"}  # of a pruned run
     fields["speed"].discard("mfu_reference")  # there where the limit is known
-    fields["speed"] |= {"measured", "beside", "threads", "host"}  # after a sweep with gpu_share
     fields["environment"] |= {"validated_at_step", "changed_after_validation"}  # where weights changed after the last validation
     fields["environment"].add("train_means_from_step")  # of a project that was continued within its last epoch
     described = {part: rows(section(RUN_FOLDER, f"### {part}")) for part in parts}

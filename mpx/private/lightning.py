@@ -1,8 +1,6 @@
 """Private API of PyTorch Lightning 2.6."""
 
-import sys
 from collections.abc import Callable, Iterable
-from subprocess import Popen
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,7 +8,6 @@ import torch
 from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import DDPStrategy
-from pytorch_lightning.strategies.launchers import subprocess_script
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -117,27 +114,6 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
     connector.epoch_end_reached = first_combine(connector.epoch_end_reached)
     connector.on_epoch_end = first_combine(connector.on_epoch_end)  # the epoch's last hooks may have logged more
     connector.reset_results = begin_again
-
-
-def give_processes(to: Callable[[list[Popen]], None]) -> None:
-    """Call `to` with the processes that Lightning starts for a run. Lightning would check every 5 s whether one has failed, and then kill
-    all of them, so that rank 0 could not write the record."""
-    subprocess_script._launch_process_observer = to
-
-
-_command_of_rank = subprocess_script._hydra_subprocess_cmd
-
-
-def _command_without_this_folder(local_rank: int) -> tuple[list[str], str]:
-    (python, *words), folder = _command_of_rank(local_rank)
-    return [python, "-P", *words], folder
-
-
-def start_processes_alike() -> None:
-    """Let the processes that Lightning starts for a run look for modules where this one does. After `python -P`, as in a sweep, that is not
-    in the current folder; Lightning would start them by `python -m`."""
-    if sys.flags.safe_path:
-        subprocess_script._hydra_subprocess_cmd = _command_without_this_folder
 
 
 class OneStreamDDP(DDPStrategy):

@@ -74,8 +74,3 @@ def compiler_errors() -> tuple[type[BaseException], ...]:
     from torch._inductor.exc import InductorError
 
     return TorchDynamoException, InductorError
-
-
-def cuda_is_lost_in_forks() -> bool:
-    """Whether this process is a fork of one that asked CUDA for devices, so that it cannot use CUDA. Publicly, using it only fails."""
-    return torch._C._cuda_isInBadFork()

@@ -59,7 +59,7 @@ def _metrics(record: dict[str, Any]) -> list[tuple[str, str]]:
 def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
-    note = f", {EMULATED}" if emulated else f", {speed['measured']}" if "measured" in speed else ""
+    note = f", {EMULATED}" if emulated else ""
     rows = [("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))

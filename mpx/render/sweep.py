@@ -6,9 +6,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.run import judged_by_record
-from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
+from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.printing import how_many
-from mpx.record.result import BESIDE
 from mpx.render.table import Table, print_table, words
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 
@@ -58,21 +57,25 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     """
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-    completed = {job["folder"]: job["record"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
+    completed = _completed(jobs)
     judged = list(map(judged_by_record, completed))
     tests = [run["metrics"].get(metric.name) for run, metric in zip(completed, judged, strict=True)]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
-    rate = _rate(rates) + (", emulated" if any(run.get("emulated") for run in completed) else "")
-    rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
-    hosts = {run["speed"].get("host", run.get("host")) for run in completed if run["speed"].get("train_samples_per_s") is not None}
+    rate = _rate(rates) + (", emulated" if any(run["precision"].get("emulated") for run in completed) else "")
+    hosts = {run["environment"].get("host") for run in completed if run["speed"].get("train_samples_per_s") is not None}
     rate += f", {len(hosts)} hosts" if len(hosts) > 1 else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, judged[0].spec if judged else ".4f"), rate, "\n".join(folders) or UNKNOWN
 
 
+def _completed(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of completed runs, of which jobs may have had the same."""
+    return list({job["folder"]: job["record"] for job in jobs if job["status"] == "completed" and job["record"]}.values())
+
+
 def _heading(reports: list[dict[str, Any]]) -> str:
     """The metric's words, if all completed jobs have the same."""
-    names = {(report["record"].get("metric") or {}).get("name") for report in reports if report["status"] == "completed"}
+    names = {(record.get("metric") or {}).get("name") for record in _completed(reports)}
     return name.replace("/", " ") if len(names) == 1 and (name := names.pop()) is not None else "test"
 
 

@@ -13,10 +13,12 @@ from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
 from mpx.runs import signals
-from mpx.runs.end_signal import EndSignal
 from mpx.runs.folder import BEST, LAST, PART
 
 OLD_BEST = "Best{"  # begins the key of the best epoch in checkpoints that mpx wrote with Lightning's ModelCheckpoint
+
+
+EVERY = 1.0  # seconds between two questions whether a signal came, about
 
 
 def reached_max_steps(trainer: pl.Trainer) -> bool:
@@ -56,6 +58,32 @@ def _link(path: Path, beside: Path) -> None:
         copyfile(path, beside)
 
 
+class EndSignal:
+    """All processes of a run have to save at the same step, so they ask one another whether a signal came. An answer waits for the device:
+    a question after each step would keep steps from being queued. So they also agree on the step after which they ask again."""
+
+    def __init__(self) -> None:
+        self._pace = float("inf")  # seconds for a step, between the newest two answers
+        self._step = 0
+        self._answered: float | None = None  # when the newest answer came
+        self._next = 0  # the step after which to ask
+
+    def came(self, trainer: pl.Trainer, *, now: bool = False) -> bool:
+        """Call it after the same steps in all processes. now: ask at once."""
+        if trainer.world_size == 1:
+            return signals.asked()
+        if not now and trainer.global_step < self._next:
+            return False
+        mine = torch.tensor([float(signals.asked()), self._pace], device=trainer.strategy.root_device)
+        asked, pace = trainer.strategy.reduce(mine, reduce_op="max").tolist()
+        before, self._step = self._step, trainer.global_step
+        earlier, self._answered = self._answered, time.monotonic()
+        if earlier is not None:  # nothing is known from before the first answer: a run that continues has steps of an earlier process
+            self._pace = (self._answered - earlier) / max(1, self._step - before)
+        self._next = self._step + max(1, int(EVERY / pace))
+        return bool(asked)
+
+
 class Checkpoints(Checkpoint):
     """Saves `last.ckpt` after an epoch and every `every_steps` optimizer steps (None: only after epochs), and when a signal ends the run.
 
@@ -92,10 +120,19 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._step, self._saved_at = trainer.global_step, time.monotonic()
+        signals.take_back()
+        signals.save_first(True)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        signals.save_first(False)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        signals.save_first(False)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        signals.take_back()  # which compilers replace
         before, self._step = self._step, trainer.global_step
         if self._step == before or trainer.is_last_batch or reached_max_steps(trainer):
             return
@@ -146,4 +183,4 @@ class Checkpoints(Checkpoint):
     def _end(self, trainer: pl.Trainer) -> None:
         """End all processes of the run together: their launcher may kill the others when the first one ends."""
         trainer.strategy.barrier()
-        raise SystemExit(signals.TERMINATED)
+        raise signals.end()

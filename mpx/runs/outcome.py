@@ -1,25 +1,32 @@
 """Run one setting and record how it ends: completed, diverged, failed or interrupted."""
 
 import sys
+import time
 import traceback
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from mpx import environment_variables, sweep
+from mpx import sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.imports import heavy
-from mpx.launch import launch
+from mpx.launch import TORCHRUN, Launch, launch
 from mpx.record.result import EXIT, write_result
 from mpx.runs import folder as folders
-from mpx.runs import other_ranks, ranks, signals, watch
+from mpx.runs import ranks, signals
 from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed, refuse_others
+
+GRACE = 10.0  # seconds in which rank 0 says why the run ends
+LOST = (  # gloo's and NCCL's words for a process that is gone
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+)
 
 
 @dataclass(frozen=True)
@@ -37,48 +44,46 @@ def run_and_record(cfg: DictConfig) -> int:
     """
     started = launch()
     if started.rank > 0:
-        return other_ranks.follow(cfg, started)
-    with ranks.Others(started) as others:
+        return _follow(cfg, started)
+    try:
         described = describe(cfg)
-        try:
-            folder = _claim(cfg, described)
-        except InUse as error:
-            if not sweep.in_sweep():
-                raise
-            return _leave_to_the_other(error)
-        if folder.finished is not None:
-            return _leave_as_it_is(folder)
-        if sweep.in_sweep():
-            watch.end_with_parent(environment_variables.parent_process())
-        others.train_in(folder.path, folder.resume_from)
-    signals.stop_once()
-    alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1
-    with nullcontext() if alone else watch.over_all(folder.path, partial(_conclude_for_another, folder, described.record)):
-        ending = _train(cfg, folder, described)
+        folder = _claim(cfg, described)
+    except BaseException as error:
+        ranks.tell(started, None)
+        if not isinstance(error, InUse) or not sweep.in_sweep():
+            raise
+        return _leave_to_the_other(error)
+    if folder.finished is not None:
+        ranks.tell(started, None)
+        return _leave_as_it_is(folder)
+    _begin(started)
+    ranks.tell(started, folder.path, folder.resume_from)
+    ending = _train(cfg, folder, described)
+    signals.finish()
     return _conclude(folder, described.record, ending)
 
 
-def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Ending | None]:
-    """Do what `run_and_record` does, for a caller that goes on afterwards. command: the command line that repeats the run.
+def _follow(cfg: DictConfig, started: Launch) -> int:
+    """Train in step with rank 0, which writes the record. Returns the exit code."""
+    _begin(started)
+    with signals.held(), heavy():
+        paths = ranks.told(started)
+    if not paths:
+        return 0
+    ending = _train(cfg, Folder(*paths, begun=True), describe(cfg))
+    signals.finish()
+    if ending.bug is not None:
+        traceback.print_exception(ending.bug)
+        ranks.tell_failure(started, ending.line)
+    if ending.status in ("failed", "diverged"):  # rank 0 may have found the same, and would be ended before it says so
+        time.sleep(GRACE)
+    return ending.code
 
-    Returns the record, its folder, and how the run ended; None for a run that was finished already. Raises UserError also for one that had
-    failed.
-    """
-    described = describe(cfg)
-    described.record["environment"]["command"] = command
-    folder = _claim(cfg, described)
-    if folder.finished is not None:
-        if folder.finished["status"] not in folders.DONE:
-            raise UserError(_ended_earlier(folder, "if_exists=resume tries it again."))
-        return folder.finished, folder.path, None
+
+def _begin(started: Launch) -> None:
     signals.stop_once()
-    with signals.held():
-        from mpx.runs.library_state import library_state  # torch and Lightning, which take seconds
-
-    with library_state():
-        ending = _train(cfg, folder, described)
-        _conclude(folder, described.record, ending, quiet=ending.status != "diverged")
-    return folders.read_result(folder.path) or described.record, folder.path, ending
+    if sweep.in_sweep() or started.by == TORCHRUN:
+        signals.end_with_parent()
 
 
 def _claim(cfg: DictConfig, described: Description) -> Folder:
@@ -120,10 +125,10 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
-        if (ending := _ended_elsewhere(folder, described.record, lost=ranks.is_lost(error))) is not None:
-            return ending
         # A signal can also have ended a data loader's worker or another process of the run, which this one needs.
-        if signals.asked() and isinstance(error, RuntimeError):
+        if isinstance(error, RuntimeError) and (signals.asked() or any(words in str(error) for words in LOST)):
+            if (failure := ranks.told_failure()) is not None:
+                return Ending("failed", EXIT["failed"], failure)
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"
         from mpx.runs.explain import line_and_bug  # torch
@@ -133,17 +138,6 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
     return Ending("completed", EXIT["completed"])
 
 
-def _ended_elsewhere(folder: Folder, record: dict[str, Any], *, lost: bool) -> Ending | None:
-    """How the run ends because another of its processes has; None if none has. lost: one is gone without a word."""
-    failure = ranks.failure_elsewhere(folder.path)
-    if failure:
-        return Ending("failed", EXIT["failed"], failure)
-    if failure is None and not lost:
-        return None
-    why = "another process of this run is gone; " if failure is None else ""
-    return Ending("interrupted", signals.TERMINATED, f"{why}{_interrupted(folder, record)}")
-
-
 def _interrupted(folder: Folder, record: dict[str, Any]) -> str:
     if not folder.begun:
         return "interrupted before training began; nothing was changed"
@@ -151,14 +145,13 @@ def _interrupted(folder: Folder, record: dict[str, Any]) -> str:
     return f"interrupted; the same command {'' if sweep.in_sweep() else f'with if_exists=resume{instead} '}continues it"
 
 
-def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: bool = False) -> int:
-    """Write the record, tell user (unless `quiet`) and sweep, and release the folder. Returns the exit code."""
+def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
+    """Write the record, tell user and sweep, and release the folder. Returns the exit code."""
     record["status"], code = ending.status, ending.code
-    if ending.bug is not None and not quiet:
+    if ending.bug is not None:
         traceback.print_exception(ending.bug)
     if ending.line:
         record["error"] = ending.line
-    if ending.line and not quiet:
         print(ending.line if ending.status == "interrupted" else f"error: {ending.line}", file=sys.stderr)
     kept = folder.begun or (bool(folder.made) and ending.status == "failed")  # the record of a bug helps to find it
     if kept:
@@ -167,20 +160,8 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: 
         folder.lock.release()
     else:
         folder.abandon()
-    sweep.report(ending.status, folder.path if kept else None, ending.line, _for_the_table(record))
+    sweep.report(ending.status, folder.path if kept else None, ending.line)
     return code
-
-
-def _conclude_for_another(folder: Folder, record: dict[str, Any], lost: bool) -> int:
-    """End a run whose training would wait for ever: for a process that has ended, or inside a library where it hears no signal."""
-    ending = _ended_elsewhere(folder, record, lost=lost) or Ending("interrupted", signals.TERMINATED, _interrupted(folder, record))
-    return _conclude(folder, record, ending)
-
-
-def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a record that a sweep's table shows."""
-    parts = {name: record.get(name, {}) for name in ("metrics", "metric", "speed")}
-    return parts | {"emulated": record.get("precision", {}).get("emulated"), "host": record.get("environment", {}).get("host")}
 
 
 def _write(path: Path, record: dict[str, Any]) -> bool:
@@ -203,7 +184,7 @@ def _leave_as_it_is(folder: Folder) -> int:
     else:
         line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new starts another beside it."
     print(line)
-    sweep.report(status, folder.path, line, _for_the_table(folder.finished), skipped=True)
+    sweep.report(status, folder.path, line, skipped=True)
     if sweep.in_sweep():
         return EXIT[status]  # a repeated sweep says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]

@@ -1,17 +1,16 @@
 """What a signal to end does to a run: it ends once, at a point where nothing is lost.
 
-Ctrl-C ends a run at once. Clusters send SIGTERM, SIGUSR1 or SIGUSR2 to a job that must go (preemption, time limit): a run that is training
-saves after the present step, then ends. Further signals do not interrupt the writing of the record.
+The first Ctrl-C, SIGTERM, SIGUSR1 or SIGUSR2 is a flag while the run trains: it saves after the present step, then ends
+(mpx/runs/checkpoint.py). At other times, and from the second signal on, the run ends at once, and writes its record.
 """
 
 import os
 import re
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mpx.errors import causes
@@ -20,47 +19,58 @@ from mpx.machine import TOLD_TO_GO
 TERMINATED = 143  # exit code of a run that was told to go, and that the same command continues
 ENDING = (signal.SIGINT, *TOLD_TO_GO)
 WORKER_TOLD = re.compile(r"DataLoader worker .* killed by signal: Terminated")  # PyTorch's words
-PATIENCE = 15  # seconds for which further signals are ignored; after that, one ends a run that hangs
+ONE = 1.0  # seconds in which signals count as one: `timeout`, Slurm and a launcher may each send theirs
+LOOK = 2.0  # seconds between two looks at the parent process
 
 
 class Stop:
-    """The handler of ENDING. Each run in this process has its own. In forks of it, which are the data loader's workers, it does nothing."""
+    """The handler of ENDING. In forks of this process, which are the data loader's workers, it does nothing."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.first: float | None = None  # when the first signal came
-        self.saves = False  # whether training reaches a save point soon, which ends the run
+        self.first: int | None = None  # the signal that has come
+        self.newest = 0.0  # when
+        self.saves = False  # training reaches a save point soon, which ends the run
+        self.over = False  # the record is being written
 
     def __call__(self, number: int, frame: Any) -> None:
-        if os.getpid() != self.process or (self.first is not None and time.monotonic() - self.first < PATIENCE):
+        now = time.monotonic()
+        if os.getpid() != self.process or self.over or (self.first is not None and now - self.newest < ONE):
             return
-        again, self.first = self.first is not None, time.monotonic()
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
+        again, self.newest = self.first is not None, now
+        self.first = number if self.first is None else self.first
         if again or not self.saves:
-            raise SystemExit(TERMINATED)
+            raise self.end()
+
+    def end(self) -> BaseException:
+        """What ends the run."""
+        return KeyboardInterrupt() if self.first == signal.SIGINT else SystemExit(TERMINATED)
 
 
 _stop = Stop()
 
 
 def stop_once() -> None:
-    """Install handlers: the first Ctrl-C raises KeyboardInterrupt, the first of the others SystemExit(143), and further signals within
-    PATIENCE are ignored. A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C."""
+    """Install the handler. A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C."""
     global _stop
     _stop = Stop()
     take_back()
 
 
 def take_back() -> None:
-    """Put this module's handlers back where a library has set its own."""
+    """Put the handler in force where a library has set its own, also behind Python's back, as LLVM does when it first compiles."""
     for number in _handled():
         signal.signal(number, _stop)
 
 
 def save_first(on: bool) -> None:
-    """on: the first signal other than Ctrl-C raises nothing from now on, because training soon reaches a save point, which asks `asked`."""
+    """on: from now on training soon reaches a save point, which asks `asked`."""
     _stop.saves = on
+
+
+def finish() -> None:
+    """From now on the run writes its record, and hears no signal."""
+    _stop.over = True
 
 
 def asked() -> bool:
@@ -68,43 +78,21 @@ def asked() -> bool:
     return _stop.first is not None
 
 
-def reinstate() -> None:
-    """Put Python's handlers back in force where a library has replaced them.
-
-    LLVM replaces them when it first compiles (Triton, NVRTC), with SA_RESETHAND and SA_NODEFER. `timeout` sends two signals at once; the
-    second one would then meet the system's default handler, which kills the process.
-    """
-    for number in _handled():
-        signal.signal(number, signal.getsignal(number))
+def end() -> BaseException:
+    """What the save point raises."""
+    return _stop.end()
 
 
-_listens = False  # whether this process is within `unheard`
-os.register_at_fork(after_in_child=lambda: _listens and signal.set_wakeup_fd(-1))  # a data loader's worker gets signals of its own
+def end_with_parent() -> None:
+    """Send this process SIGTERM when its parent has died, which waits for it: a sweep, or torchrun."""
+    parent = os.getppid()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK)
+        os.kill(os.getpid(), signal.SIGTERM)
 
-@contextmanager
-def unheard() -> Iterator[Callable[[], bool]]:
-    """Yields a function: has a signal come whose handler has not run? Python calls handlers in the main thread, but not while that is
-    inside a library. The system's handler writes each signal's number into a pipe at once."""
-    reading, writing = os.pipe()
-    for end in (reading, writing):
-        os.set_blocking(end, False)
-    came: set[int] = set()
-
-    def unheard() -> bool:
-        with suppress(OSError):  # nothing has come, or the block has just ended and closed the pipe
-            came.update(os.read(reading, 4096))
-        return not asked() and not came.isdisjoint(_handled())
-
-    global _listens
-    before, _listens = signal.set_wakeup_fd(writing, warn_on_full_buffer=False), True
-    try:
-        yield unheard
-    finally:
-        _listens = False
-        signal.set_wakeup_fd(before)
-        os.close(reading)
-        os.close(writing)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
@@ -125,45 +113,9 @@ def held() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-@contextmanager
-def deaf_to_children() -> Iterator[None]:
-    """In the block, nothing is raised where a child process ends, as PyTorch does for the worker of a data loader."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGCHLD, _nothing)
-    try:
-        yield
-    finally:
-        if before is not None:  # None: not set from Python
-            signal.signal(signal.SIGCHLD, before)
-
-
-def _nothing(number: int, frame: Any) -> None:
-    """Python complains where the handler of a signal that has come is no function any more."""
-
-
 def ends(error: BaseException) -> bool:
     """Whether `error` is, or comes from, the end of the run by a signal. SIGTERM may have come to the worker of a data loader first."""
     return any(isinstance(e, KeyboardInterrupt | SystemExit | GeneratorExit) or WORKER_TOLD.search(str(e)) for e in causes(error))
-
-
-@contextmanager
-def dropped() -> Iterator[list[BaseException]]:
-    """Yields those ends by a signal that Python has dropped in the block, as in functions that it calls at a fork or for garbage."""
-    found, before = [], sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
-            found.append(unraisable.exc_value.with_traceback(None))
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield found
-    finally:
-        sys.unraisablehook = before
 
 
 @contextmanager
@@ -172,36 +124,20 @@ def termination_raises() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    stop, children = Stop(), ExitStack()
+    stop = Stop()
 
     def handler(number: int, frame: Any) -> None:
         if os.getpid() != stop.process:  # a fork, which knows nothing of the block
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        children.enter_context(deaf_to_children())  # a loader's workers are told as well; the error of their end would hide this one
         stop(number, frame)
 
     signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        children.close()
         if signal.getsignal(signal.SIGTERM) is handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
-def as_found() -> Iterator[None]:
-    """After the block, every handler of ENDING is the one from before it."""
-    global _stop
-    before, stop = {number: signal.getsignal(number) for number in ENDING}, _stop
-    try:
-        yield
-    finally:
-        _stop = stop
-        for number, handler in before.items():
-            if handler is not None:  # None: not set from Python
-                signal.signal(number, handler)
 
 
 def _handled() -> list[signal.Signals]:

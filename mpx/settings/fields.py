@@ -25,7 +25,6 @@ RUN = {
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
     "retry_failed": flag(result=False),
     "fail_fast": flag(result=False),
-    "gpu_share": whole(1, 64, example=4, result=False),
     "label_smoothing": number(0, 1, open_high=True, example=0.1),
     "speed": choice("auto", "plain"),
     "ckpt_path": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False),

@@ -21,7 +21,6 @@ NOT_FOR_THEM = {  # key -> (values that a project may have, what to do instead)
     "sparsity.backend": (("mpx", None), "use sparsity.backend=mpx"),
     "sparsity.permute": ((False, None), "the order of its channels may matter outside the module"),
     "sparsity.sensitivity": ((False, None), "mpx does not know its loss apart from its steps"),
-    "gpu_share": ((1,), "its speed is measured while it trains"),
 }
 
 

@@ -15,6 +15,7 @@ from mpx.settings.compare import COMPARE
 from mpx.settings.deploy import DEPLOY
 from mpx.settings.extras import install
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
+from mpx.settings.values import REMOVED
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
@@ -100,6 +101,8 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
+    if key in REMOVED:
+        return REMOVED[key]
     below = (*FREE_BELOW, *(f"{free}." for free in FREE))
     if key in FREE or (key.startswith(below) and not key.endswith("._target_")):
         return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."

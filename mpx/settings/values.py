@@ -62,6 +62,11 @@ def _has_keys(name: str) -> bool:
     return any(key.startswith(f"{name}.") for key in FIELDS)
 
 
+REMOVED = {  # keys that mpx had -> the line that says what to use instead
+    "gpu_share": "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use hydra.launcher.n_jobs=N with N GPUs.",
+}
+
+
 def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, program: str = "mpx.train") -> None:
     """Raise UserError if `program` has no such key or the value breaks the key's rule."""
     if key in FREE:
@@ -71,6 +76,8 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
     rule = rules.get(key)
     if rule is None and key.startswith(FREE_BELOW):
         return
+    if key in REMOVED:
+        raise UserError(REMOVED[key])
     if rule is None:
         raise UserError(f"{key} is not a setting of {program}.{nearest(key, rules)}{_argument(key)} See python -m {program} --help.")
     if not rule.fits(value):

@@ -1,28 +1,16 @@
 """A sweep, `python -m mpx.train -m …`: every job is a process with its own plain command line, and a table ends the sweep.
 
-A launcher calls `start_child` once per job: Hydra's basic one or parallel.py in the process that the user started, submitit in a process
-of the cluster. The job's process is a fork of a process that has already imported PyTorch. Processes share no memory, so jobs communicate
-through files in the sweep's folder, `outputs/_sweep/<machine>-<process id>`: each job's report, and which job holds which GPU. The folder
-is removed when no job has failed, that of a killed sweep when the next one begins.
-
-    child.py         starts one job: its command line, its environment, its GPU (gpus.py); reads its report
-    warm.py          keeps the process that jobs are forked from (starter.py, with imported.py); resident.py maps its memory into the jobs
-    job_report.py    writes a job's report; progress.py reads all reports and prints the sweep's progress (size.py: its size)
-    share.py         gpu_share: several jobs on each GPU; alone.py measures each setting's speed after the last job
-    rounds.py        until=decided: a sweep in rounds of seeds; looks.py: what is decided, which jobs are next
-    cluster.py       jobs of Slurm, or as on a cluster, by submitit; follow.py prints their progress
-    summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search
-    mistakes.py      what ends a sweep before its first job; parallel.py: several jobs at once on this machine; orphan.py: a killed sweep
+    jobs.py      runs the jobs: on this machine by threads and a queue of GPUs; preload.py is what they are forked from
+    cluster.py   jobs of Slurm, or as on a cluster, by submitit
+    progress.py  what jobs report; the progress, the table and the exit code of a sweep
+    checks.py    what is known and refused before the first job
+    until.py     until=decided: a sweep in rounds of seeds
 """
 
-from mpx.sweep.child import start_child
-from mpx.sweep.experiment import check_experiment
-from mpx.sweep.job_report import IN_USE, in_sweep, report
-from mpx.sweep.objectives import Objectives
-from mpx.sweep.parallel import register as register_parallel
-from mpx.sweep.rounds import register as register_rounds
-from mpx.sweep.share import check_single, with_launcher
-from mpx.sweep.summary import Summary, finish, tidy, to_the_end
+from mpx.environment_variables import in_sweep
+from mpx.sweep.checks import check_experiment, check_single
+from mpx.sweep.jobs import Objectives, start_child
+from mpx.sweep.progress import IN_USE, Summary, exit_code, report, to_the_end
 
 __all__ = [
     "IN_USE",
@@ -30,13 +18,18 @@ __all__ = [
     "Summary",
     "check_experiment",
     "check_single",
-    "finish",
+    "exit_code",
     "in_sweep",
-    "register_parallel",
-    "register_rounds",
+    "register",
     "report",
     "start_child",
-    "tidy",
     "to_the_end",
-    "with_launcher",
 ]
+
+
+def register() -> None:
+    """Let Hydra choose mpx's launcher and its sweeper."""
+    from mpx.sweep import jobs, until  # NumPy and SciPy
+
+    jobs.register()
+    until.register()

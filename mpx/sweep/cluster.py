@@ -1,17 +1,15 @@
 """Jobs of a sweep on a cluster, or as on one: hydra/launcher=submitit_slurm and submitit_local.
 
-submitit runs `start_child` in a task of the cluster. Slurm may tell a task to go, because another job needs its place or its time is over.
-mpx then saves the run (mpx/runs/signals.py), and submitit puts the job back into the queue and counts how often. The job starts again with
-the same command, and continues as any cut-off job of a sweep does.
+submitit runs `start_child` in a task of the cluster. Before the time limit it gives a signal: mpx saves the run, and
+submitit puts the job back into the queue and counts how often. The job starts again with the same command, and continues
+as any cut-off job of a sweep does.
 """
 
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
@@ -19,8 +17,6 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.machine import TOLD_TO_GO
-from mpx.printing import how_many
-from mpx.runs.signals import TERMINATED
 from mpx.settings.translate import not_installed
 
 SUBMITTED = ".submitit"  # in the sweep's folder: scripts and output of the jobs, as conf/hydra/launcher says
@@ -67,60 +63,29 @@ def missing(kind: str, choice: str) -> str | None:
     return None
 
 
-def announce(config: DictConfig, jobs: int, what: str) -> None:
-    """Say what submitit is to start; its workers print into files of their own. config: Hydra's. what: sweep, or one round of it."""
-    if launcher_of(config) is not None:
-        print(f"{what} of {how_many(jobs, 'job')} by submitit, which print into {Path(config.sweep.dir) / SUBMITTED}", flush=True)
+def run(command: list[str], environment: dict[str, str]) -> int:
+    """Run a job in a task of submitit. Returns the exit code; -N when signal N ended it.
 
-
-def wait(job: "subprocess.Popen[bytes]") -> int:
-    """Wait for a job in a task of submitit. If the cluster tells it to go, the job saves, and this process ends so that the job is
-    requeued. Otherwise, and if it is not requeued, this returns the exit code; -N when signal N ended the job."""
+    submitit's signal means that the time is nearly over: the job saves, and submitit's own handler requeues it, which ends
+    this process. By another signal (scancel, preemption) the job saves as well, and Slurm itself decides.
+    """
     import submitit
-
-    requeue = signal.getsignal(getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}"))
-    told = False
-
-    def go(number: int, frame: Any) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            job.terminate()
-
-    for number in TOLD_TO_GO:
-        signal.signal(number, go)
-    try:
-        code = job.wait()
-    except KeyboardInterrupt:
-        job.wait()  # the job was interrupted as well and writes its record
-        raise
-    if told and (code == TERMINATED or code < 0):
-        _give_back(requeue)
-    return code
-
-
-def _give_back(requeue: Callable[[int, Any], None]) -> None:
-    """End this process by submitit's own handler, which requeues. Returns where the user has cancelled the job, or its time was over too
-    often."""
     from submitit.core.utils import UncompletedJobError
 
+    timeout = getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")
+    requeue, came, job = signal.getsignal(timeout), [], subprocess.Popen(command, env=environment)
+
+    def tell(number: int, frame: Any) -> None:
+        came.append(number)
+        job.terminate()  # a job that Slurm has told as well takes the two for one
+
     for number in TOLD_TO_GO:
-        signal.signal(number, signal.SIG_IGN)  # Slurm sends further ones to a job that it requeues
-    if _runs():
-        with suppress(UncompletedJobError):
-            requeue(signal.SIGTERM, None)
-
-
-def _runs() -> bool:
-    """Whether the cluster would let this job run on. Slurm calls a job that scancel ends COMPLETING, and requeues by itself what it has
-    preempted."""
-    import submitit
-
-    environment = submitit.JobEnvironment()
-    if environment.cluster != "slurm":
-        return True
-    ask = ["squeue", "--noheader", "--format=%T", f"--jobs={environment.job_id}"]
-    return subprocess.run(ask, capture_output=True, text=True).stdout.strip() in ("RUNNING", "")
+        signal.signal(number, tell)
+    code = job.wait()
+    if came[:1] == [timeout] and code != 0 and callable(requeue):
+        with suppress(UncompletedJobError):  # its time was over too often
+            requeue(timeout, None)
+    return code
 
 
 def submission_error(error: BaseException) -> str | None:

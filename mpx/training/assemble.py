@@ -11,7 +11,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
-from pytorch_lightning.callbacks import Callback
 from torch import nn
 
 from mpx.acceleration.apply import Acceleration, apply
@@ -22,7 +21,6 @@ from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
 from mpx.errors import UserError
 from mpx.measure.memory import reset_peak
-from mpx.measure.throughput import Throughput
 from mpx.measure.windows import Clock
 from mpx.models import build
 from mpx.models.probe import check_crop
@@ -93,16 +91,13 @@ class Steps:
     total: int  # optimizer steps of the whole run
 
 
-def assemble(
-    cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None], stopper: Callable[[Throughput], Callback] | None = None
-) -> Run:
+def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
 
-    begin: called immediately before the first batch. stopper: for a run that is only timed, and is pruned before its first step: makes the
-    callback that stops it. None: the run trains to its end and is saved.
+    begin: called immediately before the first batch.
     """
     inputs = build_inputs(cfg, folder)
-    steps = build_steps(cfg, inputs, at_once=stopper is not None)
+    steps = build_steps(cfg, inputs)
     measuring = build_measuring(cfg, folder.path, inputs.precision, steps.acceleration, steps.choice)
     checkpoints = Checkpoints(
         folder.path, *monitored(steps.module.spec), every_steps=cfg.trainer.checkpoint_every_n_steps, every_s=cfg.trainer.save_every_s
@@ -114,12 +109,11 @@ def assemble(
 
     advice = remedy(inputs.precision.mode, cfg.optimizer.name)
     beginning, last_validation = Beginning(begin), LastValidation()
-    ends = [last_validation, checkpoints] if stopper is None else [stopper(measuring.throughput)]
     trainer = build_trainer(
         cfg, folder.path, inputs.devices, inputs.precision, inputs.history.steps,
         callbacks(
             cfg, measuring, inputs.precision, inputs.history, beginning, pruning=pruning, ema=steps.module.ema,
-            compiling=compiling, ends=ends, advice=advice,
+            compiling=compiling, ends=[last_validation, checkpoints], advice=advice,
         ),
     )  # fmt: skip
 
@@ -155,12 +149,11 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     return Inputs(devices, precision, datamodule, loader, model, history)
 
 
-def build_steps(cfg: DictConfig, inputs: Inputs, *, at_once: bool) -> Steps:
-    """at_once: the model is pruned before the first step."""
+def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
     model, devices, data = inputs.model, inputs.devices, inputs.datamodule.data
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     total, of_epoch = count_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, total, of_epoch, at_once=at_once)
+    recipe = build_recipe(cfg.sparsity, total, of_epoch)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, total, recipe)
 

@@ -24,7 +24,6 @@ from mpx.runs.explain import explain
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.history import refuse_other_setting
 from mpx.runs.inputs import refuse_others
-from mpx.runs.library_state import LOGGERS
 from mpx.runs.weights import continuing
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
@@ -196,6 +195,9 @@ def _check_weights(model: nn.Module, advice: str) -> None:
     """
     if (name := next(filter(None, from_all(not_finite(model))), None)) is not None:  # each rank may have a part of the weights
         raise Diverged(f"the weights of {name} are infinite or NaN after the training, though the results are finite. {advice}")
+
+
+LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 
 
 def quiet() -> None:

@@ -1,7 +1,6 @@
 """The pruning of one run: its recipe and masks, and what happens when the model is pruned."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,15 @@ from mpx.training.module import TrainingModule
 from mpx.training.tasks import loss_of
 
 
-def build_recipe(sparsity: DictConfig, steps: int, epoch: int, *, at_once: bool) -> Recipe | None:
+def build_recipe(sparsity: DictConfig, steps: int, epoch: int) -> Recipe | None:
     """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run.
 
-    at_once: prune before the first step. Raises UserError for a pruning after the end of the run.
+    Raises UserError for a pruning after the end of the run.
     """
     if sparsity.pattern == "dense":
         return None
     found = plan(sparsity, steps, epoch)
-    return choose_recipe(sparsity, replace(found, start=0, end=0) if at_once else found)
+    return choose_recipe(sparsity, found)
 
 
 def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:

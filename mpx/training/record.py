@@ -6,7 +6,6 @@ import numpy as np
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.environment_variables import measures_beside_others
 from mpx.errors import UserError
 from mpx.measure.environment import host_of_all
 from mpx.measure.memory import peak_memory
@@ -16,7 +15,7 @@ from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.record.files import Predictions, write_predictions
 from mpx.record.parts import precision_part, sparsity_part, speed_part
-from mpx.record.result import BESIDE, note_validation
+from mpx.record.result import note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
@@ -70,8 +69,6 @@ def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
     speed = speed_part(measuring.throughput, measuring.first, measuring.exclusivity, output_dir, devices=run.trainer.world_size)
-    if measures_beside_others():
-        speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
     return speed | {"chosen": run.chosen()}
 
 

@@ -17,15 +17,11 @@ from mpx.private.lightning import (
     OneStreamDDP,
     combine_what_is_logged,
     continue_with_the_next_epoch,
-    give_processes,
     leave_signals_alone,
     skip_empty_hooks,
-    start_processes_alike,
 )
-from mpx.runs import watch
 from mpx.runs.checkpoint import Checkpoints, WholeFiles, reached_max_steps
 from mpx.runs.history import History
-from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.runs.ranks import cluster_environment
 from mpx.settings.sparsity import nothing_to_train
@@ -104,7 +100,7 @@ def callbacks(
     cfg: DictConfig, measuring: Measuring, precision: ModePrecision, history: History, beginning: Beginning, *,
     pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback], advice: str, project: bool = False,
 ) -> list[Callback]:  # fmt: skip
-    """compiling: decides after the first steps whether to compile the rest. ends: what validates, saves or stops the run.
+    """compiling: decides after the first steps whether to compile the rest. ends: what validates and saves.
     advice: what to try when the run has diverged. project: Lightning says how it continues."""
     settings = cfg.trainer
     scalars = Scalars(
@@ -115,7 +111,6 @@ def callbacks(
         pruning,
         ema,
         SameBuffers(),  # the averages, too, are of this process's batches
-        Listening(saves=any(isinstance(callback, Checkpoints) for callback in ends)),
         None if project else RandomState(),
         history,
         measuring.watch,  # the first step is watched before numerics and throughput see its batch
@@ -140,9 +135,6 @@ def build_trainer(
     settings, values = cfg.trainer, as_dict(cfg.trainer)
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
-    if devices.count > 1:
-        start_processes_alike()
-        give_processes(watch.started.extend)
     trainer = pl.Trainer(
         **{key: values[key] for key in PASSED},
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,

@@ -61,7 +61,7 @@ signals.stop_once()
 pythons = handler()
 triton.compile(ASTSource(doubled, {"x": "*fp32", "size": "constexpr"}, {"size": 128}), target=GPUTarget("cuda", 90, 32))
 print(handler() != pythons)
-signals.reinstate()
+signals.take_back()
 print(handler() == pythons)
 """
 
@@ -74,18 +74,29 @@ def _as_it_was():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("then", signals.ENDING)
-def test_only_the_first_counts(monkeypatch, then):
+@pytest.mark.parametrize("number", signals.ENDING)
+def test_the_first_is_a_flag_and_the_second_ends(monkeypatch, number):
+    """Two within a second count as one, since `timeout` sends two."""
     now = [0.0]
     monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
     signals.stop_once()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    now[0] = signals.PATIENCE - 0.1
-    signal.raise_signal(then)
-    now[0] = signals.PATIENCE
-    with pytest.raises(KeyboardInterrupt if then == signal.SIGINT else SystemExit):
-        signal.raise_signal(then)
+    signals.save_first(True)
+    signal.raise_signal(number)
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.asked()
+    now[0] = 1.1
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+    now[0] = 2.2
+    signals.finish()
+    signal.raise_signal(number)  # while the record is written
+
+
+@pytest.mark.parametrize("number", signals.ENDING)
+def test_where_nothing_is_to_be_saved_the_first_ends(number):
+    signals.stop_once()
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+        signal.raise_signal(number)
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
@@ -110,8 +121,8 @@ def test_held_signals_come_at_the_end():
 
 
 @pytest.mark.slow
-def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_path, monkeypatch):
-    """Should the first line become False one day, mpx/runs/listening.py may go."""
+def test_tritons_compiler_displaces_pythons_handler_until_it_is_taken_back(tmp_path, monkeypatch):
+    """Should the first line become False one day, a run need not take them back at each step."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     (tmp_path / "script.py").write_text(COMPILED)
@@ -193,10 +204,3 @@ def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
         for number in signals.TOLD_TO_GO:
             os.kill(pid, number)
     assert ran.wait(timeout=120) == 0, ran.err
-
-
-def test_who_still_asks_after_the_block_is_told_of_no_signal():
-    """The thread that watches a run may be just about to look when the run ends."""
-    with signals.unheard() as unheard:
-        pass
-    assert not unheard()

@@ -69,19 +69,19 @@ def workers():
 
 @pytest.mark.slow
 def test_jobs_on_this_machine_run_at_once_and_one_is_told_to_go(tmp_path):
-    """Each sees one GPU, though submitit hides them."""
+    """Each sees the user's GPUs, though submitit hides them."""
     (tmp_path / "waiting_net.py").write_text(WAITING_NET)
     words = ["model=custom", "model._target_=waiting_net.Net", *FEW[1:-1], "trainer.max_epochs=60", "seed=0,1"]
     sweep = Sweep(tmp_path, "-m", *words, LOCAL, "hydra.sweeper.max_batch_size=2", env={"CUDA_VISIBLE_DEVICES": "5,6"})
     wait_for(lambda: sweep.saved(0) and sweep.saved(1))
-    assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
+    assert [file.read_text() for file in tmp_path.glob("saw-*")] == ["5,6"] * 2
     ours = [pid for pid in workers() if os.readlink(f"/proc/{pid}/cwd") == str(tmp_path)]
     assert len(ours) == 2
     os.kill(ours[0], signal.SIGUSR2)  # as submitit does before the time limit
     code, out, err = sweep.end()
     assert (code, err) == (0, "")
     assert "sweep of 2 jobs by submitit" in out
-    assert "2 of 2 done, 0 failed, 0 running, 0 left" in out
+    assert "2 of 2 done, 0 failed, 0 left" in out
     assert "epoch 1/" not in out  # off by default where several would mix
     records = sweep.records.values()
     assert [record["status"] for record in records] == ["completed"] * 2
@@ -101,24 +101,23 @@ def slurm():
 
 
 @pytest.mark.slow
-def test_jobs_of_slurm_are_preempted_and_cancelled(tmp_path, slurm):
-    sweep = Sweep(tmp_path, *LONG, "seed=0,1,2", SLURM, *ON_SLURM, env=slurm.environment)
-    # Preemption sends the first, Slurm the second before the time limit, and the third is a user who wants the job no more.
-    left = {0: ["--signal=TERM"], 1: ["--signal=USR2"], 2: []}
+def test_jobs_of_slurm_are_continued_and_cancelled(tmp_path, slurm):
+    sweep = Sweep(tmp_path, *LONG, "seed=0,1", SLURM, *ON_SLURM, env=slurm.environment)
+    # Slurm sends the first before the time limit; the second is a user who wants the job no more.
+    left = {0: ["--signal=USR2"], 1: []}
     while left:
         seed, *_ = wait_for(lambda: [seed for seed in left if sweep.saved(seed)])
         (array,) = {line.split("_")[0] for line in slurm.ask("squeue", "-h", "-r", "-o", "%F_%K").splitlines()}
         slurm.ask("scancel", *left.pop(seed), f"{array}_{seed}")
     code, out, err = sweep.end()
     assert code == 1
-    assert "job 2 interrupted: interrupted; the same command continues it\n" in err
+    assert "job 1 interrupted: interrupted; the same command continues it\n" in err
     assert "Traceback" not in err
     records = sweep.records
-    assert records.keys() == {"seed0", "seed1", "seed2"}
+    assert records.keys() == {"seed0", "seed1"}
     assert was_continued(records["seed0"])
-    assert was_continued(records["seed1"])
-    assert records["seed2"]["status"] == "interrupted"
-    assert "2 of 3 done, 1 failed, 0 running, 0 left" in out
+    assert records["seed1"]["status"] == "interrupted"
+    assert "1 of 2 done, 1 failed, 0 left" in out
 
 
 @pytest.mark.slow
@@ -127,7 +126,7 @@ def test_a_job_of_several_tasks(tmp_path, slurm):
     two = ["trainer.devices=2", "trainer.accelerator=cpu", "hydra.launcher.tasks_per_node=2"]
     code, out, err = Sweep(tmp_path, "-m", *FEW, "trainer.max_epochs=1", "seed=0", *two, SLURM, *ON_SLURM, env=slurm.environment).end()
     assert code == 0, err
-    assert "1 of 1 done, 0 failed, 0 running, 0 left" in out
+    assert "1 of 1 done, 0 failed, 0 left" in out
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import enum
 import importlib.util
+import json
 
 import pytest
 import yaml
@@ -10,35 +11,40 @@ from refused import assert_refused
 
 from mpx.errors import UserError
 from mpx.settings.extras import install
-from mpx.sweep.objectives import check_direction, objectives
+from mpx.sweep.checks import check_direction
+from mpx.sweep.jobs import objectives
 
 INSTALLED = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper")
 FEW = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1"]
 
 
-def ended(status="completed", **metrics):
-    return {"status": status, "record": {"metrics": metrics, "speed": {"train_samples_per_s": 1234.5}}}
+@pytest.fixture
+def ended(tmp_path):
+    """ended(**metrics) -> the report of a job whose record has them."""
+
+    def made(status="completed", **metrics):
+        record = {"status": status, "metrics": metrics, "speed": {"train_samples_per_s": 1234.5}}
+        (tmp_path / "result.json").write_text(json.dumps(record))
+        return {"status": status, "folder": str(tmp_path)}
+
+    return made
 
 
-def test_two_directions_are_accuracy_and_throughput():
-    report = ended(**{"val/accuracy": 0.75, "test/accuracy": 0.7})
-    assert objectives(report, ["maximize", "maximize"]) == (0.75, 1234.5)
-    assert objectives(report, "maximize") == 0.75
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ({"val/accuracy": 0.75, "test/accuracy": 0.7}, 0.75),
+        ({"val/perplexity": 90.0, "test/perplexity": 95.0, "val/accuracy": 0.3}, -90.0),  # the lower, the better
+        ({"test/accuracy": 0.7}, None),  # it ended before its first validation
+    ],
+)
+def test_two_directions_are_accuracy_and_throughput(ended, metrics, expected):
+    assert objectives(ended(**metrics), "maximize") == expected
+    assert objectives(ended(**metrics), ["maximize", "maximize"]) == (None if expected is None else (expected, 1234.5))
 
 
-def test_of_a_language_model_the_lower_perplexity_is_better():
-    assert objectives(ended(**{"val/perplexity": 90.0, "test/perplexity": 95.0, "val/accuracy": 0.3}), ["maximize", "maximize"]) == (
-        -90.0,
-        1234.5,
-    )
-
-
-def test_a_job_that_did_not_complete_teaches_nothing():
+def test_a_job_that_did_not_complete_teaches_nothing(ended):
     assert objectives(ended("diverged", **{"val/accuracy": 0.1}), "maximize") is None
-
-
-def test_a_job_that_ended_before_its_first_validation_teaches_nothing():
-    assert objectives(ended(**{"test/accuracy": 0.7}), None) is None
 
 
 Direction = enum.Enum("Direction", ["minimize", "maximize"])  # as hydra-optuna-sweeper has it
@@ -78,7 +84,7 @@ def test_what_is_missing_is_named(train):
 def test_a_search(command):
     ran = command("-m", "experiment=search", *FEW, "hydra.sweeper.n_trials=3", "optimizer.lr=interval(0.01,0.02)")
     assert ran.code == 0, ran.err
-    assert "3 of 3 done, 0 failed, 0 running, 0 left" in ran.out
+    assert "3 of 3 done, 0 failed, 0 left" in ran.out
     assert len(ran.folders) == 3
     found = yaml.safe_load((ran.outputs / "search" / "optimization_results.yaml").read_text())["solutions"]
     assert found
@@ -100,7 +106,7 @@ def test_a_search_in_which_every_trial_diverges_says_so(command, direction):
     few = [*FEW, "hydra.sweeper.n_trials=2", f"hydra.sweeper.direction={direction}"]
     ran = command("-m", "experiment=search", *few, "optimizer.lr=interval(1e20,1e30)")
     assert ran.code == 1
-    assert "0 of 2 done, 2 failed, 0 running, 0 left" in ran.out
+    assert "0 of 2 done, 2 failed, 0 left" in ran.out
     assert ran.out.endswith("The search has found nothing: no trial completed.\n")
     assert "Failed" not in ran.err
     assert "Warning" not in ran.err

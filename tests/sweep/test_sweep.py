@@ -1,52 +1,174 @@
-"""Sweeps as a user starts them: fresh processes, failures that stop nothing, a table, and an exit code."""
+"""Sweeps as a user starts them: fresh processes, failures that stop nothing, signals, a table, and an exit code."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 
 import pytest
+from filelock import FileLock
+from full_disk import full_disk
+from hydra import compose, initialize_config_dir
+from processes import WAITING_NET, Fork, alive, wait_for
+from refused import assert_refused
+
+from mpx.machine import usable_cores
+from mpx.settings.front_door import CONF, expect_schemas
+from mpx.sweep.checks import at_once
 
 FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
+TWO_AT_ONCE = "hydra.launcher.n_jobs=2"
+NET = """
+from pathlib import Path
+from torch import nn
+
+def Net(input_shape, num_classes, width):
+    if width == 2 and not Path("mended").exists():
+        raise ValueError("width 2 is broken")
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, num_classes))
+"""
 
 
 def statuses(ran):
     return {f"{path.parent.name}/{path.name}": json.loads((path / "result.json").read_text())["status"] for path in ran.folders}
 
 
-def test_one_job_fails_and_the_others_go_on(forked):
+@pytest.mark.slow
+def test_one_job_fails_and_the_others_go_on(train):
     """Without momentum a job is refused; lr=1e30 diverges; 0.01 completes."""
     words = ["-m", *FEW, "optimizer=sgd", "optimizer.nesterov=true"]
-    ran = forked(*words, "optimizer.momentum=0,0.9", "optimizer.lr=1e30,0.01")
+    ran = train(*words, "optimizer.momentum=0,0.9", "optimizer.lr=1e30,0.01", TWO_AT_ONCE)
     assert ran.code == 1
     assert sorted(statuses(ran).values()) == ["completed", "diverged"]
-    assert "error: optimizer.nesterov=true needs optimizer.momentum above 0." in ran.err
     assert "job 2 diverged: the loss became infinite or NaN by step" in ran.err
     assert "3 of 4 jobs did not complete:" in ran.err
     assert ran.err.index("job 2 diverged") < ran.err.index("3 of 4 jobs")  # shown when it happens
-    assert "Traceback" not in ran.err
-    for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
-        assert word in ran.out
+    for words_of_a_line in ("sweep of 4 jobs, 2 at once", "job 0: ", "job 2: ", "1 of 4 done, 3 failed, 0 left", "optimizer.lr=0.01"):
+        assert words_of_a_line in ran.out
 
-    again = forked(*words, "optimizer.momentum=0.9,0", "optimizer.lr=0.01,1e30,0.02", "fail_fast=true")
+    again = train(*words, "optimizer.momentum=0.9,0", "optimizer.lr=0.01,1e30,0.02", "fail_fast=true")
     assert again.code == 1
-    assert again.out.count("is already completed; nothing to do") == 1
+    assert "job 0 was already completed" in again.out
     assert "diverged earlier: the loss became infinite or NaN by step" in again.err
-    assert "2 of 4 jobs did not complete:" in again.err
-    assert "job 1 was already diverged: 1 of 6 done, 1 failed, 0 running, 4 left\n" in again.out
     assert "fail_fast=true: 2 jobs not started" in again.err
 
 
 @pytest.mark.slow
-def test_started_again_a_sweep_skips_what_is_finished(forked):
+def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
+    (tmp_path / "moody_net.py").write_text(NET)
+    sweep = ["-m", "model=custom", "model._target_=moody_net.Net", *FEW[1:], "+model.kwargs.width=2,8", TWO_AT_ONCE]
+    assert command(*sweep).code == 1
+    (tmp_path / "mended").touch()
+    again = command(*sweep)
+    assert again.code == 1
+    assert "failed earlier: ValueError: width 2 is broken. retry_failed=true tries it again." in again.err
+    retried = command(*sweep, "retry_failed=true")
+    assert retried.code == 0, retried.err
+    assert "job 1 was already completed" in retried.out
+
+
+@pytest.mark.slow
+def test_started_again_a_sweep_skips_what_is_finished(train):
     """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins again."""
-    first = forked("-m", *FEW, "seed=0,1,2")
+    words = ["-m", *FEW, "seed=0,1,2", TWO_AT_ONCE]
+    first = train(*words)
     assert first.code == 0
     for path in first.folders:
         shutil.rmtree(path / "checkpoints")
     (first.folders[2] / "result.json").unlink()
     before = [(path / "result.json").read_text() for path in first.folders[:2]]
-    again = forked("-m", *FEW, "seed=0,1,2")
+    again = train(*words)
     assert again.code == 0
-    assert again.out.count("is already completed; nothing to do") == 2
-    assert [path.name for path in again.folders] == ["seed0", "seed1", "seed2"]
+    assert again.out.count("was already completed") == 2
     assert list(statuses(again).values()) == ["completed"] * 3
     assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
+
+
+def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
+    first = train("model=mlp", *FEW)
+    (first.folder / "result.json").rename(tmp_path / "result.json")
+    (folder,) = first.outputs.glob("*/*/seed0")
+    monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "report.json"))
+    with FileLock(folder / ".lock"):
+        ran = train("model=mlp", *FEW)
+    assert (ran.code, ran.err) == (2, "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["status"], report["folder"], report["skipped"]) == ("in use", None, True)
+    assert report["line"] == f"{folder} is in use by another process. The same command takes its result once it has finished."
+    shutil.move(tmp_path / "result.json", folder)
+    monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "none" / "report.json"))
+    assert train("model=mlp", *FEW).code == 0, "where no report can be written, the exit code says it"
+
+
+def test_the_disk_is_full_when_a_sweep_begins(train):
+    """There is room for a few bytes, and not for the file that Hydra writes first."""
+    with full_disk(100):
+        ran = train("-m", "seed=0,1", *FEW)
+    assert_refused(ran, "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.")
+
+
+@pytest.mark.parametrize(("words", "jobs"), [([], 1), (["hydra/launcher=joblib"], usable_cores()), ([TWO_AT_ONCE], 2)])
+def test_jobs_at_once(words, jobs):
+    expect_schemas()  # of the plugin joblib, where it is installed
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert at_once(compose("train", words, return_hydra_config=True).hydra) == jobs
+
+
+def descendants(pid):
+    """Processes that `pid` started, and those that they started."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {int(child): int(parent) for child, parent in map(str.split, listed.splitlines())}
+    found = {pid}
+    while new := {child for child, parent in parents.items() if parent in found} - found:
+        found |= new
+    return found - {pid}
+
+
+def records(folder):
+    return [json.loads(path.read_text()) for path in folder.glob("outputs/*/*/seed?/result.json")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
+def test_a_sweep_and_a_job_that_are_killed(tmp_path):
+    """With -9. The same command finishes what they began. Each of two jobs at once sees one of the GPUs that the user has made visible."""
+    (tmp_path / "waiting_net.py").write_text(WAITING_NET)
+    words = ["-m", "model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=60", TWO_AT_ONCE]
+    words += ["trainer.checkpoint_every_n_steps=5"]
+    sweep = Fork(*words, folder=tmp_path, env={"CUDA_VISIBLE_DEVICES": "5,6"})
+    wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
+    family = descendants(sweep.pid)
+    jobs = [int(file.name.removeprefix("saw-")) for file in tmp_path.glob("saw-*")]
+    assert set(jobs) <= family
+    os.kill(jobs[0], signal.SIGKILL)
+    wait_for(lambda: "killed by signal 9; the same command continues it" in sweep.err)
+    sweep.send_signal(signal.SIGKILL)  # the other job must notice by itself
+    sweep.wait()
+    wait_for(lambda: not any(map(alive, family)), seconds=60)
+    assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
+    assert "epoch 1/" not in sweep.out  # off by default where several would mix
+
+    again = Fork(*words, folder=tmp_path)
+    assert again.wait() == 0, again.err
+    assert [record["status"] for record in records(tmp_path)] == ["completed"] * 2
+    assert any(record["environment"]["resumed_from_steps"] for record in records(tmp_path))  # one may have ended before the kill
+    assert "2 of 2 done, 0 failed, 0 left" in again.out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
+@pytest.mark.parametrize("kill", [os.killpg, os.kill])
+def test_ctrl_c_lets_each_job_save(tmp_path, kill):
+    """A terminal sends it to the group of the first process, `kill -INT` to that one alone."""
+    (tmp_path / "waiting_net.py").write_text(WAITING_NET)
+    jobs = ["model=custom", "model._target_=waiting_net.Net", "seed=0,1,2", "trainer.max_epochs=9999"]
+    sweep = Fork("-m", *jobs, TWO_AT_ONCE, folder=tmp_path, before="import os; os.setsid()")
+    wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
+    family = descendants(sweep.pid)
+    kill(sweep.pid, signal.SIGINT)
+    assert sweep.wait() == 130
+    assert sweep.err.count("interrupted; the same command continues it") == 4, "of each job, and of the sweep about it"
+    assert [record["status"] for record in records(tmp_path)] == ["interrupted"] * 2, "the third has not begun"
+    wait_for(lambda: not any(map(alive, family)))
+    assert not (tmp_path / "outputs" / "_sweep").exists()

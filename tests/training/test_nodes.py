@@ -128,11 +128,10 @@ ELASTIC = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "0", "WORLD
     ("environment", "started"),
     [
         ({}, Launch()),
-        ({"LOCAL_RANK": "1"}, Launch(rank=1, local_rank=1)),
+        ({"LOCAL_RANK": "1"}, Launch()),  # Lightning's, of a program that mpx has not started
         (ELASTIC, Launch(TORCHRUN, 1, 0, 2, 1)),
         (STEP, Launch(SRUN, 3, 1, 4, 2)),
         (TASKS, Launch()),  # a batch script that asked for four tasks, of which it is none
-        (TASKS | {"SLURM_STEP_NUM_TASKS": "1", "LOCAL_RANK": "1"}, Launch(rank=1, local_rank=1)),  # Lightning's, in a task of srun
     ],
 )
 def test_who_started_this_process(environment, started):

@@ -1,5 +1,7 @@
 """Regression, multi-label and token classification: losses, metrics against hand-made values, and runs of each."""
 
+import json
+
 import pytest
 import torch
 from few_steps import FEW_STEPS
@@ -11,7 +13,7 @@ from mpx.data.targets import classes_of, targets
 from mpx.errors import UserError
 from mpx.record.files import rows
 from mpx.spec import NO_LABEL, Spec
-from mpx.sweep.objectives import objectives
+from mpx.sweep.jobs import objectives
 from mpx.training.meters import Meters
 from mpx.training.tasks import loss_of, monitored, primary_metric
 
@@ -78,9 +80,10 @@ def test_the_metric_of_a_verdict_has_a_direction():
     assert (primary_metric(Spec("lm", (4,), 9)), monitored(Spec("lm", (4,), 9))) == (("perplexity", "min"), ("val/loss", "min"))
 
 
-def test_a_search_takes_the_metric_of_the_task():
-    report = {"status": "completed", "record": {"metrics": {"val/mse": 0.5}, "metric": {"name": "test/mse", "goal": "min"}, "speed": {}}}
-    assert objectives(report, "maximize") == -0.5
+def test_a_search_takes_the_metric_of_the_task(tmp_path):
+    record = {"status": "completed", "metrics": {"val/mse": 0.5}, "metric": {"name": "test/mse", "goal": "min"}, "speed": {}}
+    (tmp_path / "result.json").write_text(json.dumps(record))
+    assert objectives({"status": "completed", "folder": str(tmp_path)}, "maximize") == -0.5
 
 
 ROWS = {

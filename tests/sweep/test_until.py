@@ -3,21 +3,16 @@
 import json
 import shutil
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
-from hydra import initialize_config_dir
 from made_runs import record, write
 from omegaconf import OmegaConf
 from refused import assert_refused
 
 from mpx.compare.looks import Plan
 from mpx.errors import UserError
-from mpx.render.sweep_progress import span
-from mpx.settings.front_door import CONF
-from mpx.sweep.looks import Looks
-from mpx.sweep.rounds import Rounds
-from mpx.sweep.summary import Summary
+from mpx.printing import span
+from mpx.sweep.until import Looks
 
 PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
 FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.warmup_steps=1", "trainer.progress=off"]
@@ -184,25 +179,6 @@ def test_a_control_that_diverges_is_said(sweep, capsys):
     assert looks.further_jobs(SETTINGS[:2]) == []
     no_verdict = "No verdict: no run of fp32-dense, the control, completed with test/accuracy."
     assert capsys.readouterr().out == f"resnet18 on cifar10: {no_verdict}\n"
-
-
-def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):
-    pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
-    monkeypatch.setattr(Summary, "follower", None)
-    begun = train("-m", "until=decided", "precision=fp32,amp,tf32", "hydra/launcher=submitit_local", "study=a,b")
-    Summary.follower.stop()
-    assert begun.code == 2
-    assert begun.out == "", "the first round is not known yet"
-
-    config, leave_records = sweep
-    config.hydra.launcher, config.hydra.sweeper = {"_target_": "submitit.LocalLauncher"}, {}
-    rounds = Rounds(None, {})
-    rounds.config, rounds.launcher = config, SimpleNamespace(launch=lambda jobs, initial_job_idx: leave_records(jobs) or [])
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        rounds.sweep(["precision=fp32,amp,tf32"])
-    said = [line.partition(" by submitit, which print into ") for line in capsys.readouterr().out.splitlines() if "submitit" in line]
-    assert [line[0] for line in said] == ["round of 12 jobs", "round of 8 jobs", "round of 8 jobs"]
-    assert {line[2] for line in said} == {f"{config.hydra.sweep.dir}/.submitit"}
 
 
 def write_planned(folder, seed, **changed):

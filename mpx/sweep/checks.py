@@ -1,0 +1,168 @@
+"""What is known and refused before the first job of a sweep, so that a mistake is said once and nothing is left behind."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from mpx.environment_variables import in_sweep
+from mpx.errors import UserError
+from mpx.machine import usable_cores
+from mpx.settings import check
+from mpx.settings.fields import FIELDS
+from mpx.settings.front_door import typed, words_of
+from mpx.settings.values import check_value, key_of, settings_of
+from mpx.sweep import cluster
+
+TARGET = "hydra_plugins.mpx.Local"  # of conf/hydra/launcher/local.yaml and joblib.yaml
+
+
+def check_experiment(config: DictConfig) -> None:
+    """Raise UserError for a single run that names an experiment without a value for each key of its grid. config: Hydra's.
+
+    A job of the sweep has a value for each of these keys, so its command line can be repeated by hand.
+    """
+    chosen = config.runtime.choices.get("experiment")
+    grid = list(config.sweeper.get("params") or {})
+    given = set(map(key_of, [*words_of(config), *typed(config)]))  # a grid may be over mappings
+    missing = [key for key in grid if key_of(key) not in given]
+    if chosen is not None and missing:
+        raise UserError(
+            f"experiment={chosen} is a grid over {', '.join(grid)}, and this is a single run. Start all of it with "
+            f"python -m mpx.train -m experiment={chosen}, or give one value each to {', '.join(missing)}."
+        )
+
+
+def check_single(config: DictConfig) -> None:
+    """Raise UserError for a run outside a sweep with a setting that only sweeps have."""
+    if config.get("until") is not None and not in_sweep():
+        raise UserError("until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m.")
+
+
+def check_sweep(config: DictConfig) -> None:
+    """Raise UserError for a sweep that cannot begin. config: of the sweep."""
+    hydra = config.hydra
+    check_value("output_dir", config.output_dir)
+    if cluster.launcher_of(hydra) is None and hydra.launcher["_target_"] != TARGET:
+        given = hydra.runtime.choices["hydra/launcher"]
+        raise UserError(f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. Leave it out.")
+    cluster.check_launcher(hydra)
+    for word in OmegaConf.to_container(hydra.overrides.hydra, resolve=False):
+        if key_of(word).startswith(("hydra.sweep.", "hydra.job.chdir")):
+            raise UserError(f"{word}: mpx names the folders of a sweep, and removes them. Leave it out.")
+    jobs, batch = hydra.launcher.get("n_jobs", 1), hydra.sweeper.get("max_batch_size")
+    if type(jobs) is not int or jobs == 0:
+        raise UserError(
+            f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores."
+        )
+    if batch is not None and (type(batch) is not int or batch < 1):
+        raise UserError(f"hydra.sweeper.max_batch_size={batch} must be a whole number of at least 1, or null.")
+    check_direction(hydra.sweeper)
+    words = words_of(hydra)
+    if any(len(values) > 1 for values in grid({}, [word for word in words if key_of(word) == "output_dir"])):
+        raise UserError("output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or give each a study=.")
+    if total_jobs(hydra) == 0:
+        raise UserError(
+            f"{' '.join(words)} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2."
+        )
+    _refuse_mistakes(config)
+
+
+def check_direction(sweeper: DictConfig) -> None:
+    """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or for something else."""
+    given = sweeper.get("direction")
+    if given is None:
+        return
+    one = isinstance(given, str) or not isinstance(given, Sequence)
+    names = [getattr(direction, "name", direction) for direction in ([given] if one else given)]
+    if names != ["maximize"] * (1 if one else 2):
+        written = names[0] if one else f"[{','.join(map(str, names))}]"
+        raise UserError(
+            f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and samples/s, more is better. "
+            "Use maximize for the first alone, or [maximize,maximize]."
+        )
+
+
+def total_jobs(config: DictConfig) -> int:
+    """The number of jobs: the trials of a sweeper that searches, else the size of the grid. config: Hydra's."""
+    if (trials := config.sweeper.get("n_trials")) is not None:
+        return trials
+    return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, words_of(config)))
+
+
+def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = True) -> list[list[str]]:
+    """For each key the overrides among which jobs choose. params: of an experiment; the words of the command line override them.
+
+    intervals: raise UserError for one, instead of leaving it out.
+    """
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    found = {}
+    for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            if not intervals:
+                continue
+            raise UserError(f"{override.input_line}: only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.")
+        key = override.get_key_element()
+        values = override.sweep_string_iterator() if override.is_discrete_sweep() else [override.get_value_element_as_str()]
+        found[key] = [f"{key}={value}" for value in values]
+    return list(found.values())
+
+
+def at_once(config: DictConfig) -> int:
+    """The number of jobs that the launcher runs at the same time on this machine; -1 means one per core. config: Hydra's."""
+    if (kind := cluster.launcher_of(config)) is not None:
+        return (config.sweeper.get("max_batch_size") or usable_cores()) if kind == cluster.LOCAL else 1
+    jobs = config.launcher.get("n_jobs", 1)
+    return jobs if jobs > 0 else max(1, usable_cores() + 1 + jobs)
+
+
+def on_all_machines(config: DictConfig, jobs: int) -> int:
+    """The number of jobs, of `jobs`, that run at the same time. config: Hydra's."""
+    kind = cluster.launcher_of(config)
+    if kind == cluster.LOCAL:
+        return min(jobs, config.sweeper.get("max_batch_size") or jobs)
+    return min(jobs, config.launcher.array_parallelism) if kind == cluster.SLURM else at_once(config)
+
+
+def _refuse_mistakes(config: DictConfig) -> None:
+    """Raise UserError for a value that no job could use, and for settings of which all jobs would say the same.
+
+    Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is not known yet.
+    """
+    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra), intervals=False)
+    parser = OverridesParser.create()
+    for word in itertools.chain(*values):
+        override = parser.parse_override(word)
+        for key, value in settings_of(override):
+            if key in FIELDS and not override.is_delete() and "${" not in str(value):  # a reference to another key
+                check_value(key, value)
+    if cluster.launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
+        _refuse_in_all(config, values)
+
+
+def _refuse_in_all(config: DictConfig, values: Sequence[Sequence[str]]) -> None:
+    first = None
+    # Two seeds tell whether the mistake depends on the seed, as that of a path with ${seed} does.
+    for words in itertools.product(*(found[:2] if key_of(found[0]) == "seed" else found for found in values)):
+        error = _mistake(config, words)
+        if error is None or (first is not None and str(error) != str(first)):
+            return  # that job trains, or each says what is wrong with it
+        first = first or error
+    if first is not None:
+        raise first
+
+
+def _mistake(config: DictConfig, words: Sequence[str]) -> UserError | None:
+    """What keeps the job with these overrides from beginning."""
+    job = GlobalHydra.instance().config_loader().load_sweep_config(config, list(words))
+    with open_dict(job):
+        hydra = job.pop("hydra")
+    try:
+        check(job, typed(hydra))
+    except UserError as error:
+        return error
+    return None
