@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from mpx import ctrl_c, sweep
 from mpx.environment_variables import let_hydra_raise, start_sweep
-from mpx.launch import become_torchrun, launch, processes, refuse_sweep
+from mpx.launch import become_torchrun, launch, leave, processes, refuse_sweep
 from mpx.one_lightning import use_one_lightning
 from mpx.printing import print_without_failing
 from mpx.runs import outcome
@@ -46,7 +46,7 @@ def job(cfg: DictConfig) -> sweep.Objectives:
             become_torchrun(count, sys.argv[1:])
         if is_project(cfg):
             use_one_lightning()
-        sys.exit(outcome.run_and_record(cfg))
+        leave(outcome.run_and_record(cfg))
 
 
 def tell_sweep(line: str) -> None:
