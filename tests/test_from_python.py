@@ -125,7 +125,7 @@ def test_judge_returns_the_comparison(train, tmp_path, capsys):
     comparison = mpx.judge("default", output_dir=tmp_path / "outputs", margin=0.05, note="Two formats.")
     assert isinstance(comparison, Comparison)
     assert [row.setting for row in comparison.groups[0].rows] == ["fp32-dense", "amp_bf16-dense"]
-    assert comparison.margin == 0.05
+    assert comparison.question.margin == 0.05
     assert repr(comparison) == "<Comparison of default: 1 group, 2 runs, 0 left out>"
     assert (tmp_path / "outputs" / "default" / "report.html").is_file()
     assert capsys.readouterr().out.count("Two formats.") == 1
