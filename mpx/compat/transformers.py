@@ -47,19 +47,19 @@ class SparsityCallback(TrainerCallback):
             raise UserError(f"pattern={pattern!r} must be one of {', '.join(PATTERNS)}.{nearest(str(pattern), PATTERNS)}")
         check_value("sparsity.start", start, SPARSITY, "SparsityCallback")
         self.pattern, self.start, self.rules = pattern, start, rules or Rules()
-        self.masks: Masks | None = None  # from the beginning of the training
+        self.masks = Masks([], PATTERNS[pattern])  # of the model, from the beginning of the training
         self._continued = False  # from weights that were pruned already
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         pattern = PATTERNS[self.pattern]
-        self.masks = Masks(weights(model, pattern, self.rules), pattern)
+        self.masks = Masks(weights(given["model"], pattern, self.rules), pattern)
         self._continued = state.global_step > self._at(state)
         if not self.masks.pruned:
             raise UserError(nothing_to_prune(pattern, self.masks.weights))
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if not self.masks.active and state.global_step >= self._at(state):
-            self.masks.prune([optimizer])
+            self.masks.prune([given["optimizer"]])
             if not self._continued:  # the best checkpoint is dense, and load_best_model_at_end would bring it back
                 state.best_metric = state.best_global_step = state.best_model_checkpoint = None
 
@@ -67,18 +67,19 @@ class SparsityCallback(TrainerCallback):
         if self.masks.active:
             self.masks.mask_gradients()
 
-    def on_save(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
-        if self.masks.active and (broken := self.masks.verify([optimizer])):
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self.masks.active and (broken := self.masks.verify([given["optimizer"]])):
             raise RuntimeError(f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}")
 
-    on_train_end = on_save
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.on_save(args, state, control, **given)
 
     def _at(self, state: Any) -> int:
         return min(round(self.start * state.max_steps), max(state.max_steps - 1, 0))
 
     def record(self) -> dict[str, Any]:
         """The sparsity part of result.json. Raises UserError before the training has begun."""
-        if self.masks is None:
+        if not self.masks.weights:
             raise UserError("SparsityCallback has pruned nothing: no training has begun with it. Write Trainer(…, callbacks=[pruning]).")
         parameter = self.masks.weights[0].parameter
         found = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
@@ -103,7 +104,7 @@ class RecorderCallback(TrainerCallback):
         self._shapes: set[Shapes] = set()  # of the samples in each call of the current step
         self._warmed = False  # the recorder knows that the model is pruned
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, optimizer: Any, **others: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self._counting is not None:
             raise UserError(
                 "RecorderCallback records one Trainer.train, and this is another one, as auto_find_batch_size makes them after a batch "
@@ -113,20 +114,20 @@ class RecorderCallback(TrainerCallback):
             raise UserError(
                 f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set CUDA_VISIBLE_DEVICES=0, or use torchrun."
             )
-        if self.pruning is not None and self.pruning.masks is None:
+        if self.pruning is not None and not self.pruning.masks.weights:
             raise UserError(
                 "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
                 "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
-        if (scaler := getattr(optimizer, "scaler", None)) is not None:  # accelerate's, of fp16=True
+        if (scaler := getattr(given["optimizer"], "scaler", None)) is not None:  # accelerate's, of fp16=True
             self.recorder.scaled(scaler)
         if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
             self.recorder.continued(state.global_step)
-        self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
+        self._counting = given["model"].register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
         if model.training:
-            batch = {**dict(enumerate(given)), **named}
+            batch = dict[Any, Any](enumerate(given)) | named
             samples = samples_in(batch)
             if samples is None and self.samples is None:
                 raise UserError(
@@ -151,30 +152,32 @@ class RecorderCallback(TrainerCallback):
         shapes = self._shapes.pop() if len(self._shapes) == 1 else None
         self.recorder.end_step(self._counted if self.samples is None else self.samples, shapes)
 
-    def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        logs = given["logs"]
         if "loss" in logs and not args.fp16 and math.isnan(logs.get("grad_norm", 0.0)):
             # Trainer's logging_nan_inf_filter logs other losses in place of NaN. Without a GradScaler the step was not skipped.
             logs = logs | {"loss": math.nan}
         names = {"loss": "train/loss", "learning_rate": "train/lr"}
-        if found := {name: logs[key] for key, name in names.items() if key in logs}:
-            self.recorder.log(found)
+        if values := {name: logs[key] for key, name in names.items() if key in logs}:
+            self.recorder.log(values)
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         with self.recorder.pause():  # leave out the saving, which is not part of a step
             pass
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **others: Any) -> None:
-        found = {}
-        for key, value in metrics.items():
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        values = {}
+        for key, value in given["metrics"].items():
             split, _, name = key.partition("_")
             if split in SPLITS and not name.endswith(SPEEDS) and isinstance(value, int | float | torch.Tensor):
-                found[f"{SPLITS[split]}/{NO_NAME.sub('_', name)}"] = value
+                values[f"{SPLITS[split]}/{NO_NAME.sub('_', name)}"] = value
         if not self.recorder.ended:
-            self.recorder.metrics(found)
+            self.recorder.metrics(values)
         elif args.process_index == 0:
-            print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(found)}. Put the evaluation into the block.")
+            print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(values)}. Put the evaluation into the block.")
 
-    on_predict = on_evaluate
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **given: Any) -> None:
+        self.on_evaluate(args, state, control, metrics=metrics)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self._counting is not None:

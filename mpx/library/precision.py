@@ -51,7 +51,7 @@ class Precision(plugin.ModePrecision):
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Lightning calls this when it starts, and only then knows the device."""
-        trainer = module.trainer
+        trainer: Any = module.trainer
         self.device = trainer.strategy.root_device
         self.emulate = emulated(self.mode, self.device, self.requested)
         if trainer.state.fn == TrainerFn.FITTING and trainer.global_step == 0:  # nothing is left of an earlier Trainer's run

@@ -51,9 +51,10 @@ class Throughput(Windows, Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let the loader mark batches on the device's time line, where waiting counts only if the device waits."""
-        self._timed = hasattr(trainer.train_dataloader, "time_waits")
+        loader: Any = trainer.train_dataloader
+        self._timed = hasattr(loader, "time_waits")
         if self._timed:
-            trainer.train_dataloader.time_waits(self.clock.mark)
+            loader.time_waits(self.clock.mark)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self.warm:

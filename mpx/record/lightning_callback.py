@@ -33,7 +33,7 @@ NO_THROUGHPUT = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.T
 
 def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
     """The Trainer's first callback of this class; None if it has none."""
-    return next((callback for callback in trainer.callbacks if isinstance(callback, kind)), None)
+    return next((callback for callback in vars(trainer)["callbacks"] if isinstance(callback, kind)), None)
 
 
 class Newest(dict[str, float]):
@@ -139,10 +139,10 @@ class Record(Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         refuse_sharded(pl_module.parameters())
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
-        throughput = find(trainer, Throughput)
+        throughput, datamodule = find(trainer, Throughput), vars(trainer)["datamodule"]
         setting = {
             "model": self.model or type(pl_module).__name__,
-            "data": self.data or ("data" if trainer.datamodule is None else type(trainer.datamodule).__name__),
+            "data": self.data or ("data" if datamodule is None else type(datamodule).__name__),
             "precision": mode_of(plugin).name,
             "sparsity": "dense" if pruning is None else pruning.pattern,
             "seed": int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,

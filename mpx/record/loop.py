@@ -74,7 +74,8 @@ class Loop:
 
     def _watch(self) -> FirstStep:
         """FP32 operands multiply as PyTorch's switches say at this moment."""
-        audit = Audit(Mode("observed", **multiplied_now(self.device)), emulate=False, flops_of=model_flops)
+        formats: Any = multiplied_now(self.device)
+        audit = Audit(Mode("observed", **formats), emulate=False, flops_of=model_flops)
         first = FirstStep(audit, then=lambda audit: reset_peak(self.device))  # an uncompiled step may need more memory
         first.unlike = None if self.observes else "no step was observed (observe=)"
         return first

@@ -1,6 +1,5 @@
 """The parts of result.json, from what was measured. What is unknown is null, with the reason."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ def loop_sparsity_part(name: str, model: nn.Module | None) -> dict[str, Any]:
     return part | {"verified": bool(pruned) and all(bool(pattern.holds(values.detach())) for values in pruned)}
 
 
-def _row(weight: Weight) -> Mapping[str, Any]:
+def _row(weight: Weight) -> dict[str, Any]:
     """A weight counts as pruned if at least half of its values are zero, but not all, as in a new head."""
     density = float((weight.parameter != 0).double().mean())
     pruned = 0 < density <= 0.5

@@ -34,7 +34,7 @@ class RunRecord:
         label: str | None = None, metrics: dict[str, float] | None = None,
     ):  # fmt: skip
         self.comparable = {key: value for key, value in setting.items() if key != "seed"}
-        self.trial = setting_name(setting, {key: value for key, value in self.comparable.items() if key not in NAMED})
+        self.trial = setting_name(dict(setting), {key: value for key, value in self.comparable.items() if key not in NAMED})
         self.setting_dir, self.seed, self.if_exists = Path(output_dir) / study / self.trial, setting["seed"], if_exists
         self.folder: Folder | None = None
         self.metrics = {} if metrics is None else metrics
@@ -113,5 +113,5 @@ class RunRecord:
 
     def close(self) -> None:
         """Release the folder."""
-        if self.folder is not None:
+        if self.folder is not None and self.folder.lock is not None:
             self.folder.lock.release()

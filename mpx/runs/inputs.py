@@ -37,7 +37,7 @@ def inputs(config: Mapping[str, Any]) -> dict[str, str]:
 
     Code outside the current folder is an installed package's and has none. What the code imports is not looked at.
     """
-    hashes = {}
+    hashes: dict[str, str] = {}
     for key in (*CODE, *FILES):
         group, _, name = key.partition(".")
         value = config.get(group, {}).get(name)

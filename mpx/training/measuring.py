@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -35,7 +36,7 @@ class Measuring:
     def first(self) -> FirstStep:
         return self.watch.first
 
-    def of_an_epoch(self) -> dict[str, float | None]:
+    def of_an_epoch(self) -> dict[str, Any]:
         """Speed and memory at the end of an epoch, for TensorBoard."""
         self.exclusivity.look()
         memory = peak_memory(self.exclusivity.device)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 
 from mpx.processes import from_all
 from mpx.record.files import MAX_SAMPLES
@@ -25,8 +25,10 @@ class Meters(nn.ModuleDict):
     def __init__(self, task: str = "classification", classes: int = 0):
         means = ("loss",) if task in LOSSES else ("loss", "accuracy")
         own = meters_of(task, classes)
-        super().__init__({name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in means} | own)
-        self.task, self.own = task, tuple(own)
+        made = {name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in means}
+        meters: dict[str, Metric] = {**made, **own}
+        super().__init__(meters)
+        self.task, self.own, self.meters = task, tuple(own), meters
 
     def add(self, logits: Tensor, y: Tensor) -> None:
         """One batch. logits, y: as in Spec."""
@@ -34,16 +36,16 @@ class Meters(nn.ModuleDict):
         if y.numel() == 0:
             return
         # torchmetrics 1.9 ignores weights with nan_strategy="disable"
-        self["loss"].update(loss_of(logits, y, task=self.task).expand(y.numel()))
-        if "accuracy" in self:
-            self["accuracy"].update((logits.argmax(-1) == y).double())
+        self.meters["loss"].update(loss_of(logits, y, task=self.task).expand(y.numel()))
+        if "accuracy" in self.meters:
+            self.meters["accuracy"].update((logits.argmax(-1) == y).double())
         for name in self.own:
-            update(self[name], self.task, logits, y)
+            update(self.meters[name], self.task, logits, y)
 
     def take(self, kind: str) -> dict[str, Tensor]:
         """The metrics of the batches since the last call. kind: that of the data's Spec."""
-        values = {name: meter.compute() for name, meter in self.items()}
-        for meter in self.values():
+        values = {name: meter.compute() for name, meter in self.meters.items()}
+        for meter in self.meters.values():
             meter.reset()
         return values | ({"perplexity": values["loss"].exp()} if kind == "lm" else {})
 

@@ -33,8 +33,9 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
     if "optimizer" in cfg:  # a project has its own
         more = {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
     config = OmegaConf.to_yaml(cfg, resolve=True)
+    logger: Any = trainer.logger
     with signals.held():  # as in RunLogger
-        tensorboard.write_first(trainer.logger.experiment, record["setting"], trial, config, record["environment"], **more)
+        tensorboard.write_first(logger.experiment, record["setting"], trial, config, record["environment"], **more)
 
 
 def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
@@ -90,11 +91,12 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     if isinstance(run.module, TrainingModule) and run.module.right is not None:
         write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
     trainer, numerics = run.trainer, run.measuring.numerics
+    logger: Any = trainer.logger
     with signals.held():
-        tensorboard.write_final(trainer.logger.experiment, record, trainer.global_step)
+        tensorboard.write_final(logger.experiment, record, trainer.global_step)
         if numerics.layers:
-            trainer.logger.experiment.add_figure("numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step)
-        trainer.logger.close()
+            logger.experiment.add_figure("numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step)
+        logger.close()
     print_run(record, folder.path)
     if record["config"]["sparsity"].get("coverage"):
         print_coverage(record["sparsity"]["layers"])
