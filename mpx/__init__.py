@@ -45,22 +45,22 @@ if TYPE_CHECKING:
     from mpx.errors import UserError as UserError
     from mpx.from_python import judge as judge
     from mpx.from_python import run as run
-    from mpx.library.precision import Precision as Precision
-    from mpx.library.sparsity import Sparsity as Sparsity
     from mpx.measure.throughput import Throughput as Throughput
+    from mpx.precision.lightning_precision import Precision as Precision
     from mpx.precision.numerics import Numerics as Numerics
-    from mpx.record.lightning_callback import Record as Record
+    from mpx.record.lightning_record import Record as Record
     from mpx.record.recorder import Recorder as Recorder
+    from mpx.sparsity.lightning_sparsity import Sparsity as Sparsity
 
 __version__ = "0.1.0"
 
 # Names of the library -> where they are. They are imported when they are first used: a command must start without PyTorch.
 PUBLIC = {
     "Numerics": "mpx.precision.numerics:Numerics",
-    "Precision": "mpx.library.precision:Precision",
-    "Record": "mpx.record.lightning_callback:Record",
+    "Precision": "mpx.precision.lightning_precision:Precision",
+    "Record": "mpx.record.lightning_record:Record",
     "Recorder": "mpx.record.recorder:Recorder",
-    "Sparsity": "mpx.library.sparsity:Sparsity",
+    "Sparsity": "mpx.sparsity.lightning_sparsity:Sparsity",
     "Throughput": "mpx.measure.throughput:Throughput",
     "UserError": "mpx.errors:UserError",
     "judge": "mpx.from_python:judge",

@@ -1,7 +1,6 @@
 """Run the first training step under dispatch modes that record and count its operations."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,16 +9,10 @@ from pytorch_lightning.callbacks import Callback
 from mpx.measure.batches import UNCOUNTED, Shapes, samples_in, shapes_in
 from mpx.measure.flops import FlopCounter
 from mpx.precision.audit import Audit
+from mpx.private.lightning import Entered
 
 UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
 MANUAL = "manual optimization may compute other operations in other batches, and only the first batch's were counted"
-
-
-class Entered(ExitStack):
-    """Contexts that are entered for as long as a part of the Trainer needs them. A copy of that part has entered none."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Entered":
-        return Entered()
 
 
 class FirstStep:

@@ -1,6 +1,7 @@
 """Private API of PyTorch Lightning 2.6."""
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
@@ -34,6 +35,18 @@ def set_closure_result(closure: Any, result: Any) -> None:
 def before_step(precision: Precision, model: pl.LightningModule, optimizer: Any) -> None:
     """Call the hooks on_before_optimizer_step, then clip the gradients, as Lightning does between a closure and its step."""
     precision._after_closure(model, optimizer)
+
+
+class Entered(ExitStack):
+    """Contexts that are entered for as long as a part of the Trainer needs them. A copy of that part has entered none."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Entered":
+        return Entered()
+
+
+def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
+    """The Trainer's first callback of this class; None if it has none."""
+    return next((callback for callback in vars(trainer)["callbacks"] if isinstance(callback, kind)), None)
 
 
 def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:

@@ -3,8 +3,9 @@
 result.py     result.json: its parts before a run has begun, and how it is written; parts.py: the parts that were measured
 files.py      curves.csv and predictions.json
 run.py        the folder and result.json of a run whose loop is not mpx's, from its beginning to its end
-recorder.py   mpx.Recorder, a context manager around any loop; scalars.py: its curves; ranks.py: what its other processes tell
-lightning_callback.py  mpx.Record, in any Lightning Trainer
+recorder.py   mpx.Recorder, a context manager around any loop; loop.py: what it measures and writes; scalars.py: its curves;
+              ranks.py: what its other processes tell
+lightning_record.py  mpx.Record, in any Lightning Trainer
 
 mpx's own loop fills in the same parts (mpx/training/record.py). mpx/compat/transformers.py tells a Recorder what transformers.Trainer does.
 """

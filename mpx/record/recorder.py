@@ -17,7 +17,7 @@ from mpx.record.loop import Loop, Sparsity
 from mpx.record.run import RunRecord
 from mpx.record.scalars import number
 from mpx.runs import signals
-from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
+from mpx.settings.arguments import check_metrics, check_recorder, check_samples, plain
 
 _open: "Recorder | None" = None  # the one in whose block this process is
 

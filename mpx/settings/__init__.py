@@ -4,7 +4,7 @@ rules.py          the kinds of rules; fields.py: the rule of every key of mpx.tr
 values.py         checks each value against its rule
 tokenizer.py      chooses the tokenizer that a pretrained model brings
 project.py        checks the user's own project; target.py: builds what a `_target_` names
-recorder.py       checks the arguments of mpx.Recorder and mpx.Record
+arguments.py      checks the arguments of mpx.Recorder, mpx.Record, mpx.Precision and mpx.Sparsity
 goal.py           whether a metric rises or falls, for both
 extras.py         finds conf/, and says how to get optional packages
 check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py

@@ -11,7 +11,7 @@ recipes choose when.
     …
     assert masks.verify([optimizer]) == []
 
-callback.py runs these steps during a Lightning training, at the steps of a plan (plan.py), as one of the recipes in recipes.py and
+lightning_sparsity.py is mpx.Sparsity, the callback for any Lightning Trainer. callback.py runs these steps during a Lightning training, at the steps of a plan (plan.py), as one of the recipes in recipes.py and
 sr_ste.py prescribes. The learning rates then start again: mpx's own in mpx/training/schedule.py, a project's in schedules.py. choose.py
 builds these objects from settings.
 

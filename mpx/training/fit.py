@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import Diverged, UserError
-from mpx.library.sparsity import Sparsity
 from mpx.machine import keep_within_quota
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
@@ -27,6 +26,7 @@ from mpx.runs.inputs import refuse_others
 from mpx.runs.weights import continuing
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
+from mpx.sparsity.lightning_sparsity import Sparsity
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.module import TrainingModule

@@ -16,10 +16,9 @@ from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
-from mpx.library.sparsity import Sparsity, arguments
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import build_precision
-from mpx.record.lightning_callback import Newest, refuse_missing
+from mpx.record.lightning_record import Newest, refuse_missing
 from mpx.record.result import stage_of
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
@@ -28,6 +27,7 @@ from mpx.runs.weights import continuing
 from mpx.settings import target
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.settings.values import as_dict
+from mpx.sparsity.lightning_sparsity import Sparsity, arguments
 from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring

@@ -6,8 +6,8 @@ import torch
 from silent import silent_trainer
 from torch import nn
 
-from mpx.library.sparsity import Sparsity
 from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.lightning_sparsity import Sparsity
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, is_2of4, mask_2of4
 from mpx.sparsity.recipes import Plan

@@ -8,9 +8,7 @@ import pytorch_lightning as pl
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
-from mpx.library.checked import checked, defaults
-from mpx.measure.throughput import Throughput
-from mpx.record.lightning_callback import Record, find
+from mpx.settings.arguments import checked, defaults
 from mpx.settings.sparsity import check_recipe
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
@@ -195,8 +193,8 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float,
 
 
 def _tell(trainer: pl.Trainer) -> None:
-    """The first steps after the pruning are warm-up again, and what was logged before is that of another model."""
-    if (throughput := find(trainer, Throughput)) is not None:
-        throughput.restart_warmup(trainer)
-    if (record := find(trainer, Record)) is not None:
-        record.pruned(trainer)
+    """The first steps after the pruning are warm-up again for mpx.Throughput, and mpx.Record forgets the values of the dense model."""
+    for callback in vars(trainer)["callbacks"]:
+        for name in ("restart_warmup", "forget_metrics"):
+            if (hear := getattr(callback, name, None)) is not None:
+                hear(trainer)

@@ -20,20 +20,15 @@ from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision, mode_of
-from mpx.private.lightning import combine_what_is_logged
+from mpx.private.lightning import combine_what_is_logged, find
 from mpx.processes import refuse_sharded
 from mpx.record.parts import audit_of, precision_part, sparsity_part, speed_part
 from mpx.record.result import SPEED, line_of, metric_name, stage_of
 from mpx.record.run import RunRecord
-from mpx.settings.recorder import check_record, plain
+from mpx.settings.arguments import check_record, plain
 from mpx.sparsity.callback import Pruning
 
 NO_THROUGHPUT = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.Throughput in the Trainer"}
-
-
-def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
-    """The Trainer's first callback of this class; None if it has none."""
-    return next((callback for callback in vars(trainer)["callbacks"] if isinstance(callback, kind)), None)
 
 
 class Newest(dict[str, float]):
@@ -186,8 +181,8 @@ class Record(Callback):
             self._fit.run.validated_at = trainer.global_step
             self._fit.exclusivity.look()
 
-    def pruned(self, trainer: pl.Trainer) -> None:
-        """The values so far are those of another model."""
+    def forget_metrics(self, trainer: pl.Trainer) -> None:
+        """The model has just been pruned: the values so far are those of another one."""
         if self._fit is not None:
             self._fit.newest.forget(trainer)
 

@@ -7,11 +7,11 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
 
 from mpx.errors import UserError, nearest
-from mpx.library.checked import checked, defaults
-from mpx.measure.first_step import Entered
 from mpx.precision import plugin
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.switches import float32_matmuls
+from mpx.private.lightning import Entered
+from mpx.settings.arguments import checked, defaults
 from mpx.settings.check import check_scale
 
 

@@ -1,4 +1,4 @@
-"""The arguments of mpx.Recorder and mpx.Record, each with its rule."""
+"""The arguments of the public parts, each with its rule: those of mpx.Precision and mpx.Sparsity are the command's keys."""
 
 import math
 import re
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from mpx.errors import UserError
-from mpx.settings.fields import LABEL, NAMED
+from omegaconf import OmegaConf
+
+from mpx.errors import UserError, nearest
+from mpx.settings.extras import CONF
+from mpx.settings.fields import FIELDS, LABEL, NAMED
 from mpx.settings.goal import check_goal
 from mpx.settings.rules import Rule, choice, flag, folder_name, text, whole
-from mpx.settings.values import check_value
+from mpx.settings.values import as_dict, check_value
 
 PROGRAM = "mpx.Recorder"
 KEY = re.compile(r"[A-Za-z_][\w.]*")
@@ -39,6 +42,25 @@ KNOWN_FROM = {  # keys that mpx.Record knows without `changes` -> where from
 A_VALUE = Rule("a number, true, false, null or one line of text without control characters", lambda v: _is_value(v), "0.1")
 
 
+def defaults(group: str, choice: str) -> dict[str, Any]:
+    """The content of conf/<group>/<choice>.yaml, which has the reasons."""
+    return as_dict(OmegaConf.load(CONF / group / f"{choice}.yaml"))
+
+
+def checked(group: str, given: Mapping[str, Any], allowed: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """`allowed` (names and defaults) with the values `given`. group: of the keys in mpx.settings.fields, such as `sparsity`.
+
+    Raises UserError for an argument that `part` does not take, or a value that breaks the key's rule.
+    """
+    for name, value in given.items():
+        if name not in allowed:
+            raise UserError(f"{part}: no argument {name}.{nearest(name, allowed)} It takes {', '.join(allowed)}.")
+        rule = FIELDS[f"{group}.{name}"]
+        if not rule.fits(value):
+            raise UserError(f"{part}({name}={value!r}) must be {rule.allowed}. For example {name}={rule.example}.")
+    return dict(allowed) | {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
 def check_recorder(given: Mapping[str, Any], setting: Mapping[str, Any]) -> None:
     """Raise UserError for the first value that a record could not hold. given: the arguments but `setting`."""
     for key, value in given.items():
@@ -59,9 +81,8 @@ def check_record(given: Mapping[str, Any], names: Mapping[str, Any], changes: Ma
     for key, value in given.items():
         check_value(key, value, RECORDER | {"metric": LOGGED}, program)
     check_goal(given["metric"], given["metric_goal"])
-    for name, value in names.items():
-        if value is not None:
-            check_value(name, value, {name: RECORDER[f"setting.{name}"]}, program)
+    for name in [name for name, value in names.items() if value is not None]:
+        check_value(name, names[name], {name: RECORDER[f"setting.{name}"]}, program)
     if not isinstance(changes, Mapping | None):
         raise UserError(f'changes={changes!r} must be a mapping. For example changes={{"lr": 0.1}}.')
     if key := next((key for key in changes or {} if key in KNOWN_FROM), None):
