@@ -11,9 +11,8 @@ recipes choose when.
     …
     assert masks.verify([optimizer]) == []
 
-lightning_sparsity.py is mpx.Sparsity, the callback for any Lightning Trainer. callback.py runs these steps during a Lightning training, at the steps of a plan (plan.py), as one of the recipes in recipes.py and
-sr_ste.py prescribes. The learning rates then start again: mpx's own in mpx/training/schedule.py, a project's in schedules.py. choose.py
-builds these objects from settings.
+callback.py runs these steps during a Lightning training, at the steps of a plan, as one of the recipes in recipes.py and sr_ste.py
+prescribes. lightning_sparsity.py is mpx.Sparsity, the same for any Lightning Trainer. choose.py builds these objects from settings.
 
     apex.py          masks by NVIDIA's apex
     mask_launch.py   2:4 masks of many weights by one Triton kernel
