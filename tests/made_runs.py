@@ -21,7 +21,7 @@ def made(setting="fp32-dense", seed=0, value=0.95, speed=1000.0, *, metric="test
         "train_samples_per_s": speed, "step_ms_p50": 25.6, "model_tflops_per_s": 100.0, "time_to_train_s": 60.0, "exclusive": True,
         "emulated": False, "peak_gib": 2.5, "loss_scale_final": None, "optimizer_steps": 100, "skipped_steps": 0,
         "gradient_underflow": 0.0, "gradient_underflow_unscaled": 0.0, "density": None, "kept_magnitude": None,
-        "serve_samples_per_s": None, "folder": f"resnet18-cifar10-{plain}/seed{seed}", "environment": {"torch": "2.15.0"},
+        "folder": f"resnet18-cifar10-{plain}/seed{seed}", "environment": {"torch": "2.15.0"},
     }  # fmt: skip
     return Run(**figures | changed)
 
@@ -55,10 +55,10 @@ def only(comparison):
     return group, {row.setting: row for row in group.rows}
 
 
-def served(fmt="fp16", rate=5000.0, *, sparse=False, backend="graph", device=GPU, batch=(1, 256), host=None, asked=None, value=0.95, **new):
+def served(fmt="fp16", rate=5000.0, *, sparse=False, backend="graph", device=GPU, batch=(1, 256), host=None, value=0.95, **new):
     """What compare reads of one row of deploy.json."""
     figures = {"latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "weights_gib": 0.04, "exclusive": True, "accurate": True}
-    way = Way(fmt, sparse, backend, asked=asked)
+    way = Way(fmt, sparse, backend)
     return Served(ServingPlace(device, *batch, host), way, {"test/accuracy": value}, samples_per_s=rate, **figures | new)
 
 

@@ -15,7 +15,6 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from mpx.compare.__main__ import main as compare
 from mpx.compare.table import read_results
-from mpx.render.card import DEFAULTS, compare_file
 from mpx.render.table import escaped
 
 HERE = experiment.EXPERIMENTS / "pretrained"
@@ -27,7 +26,7 @@ def script():
 
 
 def test_the_card_has_the_verdicts_of_its_tables():
-    rising, plain = compare_file(HERE / "results.csv", DEFAULTS).groups
+    rising, plain = experiment.script("card.py").compare_file(HERE / "results.csv", {}).groups
     assert "schedule.restart" in rising.changes
     assert len(plain.rows) == 8
     for group in (rising, plain):

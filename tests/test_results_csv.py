@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from documents import ROOT
 
-from mpx.compare.table import read_results
+from mpx.compare.table import read_results, results_csv
 
 EXPERIMENTS = ROOT / "experiments"
 NAMES = ("commit", "time", "host", "device", "driver", "torch")
@@ -52,6 +52,12 @@ def says(row):
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in BEFORE | ANYWHERE])
 def test_each_row_says_where_it_comes_from(table):
     assert [row for row in rows_of(table) if not says(row)] == []
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if "optimizer_steps" in (EXPERIMENTS / table).open().readline()])
+def test_a_study_is_written_as_it_was_read(table):
+    text = (EXPERIMENTS / table).read_text(encoding="utf-8")
+    assert results_csv(read_results(EXPERIMENTS / table)) == text
 
 
 @pytest.mark.parametrize("study", ["decided", "digits_2of4", "grid", "pretrained"])

@@ -16,9 +16,8 @@ from math import prod
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
+from card import update_card
 from collecting import Arguments, finished
-
-from mpx.render.card import update_card
 
 HERE = Path(__file__).parent
 PRUNED = ["sparsity=2of4", 'sparsity.skip=["*pooler*"]']

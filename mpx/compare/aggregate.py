@@ -26,7 +26,6 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """runs: one per setting and seed. Raises UserError for runs that were made under different plans of looks."""
     asked = replace(asked, plan=plan_of(runs))
-    runs = [replace(run, served=rows) for run, rows in zip(runs, served.told_apart([run.served for run in runs]), strict=True)]
     names = {pair: labels(of_pair) for pair, of_pair in by_pair(runs).items()}
     planned = _planned_controls(runs, asked.plan)
     metric = choose(runs, asked) if asked.metric != AUTO else None

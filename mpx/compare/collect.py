@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from mpx.compare.commands import portable
 from mpx.compare.looks import Plan
-from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, Served, judged_by
+from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, judged_by
 from mpx.compare.served import UNREADABLE, cpu, read_served
 from mpx.printing import shown
 from mpx.progress import track
@@ -106,8 +106,7 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         run = _figures(record, name)
         served, rows_left_out = read_served(folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal))
         predictions, reasons = read_predictions(folder, record)
-        fastest = _counting(served, record)
-        return replace(run, served=served, serve_samples_per_s=fastest, predictions=predictions), rows_left_out + reasons
+        return replace(run, served=served, predictions=predictions), rows_left_out + reasons
     except UNREADABLE as error:
         raise LeftOut(f"{RESULT} cannot be read, or was not written by mpx ({_in_short(error)})") from error
 
@@ -156,7 +155,6 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         gradient_underflow_unscaled=precision.get("gradient_underflow_unscaled_fraction"),
         density=sparsity["density"],
         kept_magnitude=sparsity["kept_magnitude"],
-        serve_samples_per_s=None,
         folder=name,
         environment=_environment(record),
     )
@@ -202,14 +200,6 @@ def _device(record: dict[str, Any]) -> str | None:
         return " and ".join(f"{number} × {name}" for name, number in kinds.items())
     device = names[0] if count == 1 else f"{count} × {names[0]}"
     return device if nodes == 1 else f"{nodes} nodes of {device}"
-
-
-def _counting(served: Iterable[Served], record: dict[str, Any]) -> float | None:
-    """The highest samples per second of an accurate way to serve, alone on the training's device; None if there is none."""
-    trained_on = record["environment"].get("device")
-    device = trained_on[0] if trained_on else None
-    counted = [one.samples_per_s for one in served if one.exclusive and one.accurate and one.place.device == device]
-    return max(counted, default=None)
 
 
 def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions | None, list[str]]:

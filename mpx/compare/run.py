@@ -62,14 +62,11 @@ class Way:
     sparse: bool  # some layers by 2:4 kernels
     backend: str
     tuned: bool = False  # with weights that were fine-tuned for 8 bits
-    asked: str | None = None  # `format=int8 weights=auto`: what mpx.deploy was asked for
 
     @property
     def words(self) -> str:
         """`Sparse FP16`."""
-        asked = f" ({self.asked})" if self.asked else ""
-        kind = "Sparse" if self.sparse else "Dense"
-        return f"{kind} {self.format.upper()}{', fine-tuned' if self.tuned else ''}{asked}"
+        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}{', fine-tuned' if self.tuned else ''}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,6 @@ class Run:
     gradient_underflow_unscaled: float | None
     density: float | None  # over pruned layers
     kept_magnitude: float | None
-    serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None if the run no longer exists
     compiled: str | None = None  # the mode of torch.compile; None: no step was compiled
     label: str | None = None  # the user's name for the setting

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def _served_row(row: dict[str, Any], trained: Mapping[str, float], judged: Metri
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
     tuned = (row.get("finetune") or {}).get("kept") is True
-    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], tuned, f"format={row['format']} weights={row['weights']}")
+    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], tuned)
     names = sorted({*METRICS, judged.name})
     metrics = {name: value for name in names if (value := row["metrics"].get(name)) is not None}
     return Served(
@@ -118,16 +118,6 @@ class Serving:
         return self.place.device, self.place.largest, self.place.host
 
 
-def told_apart(runs: Sequence[Iterable[Served]]) -> list[tuple[Served, ...]]:
-    """The rows of each run's deploy.json, without what was asked for, except where two rows of a run were then the same way on a device."""
-
-    def way(one: Served) -> Way:
-        return replace(one.way, asked=None)
-
-    alike = {found for rows in runs for found, count in Counter((way(one), one.place.device) for one in rows).items() if count > 1}
-    return [tuple(one if (way(one), one.place.device) in alike else replace(one, way=way(one)) for one in rows) for rows in runs]
-
-
 def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     """Every way in which these runs of one setting were served."""
     found: dict[tuple[ServingPlace, Way], dict[int, Served]] = defaultdict(dict)
@@ -172,8 +162,8 @@ def places(group: Group) -> dict[ServingPlace, str]:
     return {one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})" for one in places}
 
 
-def order(way: Way) -> tuple[int, bool, bool, str, str]:
-    return FORMATS.index(way.format), way.sparse, way.tuned, way.backend, way.asked or ""
+def order(way: Way) -> tuple[int, bool, bool, str]:
+    return FORMATS.index(way.format), way.sparse, way.tuned, way.backend
 
 
 def spots(row: Row, metric: str) -> list[Spot]:

@@ -143,7 +143,7 @@ def served_csv(runs: Iterable[Run]) -> str:
     runs = list(runs)
     metrics = list(dict.fromkeys([*METRICS, *(name for run in runs for one in run.served for name in one.metrics)]))
     rows = [_served_cells(run, one) for run in runs for one in run.served]
-    ways = ("device", "smallest", "largest", "host", "format", "sparse", "backend", "tuned", "asked")
+    ways = ("device", "smallest", "largest", "host", "format", "sparse", "backend", "tuned")
     return to_text((*OF_RUN, *ways, *metrics, *FIGURES, "exclusive", "accurate", "latency_by"), rows)
 
 

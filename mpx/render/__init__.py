@@ -6,5 +6,4 @@ a sweep    sweep.py at its end
 a study    comparison_tables.py: tables, and the terminal; markdown.py, html.py (templates/), and figures.py with curves.py: the pictures;
            report.py writes them all, and the TensorBoard run `_report`
 pictures   picture.py: size, fonts, axes, rendering; colours.py: each setting's; rates.py: curves of rates, grouped bars, the roofline
-a card     card.py: the results section of a README in experiments/
 """

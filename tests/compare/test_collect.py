@@ -1,12 +1,11 @@
 """Which folders of a study are runs that count, what is read from them, and why others are left out."""
 
 import errno
-import json
 import math
 import os
 
 import pytest
-from made_runs import GPU, deployed_row, record, write
+from made_runs import GPU, record, write
 
 from mpx.compare.collect import collect
 from mpx.compare.commands import portable
@@ -24,7 +23,7 @@ def test_figures_of_a_record(tmp_path):
     assert (run.train_samples_per_s, run.step_ms_p50, run.time_to_train_s, run.peak_gib) == (1000.0, 25.6, 60.0, 2.5)
     assert (run.loss_scale_final, run.optimizer_steps, run.skipped_steps) == (131072.0, 98, 2)
     assert (run.gradient_underflow, run.gradient_underflow_unscaled) == (0.001, 0.1)
-    assert (run.density, run.kept_magnitude, run.serve_samples_per_s, run.folder) == (0.5, 0.746, None, "a/seed3")
+    assert (run.density, run.kept_magnitude, run.folder) == (0.5, 0.746, "a/seed3")
     assert run.environment["torch"] == "2.15.0"
     assert "samples" not in run.environment
     assert run.environment["command"] == "python -m mpx.train seed=3 precision=amp"
@@ -178,38 +177,6 @@ def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
         "a/seed0-2": "an older run of the same setting and seed; a/seed0 counts",
         "a/seed1-2": "an older run of the same setting and seed; a/seed1-10 counts",
     }
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        ({"rows": [deployed_row(5000.5)]}, 5000.5),
-        ({"rows": [deployed_row(3.5), deployed_row(5000), deployed_row(2)]}, 5000),
-        ({"rows": [deployed_row(3.5), None, {}, 1, deployed_row(9000, speed=None), deployed_row(-1)]}, 3.5),
-        ({"rows": [deployed_row(3.5), deployed_row(9000, exclusive=False), deployed_row(9000, exclusive=None)]}, 3.5),
-        (
-            {
-                "rows": [
-                    deployed_row(3.5),
-                    deployed_row(9000, environment={"device": ["another GPU"]}),
-                    deployed_row(9000, environment={"device": None}),
-                ]
-            },
-            3.5,
-        ),
-        ({"rows": [deployed_row(3.5), deployed_row(9000, metrics={"test/accuracy": 0.894}), deployed_row(9000, metrics={})]}, 3.5),
-        ({"rows": [deployed_row(3.5), deployed_row(9000, metrics={"test/accuracy": 0.896})]}, 9000),
-        ({"rows": []}, None),
-        ([], None),
-        ("{", None),
-    ],
-    ids=str,
-)
-def test_throughput_of_the_fastest_way_to_serve_lies_beside(tmp_path, content, found):
-    """Of those that were measured alone, on the device of the training, and that are as accurate as the run was."""
-    text = content if isinstance(content, str) else json.dumps(content)
-    (write(tmp_path / "a" / "seed0", record(accuracy=0.9)) / "deploy.json").write_text(text)
-    assert collect(tmp_path)[0][0].serve_samples_per_s == found
 
 
 def test_a_folder_that_cannot_be_read_is_listed(tmp_path, monkeypatch):

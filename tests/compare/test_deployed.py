@@ -15,7 +15,7 @@ TRAINED, ACCURACY = {"test/accuracy": 0.9}, METRICS["test/accuracy"]
 def test_a_row(tmp_path):
     row = deployed_row(5000.0, sparse_layers=["fc"], backend="compile")
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
-    expected = served(sparse=True, backend="compile", value=0.9, asked="format=fp16 weights=auto")
+    expected = served(sparse=True, backend="compile", value=0.9)
     assert read_served(tmp_path, TRAINED, ACCURACY) == ((expected,), [])
 
 
@@ -44,7 +44,7 @@ def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantise
     row = deployed_row(format="int8", quantised_layers=quantised, device=device, environment={"device": [GPU], "cpu": "a CPU"})
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
     ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
-    assert found.way.words == f"{words} (format=int8 weights=auto)"
+    assert found.way.words == f"{words}"
 
 
 @pytest.mark.parametrize(("finetune", "tuned"), [(None, False), ({"kept": False}, False), ({"kept": True}, True)])

@@ -26,7 +26,7 @@ WHOLE = [
         metric_goal="max",
         loss_scale_final=65536.0,
         environment={"torch": "2.11", "git": {"commit": "1a"}, "resumed_from_steps": [5], "command": "a,b \"c\"\n'd'"},
-        served=(served("int8", sparse=True, host="torch 2.11, host 12", asked="format=int8"), served(exclusive=None, latency_by="by cpp")),
+        served=(served("int8", sparse=True, host="torch 2.11, host 12"), served(exclusive=None, latency_by="by cpp")),
         predictions=Predictions("0a1b", 10, bytes([0b11100000, 0])),
     ),
     made("fp32-dense", 0, None, None, status="diverged", metrics={"test/loss": 1e300 / 1e290, "val/x y": -1.0}, exclusive=None),

@@ -11,8 +11,9 @@ import pytest
 from documents import ROOT
 from made_comparison import made_comparison, made_group, write_runs
 
+from mpx.compare.aggregate import compare, question
 from mpx.compare.comparison import Estimate
-from mpx.render.card import compare_file
+from mpx.compare.table import read_results
 from mpx.render.colours import styles
 from mpx.render.html import html_report
 from mpx.render.markdown import group_table
@@ -193,7 +194,7 @@ document.title = [...document.querySelectorAll("table")].map(table => table.getB
 @pytest.mark.parametrize("name", ["grid", "pretrained"])
 def test_tables_fit_into_1200_pixels(tmp_path, name):
     results = ROOT / "experiments" / name / "results.csv"
-    comparison = compare_file(results, {})
+    comparison = compare(read_results(results), question(), study=name, folder=tmp_path)
     page = tmp_path / "report.html"
     page.write_text(html_report(comparison, [[] for _ in comparison.groups], styles(comparison)).replace("</body>", WIDTHS))
     done = subprocess.run(

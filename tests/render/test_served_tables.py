@@ -52,20 +52,6 @@ def test_latency_by_another_way_is_marked(comparison):
     assert rows["samples/s"] == ["5,000 (shared)", "5,000"]
 
 
-def test_rows_of_a_run_that_were_served_in_the_same_way_say_what_was_asked_for():
-    """For every seed and setting, so that each has its figures in the column of what was asked for."""
-    auto, dense = (served(rate=rate, asked=f"format=fp16 weights={kind}") for rate, kind in ((5000.0, "auto"), (6000.0, "dense")))
-    int8 = served("int8", asked="format=int8 weights=auto")
-    runs = [replace(run, served=(auto, dense, int8) if run.seed == 0 else (auto, int8)) for run in CONTROL]
-    group = only(compared([*runs, *(replace(run, served=(dense,)) for run in AMP)]))[0]
-    (table,) = served_tables(group, {})
-    heads = ["Dense FP16 (format=fp16 weights=auto), graph", "Dense FP16 (format=fp16 weights=dense), graph", "Dense INT8, graph"]
-    assert [column.head for column in table.columns[2:]] == heads
-    rates = {text_of(first): [text_of(cell) for cell in cells] for first, name, *cells in table.rows if name == "samples/s"}
-    assert rates == {"fp32-dense": ["5,000", "6,000", "5,000"], "amp-dense": ["–", "6,000", "–"]}
-    assert "amp-dense as Dense FP16 (format=fp16 weights=dense) by graph" in group.serve_verdict
-
-
 def test_each_device_and_batch_size_has_a_table_of_its_own():
     runs = [replace(run, served=(served(), served(batch=(8, 64)), served(device="NVIDIA L4", backend="compile"))) for run in CONTROL]
     group = only(compared([*runs, *AMP]))[0]

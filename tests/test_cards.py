@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from experiment import EXPERIMENTS, script
 from made_comparison import made_comparison, made_group
 from made_runs import served
 
 from mpx.compare.table import results_csv
 from mpx.errors import UserError
-from mpx.render.card import DEFAULTS, options, update_card
 
-ROOT = Path(__file__).parents[2]
-CARDS = [card for card in sorted(ROOT.glob("experiments/*/README.md")) if "<!-- results" in card.read_text(encoding="utf-8")]
+cards = script("card.py")
+CARDS = [card for card in sorted(EXPERIMENTS.glob("*/README.md")) if "<!-- results" in card.read_text(encoding="utf-8")]
 CARD = "# Question\n\nWhy?\n\n<!-- results -->\nold figures\n<!-- end of results -->\n\n**What we learnt.** Much.\n"
 
 
@@ -26,7 +26,7 @@ def question(tmp_path):
     folder.mkdir()
     (folder / "README.md").write_text(CARD, encoding="utf-8")
     runs = made_comparison(tmp_path, made_group(seeds=4)).runs
-    runs = [replace(run, served=(served(rate=rate),) if (rate := run.serve_samples_per_s) else ()) for run in runs]
+    runs = [replace(run, served=(served(rate=9e4 + run.seed),) if run.precision == "amp" else ()) for run in runs]
     (folder / "results.csv").write_text(results_csv(runs), encoding="utf-8")
     return folder
 
@@ -37,9 +37,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_a_card_made_twice_is_the_same(question):
-    update_card(question)
+    cards.update_card(question)
     first = contents(question)
-    update_card(question)
+    cards.update_card(question)
     assert contents(question) == first
     text = first["README.md"].decode()
     assert text.startswith("# Question\n\nWhy?\n\n<!-- results -->\n")
@@ -55,7 +55,7 @@ def test_a_card_made_twice_is_the_same(question):
 def test_the_mark_says_how_to_compare(question):
     card = question / "README.md"
     card.write_text(CARD.replace("<!-- results -->", "<!-- results control=amp-dense margin=0.003 -->"), encoding="utf-8")
-    update_card(question)
+    cards.update_card(question)
     text = card.read_text(encoding="utf-8")
     assert "<!-- results control=amp-dense margin=0.003 -->\n" in text
     assert "margin 0.003, 95 % confidence" in text
@@ -68,8 +68,9 @@ def test_the_script(question):
     there = question.parent / "experiments"
     shutil.copytree(question, there / "question")
     for file in ("card.py", "collecting.py"):
-        shutil.copy(ROOT / "experiments" / file, there)
-    done = subprocess.run([sys.executable, there / "card.py", "question", "other"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+        shutil.copy(EXPERIMENTS / file, there)
+    command = [sys.executable, there / "card.py", "question", "other"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=EXPERIMENTS.parent, timeout=120)
     assert done.returncode == 2
     assert done.stdout == f"{there}/question/README.md: results of 6 plots\n"
     assert done.stderr.startswith(f"error: {there}/other/README.md is not there. A card is a folder")
@@ -77,24 +78,24 @@ def test_the_script(question):
 
 def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(UserError, match=r"README\.md is not there"):
-        update_card(tmp_path)
+        cards.update_card(tmp_path)
     (tmp_path / "README.md").write_text("# no marks\n")
     with pytest.raises(UserError, match=r"results\.csv is not there"):
-        update_card(tmp_path)
+        cards.update_card(tmp_path)
     (tmp_path / "results.csv").write_text("")
     with pytest.raises(UserError, match="no place for results"):
-        update_card(tmp_path)
+        cards.update_card(tmp_path)
 
 
 def test_options_of_the_mark(tmp_path):
-    assert options("", tmp_path) == DEFAULTS
-    assert options(" margin=0.02", tmp_path) == DEFAULTS | {"margin": 0.02}
+    assert cards.options("", tmp_path) == cards.DEFAULTS
+    assert cards.options(" margin=0.02", tmp_path) == cards.DEFAULTS | {"margin": 0.02}
     with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, metric_goal, margin"):
-        options(" colour=red", tmp_path)
-    assert options(" margin=2 margin_is=absolute", tmp_path)["margin"] == 2
+        cards.options(" colour=red", tmp_path)
+    assert cards.options(" margin=2 margin_is=absolute", tmp_path)["margin"] == 2
     for word in ("margin=much", "margin=2", "margin=nan", "margin_is=big", "metric_goal=up", "confidence=95"):
         with pytest.raises(UserError, match=f"in its results marker: {word}.* must be "):
-            options(f" {word}", tmp_path)
+            cards.options(f" {word}", tmp_path)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.parent.name)
@@ -103,5 +104,5 @@ def test_committed_cards_are_what_their_results_say(card, tmp_path, monkeypatch)
     if card.parent.name != "grid":  # the largest, which shows that pictures of committed results can be rendered
         monkeypatch.setattr("mpx.render.picture._rendered", lambda figure: ("<svg></svg>", b"png"))
     shutil.copytree(card.parent, tmp_path / card.parent.name)
-    update_card(tmp_path / card.parent.name)
+    cards.update_card(tmp_path / card.parent.name)
     assert (tmp_path / card.parent.name / "README.md").read_text(encoding="utf-8") == card.read_text(encoding="utf-8")
