@@ -1,6 +1,6 @@
-"""Write README's measured results anew from the committed tables, so that no figure in it is typed by hand.
+"""Write the main results anew from the committed tables, so that no figure in them is typed by hand.
 
-$ python experiments/measured.py            # README.md, between its two marks
+$ python experiments/measured.py            # docs/measured.md and README.md, between their two marks
 """
 
 import re
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE))
 from collecting import Arguments, markdown, read  # noqa: E402
 
-README, GRID = HERE.parent / "README.md", HERE / "grid"
+README, PAGE, GRID = HERE.parent / "README.md", HERE.parent / "docs" / "measured.md", HERE / "grid"
 MARKS = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 TASKS = {
     ("resnet18", "cifar10"): "ResNet-18, CIFAR-10", ("resnet18", "fashion_mnist"): "ResNet-18, Fashion-MNIST",
@@ -40,12 +40,13 @@ FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 
 def main() -> None:
     Arguments().parse_args()
-    text = README.read_text(encoding="utf-8")
-    README.write_text(MARKS.sub(lambda found: found[1] + measured() + found[2], text), encoding="utf-8")
+    for file, made in ((PAGE, measured()), (README, headlines())):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(MARKS.sub(lambda match, made=made: match[1] + made + match[2], text), encoding="utf-8")
 
 
 def measured() -> str:
-    """The part between the marks."""
+    """The part of docs/measured.md between the marks."""
     runs, no_restart = (newest(read_results(GRID / name))[0] for name in ("results.csv", "no_restart.csv"))
     unplanned = [replace(run, looks=None) for run in runs]  # a single test of all seeds, for comparisons that no plan named
     pruned = [run for run in unplanned if (run.precision, run.sparsity) == PRUNED]
@@ -62,6 +63,22 @@ def measured() -> str:
     }
     table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
     return table + "\n\n" + "\n".join([of_the_others(grid), *sentences()]) + "\n"
+
+
+def headlines() -> str:
+    """The part of README between the marks."""
+    grid = groups(newest(read_results(GRID / "results.csv"))[0], margin=MARGIN)
+    faster = sorted(fastest(grid[task]).speedup.ratio for task in TASKS)
+    speed, scaling = rivals(), read(HERE / "scaling" / "results.csv")
+    lightning, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "hand"))
+    two = span(sorted(on_gpus(2, scaling)))
+    return (
+        f"- The fastest 16-bit format trains {span(faster)} times as fast as FP32 at no loss of accuracy, in four tasks on an H100 "
+        "([grid](experiments/grid)).\n"
+        f"- mpx trains {lightning} times as fast as Lightning's defaults, and {hand} times as fast as a loop tuned by hand whose step is "
+        "one CUDA graph ([speed](experiments/speed)).\n"
+        f"- Two H100s train {two} times as fast as one ([scaling](experiments/scaling)).\n"
+    )
 
 
 def groups(runs: list[Run], **how: Any) -> dict[tuple[str, str], Group]:
@@ -122,7 +139,7 @@ def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
             f"{name}: dense {good} at no loss, at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as FP32; "
             f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, {decided(pruned)}"
         )
-    return f"- **Tasks where 2:4 costs something** ([grid](experiments/grid)). {'. '.join(found)}."
+    return f"- **Tasks where 2:4 costs something** ([grid](../experiments/grid)). {'. '.join(found)}."
 
 
 def decided(decisions: list[Decision]) -> str:
@@ -136,19 +153,18 @@ def decided(decisions: list[Decision]) -> str:
 
 
 def sentences() -> Iterator[str]:
-    speed, scaling = (read(HERE / name / "results.csv") for name in ("speed", "scaling"))
-    speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
+    speed, scaling = rivals(), read(HERE / "scaling" / "results.csv")
     models = Counter(FORMATS[precision] for _, precision in {(row["model"], row["precision"]) for row in speed})
     formats = " and ".join(f"{models[name]} models in {name}" for name in sorted(models))
     rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
     lightning, tuned, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand"))
     first = span(sorted(1 / ratio for ratio in against(speed, "mpx, pool=first")))
     yield (
-        f"- **Beside other loops** ([speed](experiments/speed): one {speed[0]['device']}, {formats}, {rounds} rounds, steps as compiled "
+        f"- **Beside other loops** ([speed](../experiments/speed): one {speed[0]['device']}, {formats}, {rounds} rounds, steps as compiled "
         f"for a long run). mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most "
         f"for the LSTM, which has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is "
         "one CUDA graph. "
-        "BERT does the rivals' work; mpx's default computes the last layer for the first token alone, and is "
+        "Here mpx's BERT computes the whole last layer, as the rivals do; mpx's default computes it for the first token alone, and is "
         f"{first} times as fast as that."
     )
     earlier = read(HERE / "scaling" / "earlier.csv")
@@ -158,10 +174,15 @@ def sentences() -> Iterator[str]:
     beside = span(sorted(mine[model] / hand[model] for mine, hand in pairs for model in mine.keys() & hand.keys()))
     two, four = (sorted(on_gpus(gpus, scaling)) for gpus in (2, 4))
     yield (
-        f"- **Several GPUs** ([scaling](experiments/scaling): {scaling[0]['device']}, BF16, each with the batch of one, one round). Two "
+        f"- **Several GPUs** ([scaling](../experiments/scaling): {scaling[0]['device']}, BF16, each with the batch of one, one round). Two "
         f"train {span(two)} times as fast as one ({before} in earlier rounds), four {span(four)} times ({len(four)} models), and "
         f"both {beside} times as fast as such a loop on as many."
     )
+
+
+def rivals() -> list[dict[str, str]]:
+    rows = read(HERE / "speed" / "results.csv")
+    return [row for row in rows if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
 
 
 def span(ratios: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""README's measured results, computed from the committed rows without mpx. test_readme.py holds README to what measured.py writes."""
+"""The main measured results, computed from the committed rows without mpx. test_readme.py holds the pages to what measured.py writes."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 import pytest
-from documents import README, ROOT, text
+from documents import ROOT, text
 from experiment import EXPERIMENTS
 from scipy import stats
 
@@ -16,7 +16,7 @@ TASKS = [("resnet18", "cifar10"), ("resnet18", "fashion_mnist"), ("bert_small", 
 WORDS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
 FIRST_LEVEL = 0.0152  # of the one-sided test at the first of four looks: Pocock's spending of 5 % by Lan and DeMets
 OUTSIDE = (0.0152, 0.0150)  # of the intervals at the first two looks: twice what 2.5 % gives
-PART = text(README).partition("<!-- measured -->")[2].partition("<!-- end of measured -->")[0]
+PART = text(ROOT / "docs" / "measured.md").partition("<!-- measured -->")[2].partition("<!-- end of measured -->")[0]
 
 
 def rows(table, **wanted):
@@ -106,7 +106,7 @@ def test_what_2of4_changes_to_dense_runs_without_the_second_rise(model, data):
 
 def test_dense_cifar10_without_the_second_rise():
     mean = 100 * np.mean(list(map(accuracy, rows("grid/no_restart.csv", data="cifar10"))))
-    assert f"(CIFAR-10 without: [{mean:.1f} %](experiments/grid) in FP16)" in " ".join(text(README).split())
+    assert f"(CIFAR-10 without: [{mean:.1f} %](../experiments/grid) in FP16)" in " ".join(text(ROOT / "docs" / "measured.md").split())
     assert f"five later runs in FP16 have a mean of {mean:.2f} %" in " ".join(text(EXPERIMENTS / "recipe" / "README.md").split())
     assert {row["changes"] for row in rows("grid/no_restart.csv")} == {""}
     assert {row["changes"] for row in rows("grid/results.csv")} == {"schedule.restart=0.5"}
