@@ -39,8 +39,6 @@ docs/your-project.md; docs/README.md lists all pages.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mpx import ctrl_c
-
 if TYPE_CHECKING:
     from mpx.errors import UserError as UserError
     from mpx.from_python import judge as judge
@@ -67,7 +65,6 @@ PUBLIC = {
     "run": "mpx.from_python:run",
 }
 
-ctrl_c.ends_at_once()
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from mpx import environment_variables
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
 from mpx.launch import this_python
-from mpx.runs.folder import read_result
+from mpx.runs.folder import DONE, read_result
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, checked_words, errors_as_user_error, expect_schemas
 from mpx.settings.project import with_project
@@ -55,9 +55,9 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
         file = Path(folder) / "report.json"
         code = _shown([*this_python(), "mpx.train", *words], environment_variables.for_caller(file))
         report = json.loads(file.read_text()) if file.is_file() else {"status": "failed", "folder": None, "line": ""}
-    record = read_result(Path(report["folder"])) if report["folder"] else None
-    if record is not None and report["status"] in ("completed", "diverged"):
-        return RunRecord(record, Path(report["folder"]))
+    path = Path(report["folder"] or "")
+    if report["status"] in DONE and (record := read_result(path)) is not None:
+        return RunRecord(record, path)
     if report["status"] == "interrupted":
         raise KeyboardInterrupt
     raise UserError(report["line"] or f"python -m mpx.train {shlex.join(words)} ended with exit code {code}, without a record.")
@@ -80,7 +80,8 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
     if unknown := settings.keys() - COMPARE.keys():
         raise UserError(f"{min(unknown)} is not a setting of mpx.judge. It has {', '.join(COMPARE)}.")
     with errors_as_user_error(), _composed("compare") as cfg:
-        given = OmegaConf.to_container(cfg, resolve=True) | {"study": study} | settings
+        defaults: Any = OmegaConf.to_container(cfg, resolve=True)
+        given: dict[str, Any] = defaults | {"study": study} | settings
         given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in given.items()}
         check_compare(given, [f"{key}=" for key in settings])
         return compare(**given)

@@ -11,17 +11,18 @@ $ python -m mpx.train --help                                           # every g
 """
 
 import sys
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from mpx import ctrl_c, sweep
+from mpx import sweep
 from mpx.environment_variables import let_hydra_raise, start_sweep
 from mpx.launch import become_torchrun, launch, leave, processes, refuse_sweep
 from mpx.one_lightning import use_one_lightning
-from mpx.printing import print_without_failing
+from mpx.printing import replace_unprintable
 from mpx.runs import outcome
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, multirun_first, read_words, typed
@@ -35,12 +36,12 @@ def job(cfg: DictConfig) -> sweep.Objectives:
     In a sweep, Hydra calls this for each job. It then starts a process of the job's own, and returns the objectives of the finished run for
     sweepers that search.
     """
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
+    hydra_config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
+    if hydra_config.mode == RunMode.MULTIRUN:
         return sweep.start_child(cfg)
     with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
-        sweep.check_experiment(HydraConfig.get())
-        check(cfg, typed(HydraConfig.get()))
-        ctrl_c.raises()
+        sweep.check_experiment(hydra_config)
+        check(cfg, typed(hydra_config))
         sweep.check_single(cfg)
         if cfg.trainer.num_nodes == 1 and launch().by is None and (count := processes(cfg.trainer)) > 1:
             become_torchrun(count, sys.argv[1:])
@@ -56,7 +57,7 @@ def tell_sweep(line: str) -> None:
 
 def main() -> None:
     """Prepare Hydra and check the words of the command line, then run `job`: once, or with -m once for each job of a sweep."""
-    print_without_failing()
+    replace_unprintable()
     let_hydra_raise()
     groups_for_help()
     expect_schemas()

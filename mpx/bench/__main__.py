@@ -15,7 +15,6 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from mpx import ctrl_c
 from mpx.csv_file import to_text
 from mpx.imports import check_compilers_cache
 from mpx.machine import keep_within_quota
@@ -32,7 +31,6 @@ def job(cfg: DictConfig) -> None:
     with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
         settings = {str(key): value for key, value in cfg.items()}
         check_bench(settings, BENCHMARKS)
-        ctrl_c.raises()
         run(**settings)
 
 

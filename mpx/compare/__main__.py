@@ -16,7 +16,6 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mpx import ctrl_c
 from mpx.compare.collect import collect, is_study, newest
 from mpx.compare.comparison import Comparison
 from mpx.compare.groups import by_label, by_pair, ran, refuse_other_contents, settings
@@ -38,7 +37,6 @@ def job(cfg: DictConfig) -> None:
         keys = {str(key): cfg[key] for key in cfg}
         words: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
         check_compare(keys, typed(words))
-        ctrl_c.raises()
         run(**keys)
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from mpx import ctrl_c
 from mpx.deploy.record import CARD, ROW_KEY, Row, add_row, check_writable, completed_run, own_files, writing
 from mpx.errors import UserError
 from mpx.imports import heavy
@@ -38,7 +37,6 @@ def job(cfg: DictConfig) -> None:
         settings: Any = OmegaConf.to_container(cfg, resolve=True)
         settings = {key: value for key, value in settings.items() if key not in GROUPS}
         check_deploy(settings)
-        ctrl_c.raises()
         serve_all(**settings)
 
 

@@ -6,19 +6,18 @@ $ python -m mpx.doctor --version  # of mpx; every other command has it too
 
 import sys
 
-from mpx import ctrl_c
 from mpx.doctor.machine import broken, machine
 from mpx.doctor.packages import launchers, packages
 from mpx.errors import UserError
 from mpx.imports import check_compilers_cache
 from mpx.machine import keep_within_quota
-from mpx.printing import print_without_failing
+from mpx.printing import replace_unprintable
 from mpx.render.table import print_table
 from mpx.settings.front_door import errors_in_one_line, read_words
 
 
 def main() -> None:
-    print_without_failing()
+    replace_unprintable()
     try:
         with errors_in_one_line((), "mpx.doctor"):
             if {"-h", "--help"} & set(sys.argv[1:]):
@@ -31,7 +30,6 @@ def main() -> None:
         if (line := broken()) is not None:
             print(f"error: {line}", file=sys.stderr)
             sys.exit(1)
-        ctrl_c.raises()
         examine()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -53,8 +53,13 @@ class Folder:
         """The run ends before training begins: leave everything as it was."""
         if self.made:
             (self.path / LOCK).unlink(missing_ok=True)
-        self.lock.release()
+        self.release()
         _remove(self.made)
+
+    def release(self) -> None:
+        """Let other processes change the run. Of several processes, the first alone holds its lock."""
+        if self.lock is not None:
+            self.lock.release()
 
 
 def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], *, in_sweep: bool, ckpt_path: str | None) -> Folder:

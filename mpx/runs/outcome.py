@@ -55,7 +55,7 @@ def run_and_record(cfg: DictConfig) -> int:
         return _leave_to_the_other(error)
     if folder.finished is not None:
         ranks.tell(started, None)
-        return _leave_as_it_is(folder)
+        return _leave_as_it_is(folder.path, folder.finished)
     _begin(started)
     ranks.tell(started, folder.path, folder.resume_from)
     ending = _train(cfg, folder, described)
@@ -70,7 +70,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
         paths = ranks.told(started)
     if not paths:
         return 0
-    ending = _train(cfg, Folder(*paths, begun=True), describe(cfg))
+    ending = _train(cfg, Folder(paths[0], resume_from=paths[1] if paths[1:] else None, begun=True), describe(cfg))
     signals.finish()
     if ending.bug is not None:
         traceback.print_exception(ending.bug)
@@ -157,7 +157,7 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
     if kept:
         if not _write(folder.path, record) and ending.status == "completed":
             code = EXIT["failed"]
-        folder.lock.release()
+        folder.release()
     else:
         folder.abandon()
     sweep.report(ending.status, folder.path if kept else None, ending.line)
@@ -174,25 +174,25 @@ def _write(path: Path, record: dict[str, Any]) -> bool:
     return True
 
 
-def _leave_as_it_is(folder: Folder) -> int:
+def _leave_as_it_is(path: Path, finished: dict[str, Any]) -> int:
     """The run is already there: say how it ended and what repeats it. Returns the exit code."""
-    status = folder.finished["status"]
+    status = finished["status"]
     if status == "failed":
-        line = _ended_earlier(folder, f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again.")
+        line = _ended_earlier(path, finished, f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again.")
     elif status == "diverged" and sweep.in_sweep():
-        line = _ended_earlier(folder, "if_exists=overwrite repeats it.")
+        line = _ended_earlier(path, finished, "if_exists=overwrite repeats it.")
     else:
-        line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new starts another beside it."
+        line = f"{path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new starts another beside it."
     print(line)
-    sweep.report(status, folder.path, line, skipped=True)
+    sweep.report(status, path, line, skipped=True)
     if sweep.in_sweep():
         return EXIT[status]  # a repeated sweep says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]
 
 
-def _ended_earlier(folder: Folder, again: str) -> str:
+def _ended_earlier(path: Path, finished: dict[str, Any], again: str) -> str:
     """again: what repeats the run, as a sentence."""
-    return f"{folder.path} {folder.finished['status']} earlier: {str(folder.finished.get('error')).rstrip('.')}. {again}"
+    return f"{path} {finished['status']} earlier: {str(finished.get('error')).rstrip('.')}. {again}"
 
 
 def _leave_to_the_other(error: InUse) -> int:

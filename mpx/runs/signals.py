@@ -109,8 +109,8 @@ def held() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def ends(error: BaseException) -> bool:

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.environment_variables import let_hydra_raise, shows_traceback
 from mpx.errors import MISTAKE, UserError, causes
-from mpx.printing import print_without_failing
+from mpx.printing import replace_unprintable
 from mpx.private.hydra import options
 from mpx.settings.extras import CONF
 from mpx.settings.translate import GROUPS, KEYS, nearest_key, translated
@@ -135,7 +136,7 @@ def multirun() -> bool:
 
 def start_once(job: Callable[[], None], keys: Iterable[str], program: str, no_sweeps: str) -> None:
     """Start `job`, which Hydra makes of a function, as a command without sweeps. keys: those that `program` takes."""
-    print_without_failing()
+    replace_unprintable()
     let_hydra_raise()
     try:
         with errors_in_one_line(keys, program):
@@ -152,7 +153,8 @@ def words_of(config: DictConfig) -> list[str]:
 
     They are not resolved: OmegaConf would look for ${…} in Hydra's configuration.
     """
-    return OmegaConf.to_container(config.overrides.task, resolve=False)
+    words: Any = OmegaConf.to_container(config.overrides.task, resolve=False)
+    return words
 
 
 def typed(config: DictConfig) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from mpx.environment_variables import in_sweep
 from mpx.errors import UserError
@@ -51,7 +51,7 @@ def check_sweep(config: DictConfig) -> None:
         given = hydra.runtime.choices["hydra/launcher"]
         raise UserError(f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. Leave it out.")
     cluster.check_launcher(hydra)
-    for word in OmegaConf.to_container(hydra.overrides.hydra, resolve=False):
+    for word in hydra.overrides.hydra:
         if key_of(word).startswith(("hydra.sweep.", "hydra.job.chdir")):
             raise UserError(f"{word}: mpx names the folders of a sweep, and removes them. Leave it out.")
     jobs, batch = hydra.launcher.get("n_jobs", 1), hydra.sweeper.get("max_batch_size")

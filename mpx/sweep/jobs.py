@@ -88,7 +88,7 @@ def start(command: list[str], environment: dict[str, str]) -> Process:
 
 def start_child(cfg: DictConfig) -> Objectives:
     """In a process of submitit's: run this job of the sweep. Returns what a search maximises; None without a result."""
-    config = HydraConfig.get()
+    config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if cluster.launcher_of(config) == cluster.LOCAL:
         environment_variables.show_users_gpus()
     folder = Path(config.runtime.output_dir).resolve()

@@ -91,12 +91,12 @@ class Sweep:
         """Tell the number of jobs, of which a sweep in rounds knows only those of its first rounds."""
         self.total, self.at_once = jobs, on_all_machines(self.config.hydra, jobs)
 
-    def start(self, what: str = "sweep") -> None:
+    def start(self, what: str, jobs: int) -> None:
         """Print what begins, and from now on the progress."""
         how = f", {self.at_once} at once"
         if cluster.launcher_of(self.config.hydra) is not None:
             how = f" by submitit, which print into {self.folder / cluster.SUBMITTED}"
-        print(f"{what} of {how_many(self.total - len(self.shown), 'job')}{how}", flush=True)
+        print(f"{what} of {how_many(jobs, 'job')}{how}", flush=True)
         if not self.thread.is_alive():
             self.thread.start()
 
@@ -172,7 +172,7 @@ class Summary(Callback):
                 folder.mkdir(parents=True, exist_ok=True)
         running.append(Sweep(config))
         if config.get("until") is None:
-            running[-1].start()
+            running[-1].start("sweep", running[-1].total)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Drop what nobody reads: Hydra keeps the configurations of all jobs until the sweep ends, 147 KiB each."""
@@ -199,7 +199,8 @@ def keep_found(config: DictConfig, reports: list[dict[str, Any]]) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, kept)
     completed = [report for report in reports if report["status"] == "completed"]
-    print_found(OmegaConf.to_object(OmegaConf.load(file)), kept, completed)
+    found: Any = OmegaConf.to_object(OmegaConf.load(file))
+    print_found(found, kept, completed)
 
 
 @contextmanager

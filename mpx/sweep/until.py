@@ -16,7 +16,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import collect
@@ -48,7 +48,7 @@ class Looks:
 
     def __init__(self, config: DictConfig) -> None:
         check_looks(config.until)
-        self.plan = Plan(**OmegaConf.to_container(config.until))
+        self.plan = Plan(**config.until)
         self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
         self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
@@ -57,7 +57,8 @@ class Looks:
         self.new = not self.study.is_dir()  # otherwise another sweep may be training its first runs
         if any(run.looks is None for run in runs):
             raise UserError(f"study={config.study} has runs that no plan of looks asked for, as by seed=. Use another study=NAME.")
-        if runs and (plan := plan_of(runs)) != self.plan:
+        plan = plan_of(runs)
+        if plan is not None and plan != self.plan:
             plans = f"was planned with {plan.text}, and this plan is {self.plan.text}"
             raise UserError(f"study={config.study} {plans}. Use another study=NAME, or the same plan.")
         if runs and config.if_exists in AGAIN:
@@ -157,9 +158,9 @@ def _folder_of(row: Row) -> str:
     return _folder(row.runs[0].folder)
 
 
-def _folder(run: str) -> str:
-    """The name of the setting's folder. run: that of one of its runs."""
-    return Path(run).parent.name
+def _folder(run: str | None) -> str:
+    """The name of the setting's folder. run: that of one of its runs, which a study that is read from its files has."""
+    return Path(run or "").parent.name
 
 
 class Rounds(Sweeper):
@@ -169,20 +170,21 @@ class Rounds(Sweeper):
         self.max_batch_size, self.params = max_batch_size, params or {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.config = config
-        self.launcher = Plugins.instance().instantiate_launcher(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.settings = config
+        plugins = Plugins.instance()
+        self.jobs = plugins.instantiate_launcher(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> None:
         """Raises UserError for a grid over what all rounds share, and for a study with runs of before."""
         _check(arguments)
-        looks, begun = Looks(self.config), 0
+        looks, begun = Looks(self.settings), 0
         params = {key: value for key, value in self.params.items() if key != "seed"}
         settings = list(itertools.product(*grid(params, arguments)))
         if looks.new and len(settings) == 1:
             raise UserError("until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16.")
         while jobs := looks.further_jobs(settings):
             running[-1].expect(begun + len(jobs))
-            running[-1].start("round")
+            running[-1].start("round", len(jobs))
             self._launch(jobs, begun)
             begun += len(jobs)
         print(looks.cost(), flush=True)
@@ -191,7 +193,7 @@ class Rounds(Sweeper):
         """number: of the first job."""
         most = self.max_batch_size or len(jobs)
         for start in range(0, len(jobs), most):
-            returned: Sequence[JobReturn] = self.launcher.launch(jobs[start : start + most], initial_job_idx=number + start)
+            returned: Sequence[JobReturn] = self.jobs.launch(jobs[start : start + most], initial_job_idx=number + start)
             for job in returned:
                 _ = job.return_value  # raises what the launcher could not do
 

@@ -55,8 +55,10 @@ def divide_global_batch(cfg: DictConfig) -> DictConfig:
 
 def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
     """The numbers of this machine's GPUs to use, of `gpus` that it has. devices: trainer.devices."""
-    requested = list(range(gpus)) if devices == "auto" else devices
-    chosen = list(range(requested)) if isinstance(requested, int) else list(requested)
+    if isinstance(devices, list):
+        chosen = devices
+    else:
+        chosen = list(range(devices if isinstance(devices, int) else gpus))
     if max(chosen) >= gpus:
         raise UserError(f"trainer.devices={devices}: this machine has {how_many(gpus, 'GPU')}. Lower trainer.devices.")
     return chosen
