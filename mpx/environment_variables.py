@@ -1,6 +1,8 @@
-"""Environment variables through which the processes of one command talk. No other Python file of mpx names one of them.
+"""Environment variables through which the processes of one command talk. No other Python file of mpx names
+one of them.
 
-A process that another library starts (a launcher's worker, a rank of Lightning's) gets only a command line and the environment.
+A process that another library starts (a launcher's worker, a rank of Lightning's) gets only a command line
+and the environment.
 
 | variable         | written by                               | read by                                                          |
 |------------------|------------------------------------------|------------------------------------------------------------------|
@@ -11,7 +13,8 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_TRACEBACK    | the user; or a front door, which copies  | every process: 1 shows the traceback of a failed run; a job also |
 |                  | HYDRA_FULL_ERROR before mpx sets it to 1 | gets it as its HYDRA_FULL_ERROR                                  |
 
-MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/launch.py reads what torchrun and Slurm tell a process.
+MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/launch.py reads what
+torchrun and Slurm tell a process.
 """
 
 import os
@@ -28,7 +31,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's own
 
 
 def start_sweep() -> None:
-    """Note that the user started this process. The name contains the machine, because other machines may write in the same folder."""
+    """Note that the user started this process.
+
+    The name contains the machine, because other machines may write in the same folder.
+    """
     os.environ[SWEEP] = f"{socket.gethostname()}-{os.getpid()}"
     _copy(VISIBLE, SWEEP_GPUS)
 
@@ -50,12 +56,18 @@ def _copy(name: str, to: str) -> None:
 
 
 def for_job(report: Path) -> dict[str, str]:
-    """The variables of a job that this process starts and waits for. report: the file in which the job says how it ended."""
+    """The variables of a job that this process starts and waits for.
+
+    report: the file in which the job says how it ended.
+    """
     return {SWEEP_REPORT: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
 
 
 def for_caller(report: Path) -> dict[str, str]:
-    """The variables of a run that a Python program starts. report: the file in which the run says how it ended."""
+    """The variables of a run that a Python program starts.
+
+    report: the file in which the run says how it ended.
+    """
     return {RUN_REPORT: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
 
 
@@ -71,8 +83,13 @@ def report_file() -> Path | None:
 
 
 def let_hydra_raise() -> None:
-    """Make Hydra raise its errors, instead of printing a message and exiting. MPX_TRACEBACK keeps what the user set."""
-    os.environ.setdefault(TRACEBACK, os.environ.get(HYDRA_FULL_ERROR, "0"))  # already set in a process that mpx started
+    """Make Hydra raise its errors, instead of printing a message and exiting.
+
+    MPX_TRACEBACK keeps what the user set.
+    """
+    os.environ.setdefault(
+        TRACEBACK, os.environ.get(HYDRA_FULL_ERROR, "0")
+    )  # already set in a process that mpx started
     os.environ[HYDRA_FULL_ERROR] = "1"
 
 

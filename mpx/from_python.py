@@ -1,4 +1,5 @@
-"""mpx.run and mpx.judge: what `python -m mpx.train` and `python -m mpx.compare` do, called from Python or a notebook."""
+"""mpx.run and mpx.judge: what `python -m mpx.train` and `python -m mpx.compare` do, called from Python or a
+notebook."""
 
 import copy
 import json
@@ -38,42 +39,50 @@ class RunRecord(dict[str, Any]):
 
 
 def run(settings: Sequence[str] = ()) -> RunRecord:
-    """Train, test and record one setting, and return its record. It is a process of its own, whose output is shown.
+    """Train, test and record one setting, and return its record. It is a process of its own, whose output is
+    shown.
 
         for seed in range(3):
             record = mpx.run(["precision=amp", f"seed={seed}"])
             print(record["metrics"]["test/accuracy"], record.folder)
 
-    settings: KEY=VALUE words, as on the command line.
-    Returns result.json as a dict (docs/run-folder.md lists its fields); `record.folder` is the run's folder. It also
-    returns a run that diverged, because that is a result, and a finished run that `if_exists=skip` finds.
-    Raises UserError with one line for a mistake and for a run that failed, and KeyboardInterrupt after Ctrl-C.
-    Once training has begun, result.json is written in each of these cases.
+    settings: KEY=VALUE words, as on the command line. Returns result.json as a dict (docs/run-folder.md lists
+    its fields); `record.folder` is the run's folder. It also returns a run that diverged, because that is a
+    result, and a finished run that `if_exists=skip` finds. Raises UserError with one line for a mistake and
+    for a run that failed, and KeyboardInterrupt after Ctrl-C. Once training has begun, result.json is written
+    in each of these cases.
     """
     words = _words(settings)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         code = _shown([*this_python(), "mpx.train", *words], environment_variables.for_caller(file))
-        report = json.loads(file.read_text()) if file.is_file() else {"status": "failed", "folder": None, "line": ""}
+        report = (
+            json.loads(file.read_text())
+            if file.is_file()
+            else {"status": "failed", "folder": None, "line": ""}
+        )
     path = Path(report["folder"] or "")
     if report["status"] in DONE and (record := read_result(path)) is not None:
         return RunRecord(record, path)
     if report["status"] == "interrupted":
         raise KeyboardInterrupt
-    raise UserError(report["line"] or f"python -m mpx.train {shlex.join(words)} ended with exit code {code}, without a record.")
+    raise UserError(
+        report["line"]
+        or f"python -m mpx.train {shlex.join(words)} ended with exit code {code}, without a record."
+    )
 
 
 def judge(study: str = "default", **settings: Any) -> Comparison:
-    """Compare the runs of a study as `python -m mpx.compare` does: print tables and verdicts, write the report, return the comparison.
+    """Compare the runs of a study as `python -m mpx.compare` does: print tables and verdicts, write the
+    report, return the comparison.
 
         comparison = mpx.judge("default", margin=0.005)
         print(comparison.groups[0].train_verdict)
 
-    study: the name that the runs were trained under (study=). settings: control, metric, metric_goal, margin, margin_is, margin_for,
-    confidence, note, results, output_dir; `python -m mpx.compare --help` explains them.
-    Returns a Comparison; each of its `groups` is one model and data set, with `rows` (one per setting, the control first), `train_verdict`
-    and `serve_verdict`.
-    Raises UserError for a mistake.
+    study: the name that the runs were trained under (study=). settings: control, metric, metric_goal, margin,
+    margin_is, margin_for, confidence, note, results, output_dir; `python -m mpx.compare --help` explains
+    them. Returns a Comparison; each of its `groups` is one model and data set, with `rows` (one per setting,
+    the control first), `train_verdict` and `serve_verdict`. Raises UserError for a mistake.
     """
     from mpx.compare.__main__ import run as compare
 
@@ -82,7 +91,9 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
     with errors_as_user_error(), _composed("compare") as cfg:
         defaults: Any = OmegaConf.to_container(cfg, resolve=True)
         given: dict[str, Any] = defaults | {"study": study} | settings
-        given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in given.items()}
+        given = {
+            key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in given.items()
+        }
         check_compare(given, [f"{key}=" for key in settings])
         return compare(**given)
 
@@ -90,15 +101,22 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
 def _words(settings: Sequence[str]) -> list[str]:
     """Raises UserError for anything but a list of settings."""
     if isinstance(settings, str) or not all(isinstance(word, str) for word in settings):
-        raise UserError(f'mpx.run({settings!r}): give a list of settings. For example mpx.run(["precision=amp", "seed=1"]).')
+        raise UserError(
+            f'mpx.run({settings!r}): give a list of settings. For example mpx.run(["precision=amp", "seed=1"]).'
+        )
     if (option := next((word for word in settings if word.startswith("-")), None)) is not None:
-        way = "Call mpx.run in a loop, or start python -m mpx.train -m …" if option in ("-m", "--multirun") else "Leave it out"
+        way = (
+            "Call mpx.run in a loop, or start python -m mpx.train -m …"
+            if option in ("-m", "--multirun")
+            else "Leave it out"
+        )
         raise UserError(f"{option}: mpx.run trains one setting, and takes no options. {way}.")
     return with_project(checked_words(settings, KEYS, "mpx.train", CONF))
 
 
 def _shown(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command that finds the modules which this program finds, and print what it prints. Returns its exit code.
+    """Run a command that finds the modules which this program finds, and print what it prints. Returns its
+    exit code.
 
     A notebook shows what Python prints, and not what another process does.
     """

@@ -1,4 +1,5 @@
-"""Import PyTorch and Lightning: without garbage collection, which takes a quarter of the time, and with threads that wait briefly."""
+"""Import PyTorch and Lightning: without garbage collection, which takes a quarter of the time, and with
+threads that wait briefly."""
 
 import gc
 import os
@@ -12,10 +13,11 @@ from mpx.machine import wait_briefly
 
 @contextmanager
 def heavy() -> Iterator[None]:
-    """The block imports PyTorch. No later collection looks at what it makes, nor does the one at Python's end, which would take a second.
+    """The block imports PyTorch. No later collection looks at what it makes, nor does the one at Python's
+    end, which would take a second.
 
-    Where PyTorch is there already this changes nothing, because the objects of a program that calls mpx are not mpx's to keep.
-    Raises UserError as `check_compilers_cache`.
+    Where PyTorch is there already this changes nothing, because the objects of a program that calls mpx are
+    not mpx's to keep. Raises UserError as `check_compilers_cache`.
     """
     check_compilers_cache()
     if "torch" in sys.modules or not gc.isenabled():
@@ -31,7 +33,8 @@ def heavy() -> Iterator[None]:
 
 
 def check_compilers_cache() -> None:
-    """Make the folder that the user names for torch.compile's cache, as PyTorch does where Lightning imports its compiler.
+    """Make the folder that the user names for torch.compile's cache, as PyTorch does where Lightning imports
+    its compiler.
 
     Raises UserError where that is impossible.
     """

@@ -1,6 +1,7 @@
 """The processes of a run on several devices: who started them, and which of them this one is.
 
-torchrun starts one process per device, or Slurm's srun. On one machine, `python -m mpx.train` becomes torchrun itself.
+torchrun starts one process per device, or Slurm's srun. On one machine, `python -m mpx.train` becomes
+torchrun itself.
 """
 
 import logging
@@ -22,7 +23,10 @@ TORCHRUN, SRUN = "torchrun", "srun"
 
 @dataclass(frozen=True)
 class Launch:
-    """How this process was started. by: torchrun, srun, or None for one that mpx or the user started by itself."""
+    """How this process was started.
+
+    by: torchrun, srun, or None for one that mpx or the user started by itself.
+    """
 
     by: str | None = None
     rank: int = 0  # among all processes of the run; 0 writes the record
@@ -32,8 +36,9 @@ class Launch:
 
 
 def this_python() -> list[str]:
-    """A command that starts this Python, for a module of mpx. It looks for modules where this process does: unlike `python -m`, the scripts
-    such as mpx-train leave out the current folder, which may hold a package called hydra or mpx."""
+    """A command that starts this Python, for a module of mpx. It looks for modules where this process does:
+    unlike `python -m`, the scripts such as mpx-train leave out the current folder, which may hold a package
+    called hydra or mpx."""
     here = "" in sys.path or os.getcwd() in sys.path
     return [sys.executable, *([] if here else ["-P"]), "-m"]
 
@@ -41,10 +46,14 @@ def this_python() -> list[str]:
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """Raises UserError for tasks of srun whose layout Lightning cannot know."""
     if "TORCHELASTIC_RUN_ID" in environment:
-        return Launch(TORCHRUN, *(int(environment[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
-    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # a batch script has none, nor has a step of one task a second process
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        return Launch(TORCHRUN, *(int(environment[name]) for name in names))
+    # A batch script has no number of tasks, nor has a step of one task a second process.
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         if "SLURM_NTASKS_PER_NODE" not in environment:
-            raise UserError("srun started several processes without --ntasks-per-node. Use srun --nodes=N --ntasks-per-node=DEVICES.")
+            raise UserError(
+                "srun started several processes without --ntasks-per-node. Use srun --nodes=N --ntasks-per-node=DEVICES."
+            )
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE")
         return Launch(SRUN, *(int(environment[name]) for name in names))
     return Launch()
@@ -59,7 +68,8 @@ def processes(trainer: DictConfig) -> int:
 
 
 def become_torchrun(count: int, words: list[str]) -> NoReturn:
-    """Go on as torchrun, with the same process id: it starts `python -m mpx.train *words` in `count` processes."""
+    """Go on as torchrun, with the same process id: it starts `python -m mpx.train *words` in `count`
+    processes."""
     python = this_python()
     environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))} | os.environ
     environment |= {"PYTHONSAFEPATH": "1"} if "-P" in python else {}
@@ -68,7 +78,10 @@ def become_torchrun(count: int, words: list[str]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process. Of several, each ends without Python's tidying, in which PyTorch's threads may abort it."""
+    """End this process.
+
+    Of several, each ends without Python's tidying, in which PyTorch's threads may abort it.
+    """
     if launch().world > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -77,7 +90,8 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> None:
-    """`python -m mpx.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the exit code of the run."""
+    """`python -m mpx.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the exit code
+    of the run."""
     from mpx.runs.signals import end_with_parent
 
     logging.disable(logging.CRITICAL)  # the processes say why they end
@@ -102,12 +116,18 @@ def main() -> None:
 
 
 def all_here(world: int) -> bool:
-    """Whether all `world` processes of a user's own loop run on this machine. False if that is unknown: of several, only torchrun tells."""
+    """Whether all `world` processes of a user's own loop run on this machine.
+
+    False if that is unknown: of several, only torchrun tells.
+    """
     return world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(world)
 
 
 def check_layout(devices: int, num_nodes: int) -> None:
-    """Raise UserError where the settings want another number of processes than were started. devices: on each machine."""
+    """Raise UserError where the settings want another number of processes than were started.
+
+    devices: on each machine.
+    """
     started = launch()
     if started.by is None:
         if num_nodes > 1:

@@ -1,4 +1,7 @@
-"""What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end. Imports nothing heavy."""
+"""What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end.
+
+Imports nothing heavy.
+"""
 
 import itertools
 import math
@@ -18,20 +21,27 @@ from mpx.environment_variables import VISIBLE
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 GIB = 2**30  # bytes
-# GNU OpenMP's variable: how often a CPU thread of PyTorch looks for work before it sleeps. By default it looks
-# 300,000 times, and beside other programs takes the core from the thread that it waits for (experiments/cpu_threads).
+# GNU OpenMP's variable: how often a CPU thread of PyTorch looks for work before it sleeps. By default it
+# looks 300,000 times, and beside other programs takes the core from the thread that it waits for
+# (experiments/cpu_threads).
 SPINS = ("GOMP_SPINCOUNT", "1000")
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use. A container or Slurm may give fewer than the machine has, or part of all cores' time."""
+    """Number of cores that this process may use.
+
+    A container or Slurm may give fewer than the machine has, or part of all cores' time.
+    """
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return there if quota is None else min(there, math.ceil(quota))
 
 
 def installed_gpus() -> int:
-    """The number of GPUs in this machine; 0 without an NVIDIA driver. By NVML: CUDA would take memory on each, and seconds."""
+    """The number of GPUs in this machine; 0 without an NVIDIA driver.
+
+    By NVML: CUDA would take memory on each, and seconds.
+    """
     import pynvml
 
     try:
@@ -41,16 +51,20 @@ def installed_gpus() -> int:
         return 0
 
 
-def visible_gpus(environment: Mapping[str, str] = os.environ, count: Callable[[], int] = installed_gpus) -> list[str]:
+def visible_gpus(
+    environment: Mapping[str, str] = os.environ, count: Callable[[], int] = installed_gpus
+) -> list[str]:
     """The GPUs in CUDA_VISIBLE_DEVICES of `environment`; without it, all GPUs of this machine, as "0", "1", …"""
     if (chosen := environment.get(VISIBLE)) is None:
         return [str(index) for index in range(count())]
     names = [name.strip() for name in chosen.split(",")]
-    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))  # CUDA ignores the rest as well
+    # CUDA ignores what follows an empty or negative name as well.
+    return list(itertools.takewhile(lambda name: bool(name) and not name.startswith("-"), names))
 
 
 def memory_bytes() -> int | None:
-    """The RAM that this process may use, as a container or Slurm may limit it; None where the system does not say."""
+    """The RAM that this process may use, as a container or Slurm may limit it; None where the system does not
+    say."""
     limit = memory_limit()
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -61,7 +75,10 @@ def memory_bytes() -> int | None:
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """Let PyTorch use `count` CPU threads. Small work is faster with few: it waits for the slowest thread where cores are busy."""
+    """Let PyTorch use `count` CPU threads.
+
+    Small work is faster with few: it waits for the slowest thread where cores are busy.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -82,10 +99,12 @@ def wait_briefly() -> None:
 
 
 def keep_within_quota(processes: int) -> None:
-    """Where a container gives part of all cores' time, let PyTorch use as few CPU threads in each of `processes` processes.
+    """Where a container gives part of all cores' time, let PyTorch use as few CPU threads in each of
+    `processes` processes.
 
-    PyTorch and Lightning count cores, not their time, and threads that share the time of fewer cores wait for one another. Who has set a
-    number of threads keeps it. By the environment variable Lightning passes the number on to the processes that it starts.
+    PyTorch and Lightning count cores, not their time, and threads that share the time of fewer cores wait for
+    one another. Who has set a number of threads keeps it. By the environment variable Lightning passes the
+    number on to the processes that it starts.
     """
     import torch
 
@@ -101,8 +120,9 @@ def keep_within_quota(processes: int) -> None:
 def builds_kernels(device: str = "cuda") -> bool:
     """Whether this machine can build kernels for `device`, cuda or cpu.
 
-    Triton builds its launchers in C and torch.compile on a CPU its kernels in C++. Both need a compiler and Python's header files, which
-    slim images and systems without python3-dev lack. Sources: triton/runtime/build.py, torch/_inductor/cpp_builder.py.
+    Triton builds its launchers in C and torch.compile on a CPU its kernels in C++. Both need a compiler and
+    Python's header files, which slim images and systems without python3-dev lack. Sources:
+    triton/runtime/build.py, torch/_inductor/cpp_builder.py.
     """
     variable, *compilers = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++", "clang++")
     compiler = os.environ.get(variable) or next(filter(None, map(shutil.which, compilers)), None)

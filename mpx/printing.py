@@ -4,12 +4,16 @@ import io
 import re
 import sys
 
-# Control characters, which a terminal obeys; marks that reverse the order of text; and lone surrogates, which no encoding has.
+# Control characters, which a terminal obeys; marks that reverse the order of text; and lone surrogates, which
+# no encoding has.
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def shown(text: str) -> str:
-    """The text with every character that is not safe to print spelled out, as in `\\x1b[31m`. Line breaks stay."""
+    """The text with every character that is not safe to print spelled out, as in `\\x1b[31m`.
+
+    Line breaks stay.
+    """
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -33,7 +37,10 @@ def in_notebook() -> bool:
 
 
 def replace_unprintable() -> None:
-    """Let stdout and stderr print a question mark for a character that their encoding lacks. A front door calls this first."""
+    """Let stdout and stderr print a question mark for a character that their encoding lacks.
+
+    A front door calls this first.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

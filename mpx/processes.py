@@ -1,4 +1,5 @@
-"""The processes of a distributed training, as PyTorch's process group knows them, and the weights that all of them hold."""
+"""The processes of a distributed training, as PyTorch's process group knows them, and the weights that all of
+them hold."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +14,9 @@ from mpx.errors import UserError
 
 def rank_and_world() -> tuple[int, int]:
     """(rank, number of processes); (0, 1) for a process that trains alone."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    return (
+        (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    )
 
 
 def from_all(mine: Any) -> list[Any]:
@@ -26,7 +29,8 @@ def from_all(mine: Any) -> list[Any]:
 
 
 def refuse_sharded(weights: Iterable[Tensor]) -> None:
-    """Raise UserError for weights of which each process holds a part: masks and loss scale would be of that part."""
+    """Raise UserError for weights of which each process holds a part: masks and loss scale would be of that
+    part."""
     if any(isinstance(weight, DTensor) for weight in weights):
         raise UserError(
             "the model's weights are sharded over processes (FSDP), which mpx does not support. Use DDP, with the whole model on each."
@@ -39,11 +43,19 @@ def not_finite(model: nn.Module) -> str | None:
 
     A frozen one may be a mask of −∞.
     """
-    return next((name for name, weight in model.named_parameters() if weight.requires_grad and not _is_finite(weight)), None)
+    return next(
+        (
+            name
+            for name, weight in model.named_parameters()
+            if weight.requires_grad and not _is_finite(weight)
+        ),
+        None,
+    )
 
 
 def _is_finite(weight: Tensor) -> bool:
-    """True also for a weight that has no answer: one without values, lazy, in 8 bits, or of a tensor class of another library."""
+    """True also for a weight that has no answer: one without values, lazy, in 8 bits, or of a tensor class of
+    another library."""
     try:
         return bool(torch.isfinite(weight).all())
     except (RuntimeError, ValueError, TypeError):  # NotImplementedError is a RuntimeError

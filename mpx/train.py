@@ -1,4 +1,5 @@
-"""Train one setting of model, data, precision and sparsity, test it, and record it in outputs/<study>/<setting>/seed<N>/.
+"""Train one setting of model, data, precision and sparsity, test it, and record it in
+outputs/<study>/<setting>/seed<N>/.
 
 $ python -m mpx.train precision=amp sparsity=2of4                      # the main job, on digits that need no download
 $ python -m mpx.train task=lstm_sst2 data.root=DIR precision=amp_bf16  # another tuned pair of model and data
@@ -25,7 +26,16 @@ from mpx.one_lightning import use_one_lightning
 from mpx.printing import replace_unprintable
 from mpx.runs import outcome
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, multirun_first, read_words, typed
+from mpx.settings.front_door import (
+    CONF,
+    errors_in_one_line,
+    expect_schemas,
+    groups_for_help,
+    multirun,
+    multirun_first,
+    read_words,
+    typed,
+)
 from mpx.settings.project import is_project, with_project
 
 
@@ -33,8 +43,8 @@ from mpx.settings.project import is_project, with_project
 def job(cfg: DictConfig) -> sweep.Objectives:
     """Train one setting: check `cfg`, run it in this process and exit with its code.
 
-    In a sweep, Hydra calls this for each job. It then starts a process of the job's own, and returns the objectives of the finished run for
-    sweepers that search.
+    In a sweep, Hydra calls this for each job. It then starts a process of the job's own, and returns the
+    objectives of the finished run for sweepers that search.
     """
     hydra_config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if hydra_config.mode == RunMode.MULTIRUN:
@@ -56,7 +66,8 @@ def tell_sweep(line: str) -> None:
 
 
 def main() -> None:
-    """Prepare Hydra and check the words of the command line, then run `job`: once, or with -m once for each job of a sweep."""
+    """Prepare Hydra and check the words of the command line, then run `job`: once, or with -m once for each
+    job of a sweep."""
     replace_unprintable()
     let_hydra_raise()
     groups_for_help()

@@ -72,7 +72,10 @@ def test_a_run_that_fails_raises_its_line(own, capsys):
     with pytest.raises(mpx.UserError, match=r"^ArithmeticError: a bug of mine$"):
         own("fail")
     assert "Traceback" in capsys.readouterr().out
-    with pytest.raises(mpx.UserError, match=r"seed0 failed earlier: ArithmeticError: a bug of mine\. if_exists=resume tries it again\.$"):
+    with pytest.raises(
+        mpx.UserError,
+        match=r"seed0 failed earlier: ArithmeticError: a bug of mine\. if_exists=resume tries it again\.$",
+    ):
         own("fail", "if_exists=skip")
 
 
@@ -85,7 +88,9 @@ for seed in range(2):
 
 @pytest.mark.slow
 def test_ctrl_c_lets_the_run_save_and_ends_the_loop_around_it(tmp_path):
-    loop = subprocess.Popen([sys.executable, "-c", LOOP], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    loop = subprocess.Popen(
+        [sys.executable, "-c", LOOP], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt")))
     loop.send_signal(signal.SIGINT)
     out, err = loop.communicate(timeout=60)
@@ -151,7 +156,11 @@ def test_mistakes_of_judge(tmp_path, monkeypatch, settings, words):
 def test_a_public_name_is_typed(name):
     """Also its methods; those of Lightning's hooks have its types."""
     public = getattr(mpx, name)
-    methods = [value for key, value in vars(public).items() if not key.startswith(("_", "on_"))] if inspect.isclass(public) else []
+    methods = (
+        [value for key, value in vars(public).items() if not key.startswith(("_", "on_"))]
+        if inspect.isclass(public)
+        else []
+    )
     for function in (public, *filter(inspect.isfunction, methods)):
         given = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
         assert [p.name for p in given if p.annotation is p.empty] == [], function
@@ -159,7 +168,10 @@ def test_a_public_name_is_typed(name):
 
 
 def test_help_leads_on():
-    assert all(name in mpx.__doc__ for name in ("mpx-train", "mpx-compare", "mpx-bench", "mpx.run", "mpx.Recorder", "docs/"))
+    assert all(
+        name in mpx.__doc__
+        for name in ("mpx-train", "mpx-compare", "mpx-bench", "mpx.run", "mpx.Recorder", "docs/")
+    )
     assert set(mpx.PUBLIC) <= set(dir(mpx))
     assert all(getattr(mpx, name).__doc__ for name in mpx.PUBLIC)
     with pytest.raises(AttributeError, match="module 'mpx' has no attribute 'nothing'"):

@@ -71,7 +71,8 @@ class Acceleration:
 
     def compile(self, step: int) -> None:
         """Compile the steps from now on. step: optimizer steps before."""
-        self.compiled.start(step)
+        if self.compiled is not None:
+            self.compiled.start(step)
         if self.graph is not None:
             self.graph.restart()
 

@@ -83,15 +83,15 @@ def choose(speed: str, compiling: str, graphs: Requested, benchmark: Requested, 
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
-    against = {"cuda_graphs": facts.against_graphs or facts.loses_recorded}
-    against |= {"compile": facts.against_compiling or facts.loses_compiled}
-    against = {name: reason for name, reason in against.items() if reason is not None}
+    reasons = {"cuda_graphs": facts.against_graphs or facts.loses_recorded}
+    reasons |= {"compile": facts.against_compiling or facts.loses_compiled}
+    against = {name: reason for name, reason in reasons.items() if reason is not None}
     return Choice(use, compiling, graphs is True, search, layout, why, undecided, facts.cuda, against=against)
 
 
 def _as_requested(key: str, requested: Requested, speed: str) -> tuple[bool, str] | None:
     """What the user asks for, with the reason. None: the facts decide."""
-    if requested != "auto":
+    if isinstance(requested, bool):
         return requested, f"trainer.{key}={str(requested).lower()}"
     return (False, "speed=plain") if speed == "plain" else None
 

@@ -68,7 +68,7 @@ class StepGraph:
 
     def batch(self, batch: Batch) -> Batch:
         """The batch that the step that runs now reads instead of `batch`."""
-        return self._inputs if self._in_place else batch
+        return self._inputs if self._in_place and self._inputs is not None else batch
 
     def run(
         self, batch: Batch, step: Callable[[], None], closure: Any, *, watched: bool, failed: Callable[[], None] = lambda: None
@@ -97,11 +97,11 @@ class StepGraph:
 
     def _takes(self, batch: Batch) -> bool:
         """Copy the batch to the recorded one's memory. False if it has another shape."""
-        if self._inputs is None:
-            self._inputs = tuple(_place(value, self.channels_last) for value in batch)
-        if any(new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, self._inputs, strict=True)):
+        inputs = self._inputs or (_place(batch[0], self.channels_last), _place(batch[1], self.channels_last))
+        self._inputs = inputs
+        if any(new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, inputs, strict=True)):
             return False
-        for old, new in zip(self._inputs, batch, strict=True):
+        for old, new in zip(inputs, batch, strict=True):
             old.copy_(new)
         return True
 

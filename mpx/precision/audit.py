@@ -55,11 +55,15 @@ class Audit(KnowsUpdates, OperationRecorder):
 
     def operations(self) -> list[Operation]:
         """One per call, without integer and complex products, to which no precision mode applies."""
-        return [self._read(call) for call in self.calls if call.operands and STORED.keys() >= {*call.operands, call.result}]
+        found = []
+        for call in self.calls:
+            fmt = call.format(self.mode)
+            if call.kind is not None and fmt is not None and call.result is not None and call.result in STORED:
+                found.append(self._read(call, call.kind, fmt, STORED[call.result]))
+        return found
 
-    def _read(self, call: Call) -> Operation:
-        inputs, output = " × ".join(sorted({STORED[dtype] for dtype in call.operands})), STORED[call.result]
-        kind, fmt = call.kind, call.format(self.mode)
+    def _read(self, call: Call, kind: str, fmt: str, output: str) -> Operation:
+        inputs = " × ".join(sorted({STORED[dtype] for dtype in call.operands}))
         if call.part_of is not None:
             kind = call.part_of[0]
             if self.emulate:  # what the FP32 tensors stand for
@@ -67,7 +71,9 @@ class Audit(KnowsUpdates, OperationRecorder):
         if not self.emulate:
             fmt = call.kernel_format or fmt
         names = {name for name, _ in call.kernels}
-        return Operation(kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator, 1, call.flops, names, call.with_vector)
+        row = Operation(kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator)
+        row.calls, row.flops, row.kernels, row.with_vector = 1, call.flops, names, call.with_vector
+        return row
 
     def rows(self) -> list[Operation]:
         """Equal calls together, those with the most FLOPs first."""
@@ -95,7 +101,8 @@ class Audit(KnowsUpdates, OperationRecorder):
 
     def shares(self, mode: Mode) -> dict[str, float]:
         """{kind: the share of its FLOPs that keeps the promise of `mode`}, of the kinds that have FLOPs"""
-        kept, total = Counter(), Counter()
+        kept: Counter[str] = Counter()
+        total: Counter[str] = Counter()
         for row in self.rows():
             total[row.kind] += row.flops
             kept[row.kind] += row.flops if row.keeps(mode) else 0

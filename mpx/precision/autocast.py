@@ -85,11 +85,12 @@ class Casts:
     def _cast_once(self, value: Any) -> Any:
         if not (self.cached and _is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
             return _cast(value, self.dtype)
-        weight, changes, cast = self._weights.get(id(value), (None, 0, None))
-        if weight is not value or changes != version(value):
-            cast = _cast(value, self.dtype)
-            cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next; fused ones keep the version
-            self._weights[id(value)] = value, version(value), cast
+        known = self._weights.get(id(value))
+        if known is not None and known[0] is value and known[1] == version(value):
+            return known[2]
+        cast = _cast(value, self.dtype)
+        cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next; fused ones keep the version
+        self._weights[id(value)] = value, version(value), cast
         return cast
 
     def _forget(self, weight: Tensor) -> None:

@@ -5,6 +5,7 @@ products, convolutions, recurrent layers, attention) compute in FP32 and store 1
 operands of FP32 products are rounded instead.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -60,7 +61,9 @@ class _Functions(TorchFunctionMode):
     def __init__(self, fmt: str, casts: Casts | None, linears: fp8.Layers | None):
         super().__init__()
         self.dtypes, self.casts, self.linears = (torch.float32,) if fmt == "tf32" else HALVES, casts, linears
-        self.whole = {function: partial(layers, step, fmt) for function, step in LAYERS.items()}
+        self.whole: dict[Any, Callable[..., Any]] = {
+            function: partial(layers, step, fmt) for function, step in LAYERS.items()
+        }
         if fmt != "tf32":  # in which cells consist of single products, and fused attention is as accurate as FP32
             self.whole |= {function: partial(cell, step, fmt) for function, step in CELLS.items()}
             self.whole[scaled_dot_product_attention] = partial(attention, fmt)
@@ -80,9 +83,10 @@ class _Functions(TorchFunctionMode):
         except NotImplementedError as error:
             name = func.__name__.partition(".")[0]  # that of an ATen operation has its overload, as add_.Tensor
             everywhere = "Low precision dtypes not supported" in str(error)  # on a GPU too
-            if everywhere or name.endswith("__") or "out" in kwargs or _half_among(args) is None:
+            half = _half_among(args)
+            if everywhere or name.endswith("__") or "out" in kwargs or half is None:
                 raise
-            out = _in_fp32(func, args, kwargs)  # avg_pool3d and sums of sparse gradients exist on a CPU in FP32 alone
+            out = _in_fp32(func, half, args, kwargs)  # avg_pool3d and sums of sparse gradients exist on a CPU in FP32 alone
             return args[0].copy_(out) if name.endswith("_") else out
 
     def _fits(self, func: Any, args: tuple, kwargs: dict) -> bool:
@@ -104,13 +108,13 @@ class _In16Bits(TorchDispatchMode):
         self.fmt = fmt
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs, found = kwargs or {}, multiplied(func)
-        if found is None and inside() is None and torch.is_inference_mode_enabled():
+        kwargs, product, half = kwargs or {}, multiplied(func), _half_among(args)
+        if product is None and inside() is None and torch.is_inference_mode_enabled():
             return _in_parts(self, func, args, kwargs)
-        if found is None or inside() is not None or _half_among(args) is None:
+        if product is None or inside() is not None or half is None:
             return func(*args, **kwargs)
-        with part_of(found[0], self.fmt):
-            return _in_fp32(func, args, kwargs)
+        with part_of(product[0], self.fmt):
+            return _in_fp32(func, half, args, kwargs)
 
 
 def _half_among(args: tuple) -> torch.dtype | None:
@@ -118,9 +122,8 @@ def _half_among(args: tuple) -> torch.dtype | None:
     return next((leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dtype in HALVES), None)
 
 
-def _in_fp32(func: Any, args: tuple, kwargs: dict) -> Any:
-    """func(*args, **kwargs), computed from FP32 copies of 16-bit operands and stored in their dtype."""
-    half = _half_among(args)
+def _in_fp32(func: Any, half: torch.dtype, args: tuple, kwargs: dict) -> Any:
+    """func(*args, **kwargs), computed from FP32 copies of 16-bit operands and stored in their dtype, `half`."""
     args, kwargs = tree_map(upcast, (args, kwargs))
     if func is torch.ops.aten.convolution.default and args[2] is not None:  # cuDNN rounds its result before it adds the bias
         out = func(*args[:2], None, *args[3:], **kwargs).to(half)
@@ -142,12 +145,12 @@ class _TF32(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs, found = kwargs or {}, multiplied(func)
-        if inside() is not None or (found is not None and found[0] == "attention"):
+        kwargs, product = kwargs or {}, multiplied(func)
+        if inside() is not None or (product is not None and product[0] == "attention"):
             return func(*args, **kwargs)
-        if found is None:
+        if product is None:
             return _in_parts(self, func, args, kwargs) if torch.is_inference_mode_enabled() else func(*args, **kwargs)
-        kind, operands = found
+        kind, operands = product
         rounded = [tree_map(_to_tf32, arg) if i in operands else arg for i, arg in enumerate(args)]
         with part_of(kind, "tf32"):
             if func is torch.ops.aten.convolution_backward.default:

@@ -115,12 +115,12 @@ def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _product(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], bias: Tensor | None, native: bool) -> Tensor:
     """a [R, C] by b [S, C] transposed, plus a bias [S]: [R, S] in BF16."""
-    (a, a_factors), (b, b_factors) = a, b
+    (x, x_factors), (y, y_factors) = a, b
     bias = None if bias is None else bias.bfloat16()
     if native:
-        return scaled_mm(a.contiguous(), b.contiguous().t(), a_factors, b_factors.t(), bias=bias, fast=True)
+        return scaled_mm(x.contiguous(), y.contiguous().t(), x_factors, y_factors.t(), bias=bias, fast=True)
     with part_of("linear", E4M3.name):
-        out = (decoded(a) @ decoded(b).t()).mul_(a_factors * b_factors.t())
+        out = (decoded(x) @ decoded(y).t()).mul_(x_factors * y_factors.t())
     return (out if bias is None else out + bias).bfloat16()
 
 

@@ -49,7 +49,7 @@ class Precision(plugin.ModePrecision):
         self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != usual[name]}
         self._switches = Entered()
 
-    def convert_module(self, module: nn.Module) -> nn.Module:
+    def convert_module(self, module: Any) -> nn.Module:
         """Lightning calls this when it starts, and only then knows the device."""
         trainer: Any = module.trainer
         self.device = trainer.strategy.root_device

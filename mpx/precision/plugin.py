@@ -179,7 +179,7 @@ class ModePrecision(Precision):
         with super().train_step_context(), nullcontext() if steps is None else steps.batch_by_hand(self._optimizers):
             yield
 
-    def optimizer_step(self, optimizer: Any, *, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale.
 
         Without gradients, as after a training_step that returned None, no step is taken.

@@ -21,7 +21,7 @@ from mpx.private.torch_dispatch import TorchDispatchMode, tree_leaves
 
 MARK = "mpx.call"
 WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide
-Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[int, int] | tuple[int, int, int | None]]
+Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[Any, ...]]  # (flops, moved), or these and misaligned
 
 
 @dataclass
@@ -113,7 +113,8 @@ class OperationRecorder(TorchDispatchMode):
         result = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
         name = str(func.overloadpacket).removeprefix("aten.")
         dtypes = tuple(operand.dtype for operand in operands)
-        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), *self._sizes(func, args, kwargs, out), ms=ms))
+        flops, moved, *misaligned = self._sizes(func, args, kwargs, out)
+        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), flops, moved, *(misaligned or [None]), ms))
         return out
 
     def _attribute(self, events: Iterable[Any]) -> None:

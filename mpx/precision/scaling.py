@@ -99,11 +99,12 @@ class LossScale:
         """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others wait for it."""
         if skips_on_the_device(optimizer) and not _begins_undampened(optimizer):
             _start_momentum(optimizer)
-            optimizer.grad_scale, optimizer.found_inf = None, self.found_inf
+            fused: Any = optimizer
+            fused.grad_scale, fused.found_inf = None, self.found_inf
             try:
                 return optimizer.step(**kwargs)
             finally:
-                del optimizer.grad_scale, optimizer.found_inf
+                del fused.grad_scale, fused.found_inf
         return None if self.found_inf.item() else optimizer.step(**kwargs)
 
     @torch.no_grad()

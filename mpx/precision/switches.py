@@ -10,10 +10,9 @@ from torch.overrides import TorchFunctionMode
 
 from mpx.precision.modes import KINDS, MODES, Mode, lacking
 
-SWITCHES = (
-    torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
-    torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn,
-)  # fmt: skip
+CUDNN: Any = torch.backends.cudnn
+MKLDNN: Any = torch.backends.mkldnn
+SWITCHES = (torch.backends.cuda.matmul, CUDNN.conv, CUDNN.rnn, MKLDNN.matmul, MKLDNN.conv, MKLDNN.rnn)
 REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")  # of torch.backends.cuda.matmul
 
 ALIGNED = 4  # channels; cuDNN's TF32 kernels read 16 bytes at once

@@ -20,7 +20,7 @@ def buffers(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
 
 
-def reparametrized(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager:
+def reparametrized(module: nn.Module, tensors: dict[str, Tensor]) -> AbstractContextManager:
     """Inside, the module computes with `tensors`. Publicly, torch.func.functional_call does so for a single call."""
     return _reparametrize_module(module, tensors)
 

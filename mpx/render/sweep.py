@@ -1,4 +1,5 @@
-"""The tables that a sweep prints at its end: one row per setting, with its seeds together, so that hundreds of jobs stay readable."""
+"""The tables that a sweep prints at its end: one row per setting, with its seeds together, so that hundreds
+of jobs stay readable."""
 
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, Any] | None = None) -> None:
     """Print the table, the jobs that did not complete and why, and how to compare.
 
-    not_begun: jobs that fail_fast=true held back. plan: the configuration of until=decided, by which mpx.compare is to decide.
+    not_begun: jobs that fail_fast=true held back. plan: the configuration of until=decided, by which
+    mpx.compare is to decide.
     """
     rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
     print_table(Table("sweep", words("setting", "jobs", _heading(reports), "samples/s", "folder"), rows))
@@ -42,16 +44,23 @@ def _print_bad(reports: list[dict[str, Any]]) -> None:
 
 def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Setting -> its jobs. A setting is named by the overrides in which it differs from the others."""
-    common = set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
+    common = (
+        set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
+    )
     found: dict[str, list[dict[str, Any]]] = {}
     for report in reports:
-        own = [override for override in report["overrides"] if override not in common and not override.startswith("seed=")]
+        own = [
+            override
+            for override in report["overrides"]
+            if override not in common and not override.startswith("seed=")
+        ]
         found.setdefault(" ".join(own) or "as given", []).append(report)
     return found
 
 
 def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
-    """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed, folder.
+    """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed,
+    folder.
 
     The speed is that of the jobs, for a first look; mpx.compare keeps hosts apart.
     """
@@ -62,7 +71,11 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     tests = [run["metrics"].get(metric.name) for run, metric in zip(completed, judged, strict=True)]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _rate(rates) + (", emulated" if any(run["precision"].get("emulated") for run in completed) else "")
-    hosts = {run["environment"].get("host") for run in completed if run["speed"].get("train_samples_per_s") is not None}
+    hosts = {
+        run["environment"].get("host")
+        for run in completed
+        if run["speed"].get("train_samples_per_s") is not None
+    }
     rate += f", {len(hosts)} hosts" if len(hosts) > 1 else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, judged[0].spec if judged else ".4f"), rate, "\n".join(folders) or UNKNOWN
@@ -70,7 +83,11 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
 
 def _completed(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records of completed runs, of which jobs may have had the same."""
-    return list({job["folder"]: job["record"] for job in jobs if job["status"] == "completed" and job["record"]}.values())
+    return list(
+        {
+            job["folder"]: job["record"] for job in jobs if job["status"] == "completed" and job["record"]
+        }.values()
+    )
 
 
 def _heading(reports: list[dict[str, Any]]) -> str:
@@ -93,12 +110,20 @@ def _rate(values: list[float | None]) -> str:
 def print_found(results: dict[str, Any], file: Path, completed: list[dict[str, Any]]) -> None:
     """Print the result of a search: the best trial, or with two objectives the Pareto front.
 
-    file: where it is stored, with a minus before a metric that should fall. completed: the reports of trials that completed. A trial that
-    ends before its first validation, or within its warm-up steps, has no result.
+    file: where it is stored, with a minus before a metric that should fall. completed: the reports of trials
+    that completed. A trial that ends before its first validation, or within its warm-up steps, has no result.
     """
-    solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
+    solutions = (
+        results["solutions"]
+        if "solutions" in results
+        else [{"values": [results["best_value"]], "params": results["best_params"]}]
+    )
     if not solutions:
-        why = "measured what it looks for (trainer.max_steps, trainer.warmup_steps)" if completed else "completed"
+        why = (
+            "measured what it looks for (trainer.max_steps, trainer.warmup_steps)"
+            if completed
+            else "completed"
+        )
         print(f"The search has found nothing: no trial {why}.")
         return
     falls = any(judged_by_record(report["record"]).sign < 0 for report in completed)
@@ -108,7 +133,9 @@ def print_found(results: dict[str, Any], file: Path, completed: list[dict[str, A
         accuracy, *rate = solution["values"]
         accuracy = number(-accuracy if falls else accuracy, "#.4g")
         speed = "".join(f"  {number(value, rate_spec(value))} samples/s" for value in rate)
-        print(f"  {accuracy}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
+        print(
+            f"  {accuracy}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}"
+        )
 
 
 def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> list[str]:

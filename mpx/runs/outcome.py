@@ -70,12 +70,17 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
         paths = ranks.told(started)
     if not paths:
         return 0
-    ending = _train(cfg, Folder(paths[0], resume_from=paths[1] if paths[1:] else None, begun=True), describe(cfg))
+    ending = _train(
+        cfg, Folder(paths[0], resume_from=paths[1] if paths[1:] else None, begun=True), describe(cfg)
+    )
     signals.finish()
     if ending.bug is not None:
         traceback.print_exception(ending.bug)
         ranks.tell_failure(started, ending.line)
-    if ending.status in ("failed", "diverged"):  # rank 0 may have found the same, and would be ended before it says so
+    if ending.status in (
+        "failed",
+        "diverged",
+    ):  # rank 0 may have found the same, and would be ended before it says so
         time.sleep(GRACE)
     return ending.code
 
@@ -87,7 +92,8 @@ def _begin(started: Launch) -> None:
 
 
 def _claim(cfg: DictConfig, described: Description) -> Folder:
-    """The data of a run that continues are checked later, against its checkpoint: the user may let it continue on others."""
+    """The data of a run that continues are checked later, against its checkpoint: the user may let it
+    continue on others."""
     setting_dir = Path(cfg.output_dir) / cfg.study / described.trial
     folder = folders.claim(
         setting_dir,
@@ -106,16 +112,25 @@ def _claim(cfg: DictConfig, described: Description) -> Folder:
                 folder.abandon()
             raise
     for name in changed(folder.path, described.record["inputs"]) if not folder.replaces else ():
-        done = "its result is of the earlier one. if_exists=overwrite repeats it" if folder.finished else "it goes on with the present one"
+        done = (
+            "its result is of the earlier one. if_exists=overwrite repeats it"
+            if folder.finished
+            else "it goes on with the present one"
+        )
         print(f"{name} has changed since {folder.path} began: {done}.", file=sys.stderr)
     return folder
 
 
 def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
-    """Train, with the record filled in on the way. Raises UserError for a mistake found before training begins."""
+    """Train, with the record filled in on the way.
+
+    Raises UserError for a mistake found before training begins.
+    """
     try:
         with signals.held(), heavy():
-            from mpx.training.fit import fit  # torch and Lightning, which take seconds: only once the configuration is known to be good
+            from mpx.training.fit import (
+                fit,
+            )  # torch and Lightning, which take seconds: only once the configuration is known to be good
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -125,8 +140,11 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
-        # A signal can also have ended a data loader's worker or another process of the run, which this one needs.
-        if isinstance(error, RuntimeError) and (signals.asked() or any(words in str(error) for words in LOST)):
+        # A signal can also have ended a data loader's worker or another process of the run, which this one
+        # needs.
+        if isinstance(error, RuntimeError) and (
+            signals.asked() or any(words in str(error) for words in LOST)
+        ):
             if (failure := ranks.told_failure()) is not None:
                 return Ending("failed", EXIT["failed"], failure)
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
@@ -153,7 +171,9 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
     if ending.line:
         record["error"] = ending.line
         print(ending.line if ending.status == "interrupted" else f"error: {ending.line}", file=sys.stderr)
-    kept = folder.begun or (bool(folder.made) and ending.status == "failed")  # the record of a bug helps to find it
+    kept = folder.begun or (
+        bool(folder.made) and ending.status == "failed"
+    )  # the record of a bug helps to find it
     if kept:
         if not _write(folder.path, record) and ending.status == "completed":
             code = EXIT["failed"]
@@ -178,7 +198,11 @@ def _leave_as_it_is(path: Path, finished: dict[str, Any]) -> int:
     """The run is already there: say how it ended and what repeats it. Returns the exit code."""
     status = finished["status"]
     if status == "failed":
-        line = _ended_earlier(path, finished, f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again.")
+        line = _ended_earlier(
+            path,
+            finished,
+            f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again.",
+        )
     elif status == "diverged" and sweep.in_sweep():
         line = _ended_earlier(path, finished, "if_exists=overwrite repeats it.")
     else:
@@ -197,5 +221,10 @@ def _ended_earlier(path: Path, finished: dict[str, Any], again: str) -> str:
 
 def _leave_to_the_other(error: InUse) -> int:
     """Another sweep trains this run: the sweep goes on with its other jobs. Returns the exit code."""
-    sweep.report(sweep.IN_USE, None, f"{str(error).split('. ')[0]}. The same command takes its result once it has finished.", skipped=True)
+    sweep.report(
+        sweep.IN_USE,
+        None,
+        f"{str(error).split('. ')[0]}. The same command takes its result once it has finished.",
+        skipped=True,
+    )
     return MISTAKE

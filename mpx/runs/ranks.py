@@ -1,6 +1,8 @@
-"""The processes of one run, which torchrun or Slurm's srun starts: rank 0 finds the run's folder, and the others follow it.
+"""The processes of one run, which torchrun or Slurm's srun starts: rank 0 finds the run's folder, and the
+others follow it.
 
-Every machine must see the folder. torchrun ends all processes where one ends; with srun, --kill-on-bad-exit does.
+Every machine must see the folder. torchrun ends all processes where one ends; with srun, --kill-on-bad-exit
+does.
 """
 
 import os
@@ -17,14 +19,18 @@ _stores: list[Any] = []  # of this process; rank 0 keeps it open, where srun has
 
 
 def tell(launch: Launch, folder: Path | None, resume_from: Path | None = None) -> None:
-    """In rank 0: the others train in `folder` as well, and continue from `resume_from`. None: the run ends before it begins."""
+    """In rank 0: the others train in `folder` as well, and continue from `resume_from`.
+
+    None: the run ends before it begins.
+    """
     if launch.world > 1:
         paths = [] if folder is None else [folder, *([] if resume_from is None else [resume_from])]
         _store(launch).set(RUN, "\n".join(str(path.absolute()) for path in paths))
 
 
 def told(launch: Launch) -> list[Path]:
-    """In another rank: the run's folder, and the checkpoint to continue from if there is one; empty where the run ends."""
+    """In another rank: the run's folder, and the checkpoint to continue from if there is one; empty where the
+    run ends."""
     try:
         return [Path(line) for line in _store(launch).get(RUN).decode().splitlines()]
     except RuntimeError:  # rank 0 is gone
@@ -50,18 +56,26 @@ def _store(launch: Launch) -> Any:
     from torch.distributed import rendezvous
 
     environment = cluster_environment(launch)
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        environment.main_address,
+        str(environment.main_port),
+    )
     store, _, _ = next(rendezvous("env://", launch.rank, launch.world, timeout=PATIENCE))
     _stores.append(store)
     return store
 
 
 def cluster_environment(launch: Launch) -> Any:
-    """Lightning's description of the processes. Lightning would guess it, and take a batch script of Slurm for a process of srun.
+    """Lightning's description of the processes. Lightning would guess it, and take a batch script of Slurm
+    for a process of srun.
 
     Lightning requeues nothing: it would save in a file of its own. mpx/sweep/cluster.py does.
     """
-    from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
+    from pytorch_lightning.plugins.environments import (
+        LightningEnvironment,
+        SLURMEnvironment,
+        TorchElasticEnvironment,
+    )
 
     if launch.by == SRUN:
         return SLURMEnvironment(auto_requeue=False)

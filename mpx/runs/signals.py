@@ -1,7 +1,8 @@
 """What a signal to end does to a run: it ends once, at a point where nothing is lost.
 
-The first Ctrl-C, SIGTERM, SIGUSR1 or SIGUSR2 is a flag while the run trains: it saves after the present step, then ends
-(mpx/runs/checkpoint.py). At other times, and from the second signal on, the run ends at once, and writes its record.
+The first Ctrl-C, SIGTERM, SIGUSR1 or SIGUSR2 is a flag while the run trains: it saves after the present step,
+then ends (mpx/runs/checkpoint.py). At other times, and from the second signal on, the run ends at once, and
+writes its record.
 """
 
 import os
@@ -24,7 +25,10 @@ LOOK = 2.0  # seconds between two looks at the parent process
 
 
 class Stop:
-    """The handler of ENDING. In forks of this process, which are the data loader's workers, it does nothing."""
+    """The handler of ENDING.
+
+    In forks of this process, which are the data loader's workers, it does nothing.
+    """
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -51,14 +55,18 @@ _stop = Stop()
 
 
 def stop_once() -> None:
-    """Install the handler. A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C."""
+    """Install the handler.
+
+    A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C.
+    """
     global _stop
     _stop = Stop()
     take_back()
 
 
 def take_back() -> None:
-    """Put the handler in force where a library has set its own, also behind Python's back, as LLVM does when it first compiles."""
+    """Put the handler in force where a library has set its own, also behind Python's back, as LLVM does when
+    it first compiles."""
     for number in _handled():
         signal.signal(number, _stop)
 
@@ -97,7 +105,8 @@ def end_with_parent() -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delay the signals to the end of the block. Some libraries swallow an exception that is raised while they are imported.
+    """Delay the signals to the end of the block. Some libraries swallow an exception that is raised while
+    they are imported.
 
     Only the main thread gets any.
     """
@@ -114,14 +123,26 @@ def held() -> Iterator[None]:
 
 
 def ends(error: BaseException) -> bool:
-    """Whether `error` is, or comes from, the end of the run by a signal. SIGTERM may have come to the worker of a data loader first."""
-    return any(isinstance(e, KeyboardInterrupt | SystemExit | GeneratorExit) or WORKER_TOLD.search(str(e)) for e in causes(error))
+    """Whether `error` is, or comes from, the end of the run by a signal.
+
+    SIGTERM may have come to the worker of a data loader first.
+    """
+    return any(
+        isinstance(e, KeyboardInterrupt | SystemExit | GeneratorExit) or WORKER_TOLD.search(str(e))
+        for e in causes(error)
+    )
 
 
 @contextmanager
 def termination_raises() -> Iterator[None]:
-    """In the block, SIGTERM raises SystemExit(143) where it would end the process without a word. A handler of the program's own stays."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    """In the block, SIGTERM raises SystemExit(143) where it would end the process without a word.
+
+    A handler of the program's own stays.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    ):
         yield
         return
     stop = Stop()

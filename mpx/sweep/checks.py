@@ -1,4 +1,5 @@
-"""What is known and refused before the first job of a sweep, so that a mistake is said once and nothing is left behind."""
+"""What is known and refused before the first job of a sweep, so that a mistake is said once and nothing is
+left behind."""
 
 import itertools
 import math
@@ -22,7 +23,8 @@ TARGET = "hydra_plugins.mpx.Local"  # of conf/hydra/launcher/local.yaml and jobl
 
 
 def check_experiment(config: DictConfig) -> None:
-    """Raise UserError for a single run that names an experiment without a value for each key of its grid. config: Hydra's.
+    """Raise UserError for a single run that names an experiment without a value for each key of its grid.
+    config: Hydra's.
 
     A job of the sweep has a value for each of these keys, so its command line can be repeated by hand.
     """
@@ -40,7 +42,9 @@ def check_experiment(config: DictConfig) -> None:
 def check_single(config: DictConfig) -> None:
     """Raise UserError for a run outside a sweep with a setting that only sweeps have."""
     if config.get("until") is not None and not in_sweep():
-        raise UserError("until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m.")
+        raise UserError(
+            "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m."
+        )
 
 
 def check_sweep(config: DictConfig) -> None:
@@ -49,7 +53,9 @@ def check_sweep(config: DictConfig) -> None:
     check_value("output_dir", config.output_dir)
     if cluster.launcher_of(hydra) is None and hydra.launcher["_target_"] != TARGET:
         given = hydra.runtime.choices["hydra/launcher"]
-        raise UserError(f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. Leave it out.")
+        raise UserError(
+            f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. Leave it out."
+        )
     cluster.check_launcher(hydra)
     for word in hydra.overrides.hydra:
         if key_of(word).startswith(("hydra.sweep.", "hydra.job.chdir")):
@@ -60,11 +66,15 @@ def check_sweep(config: DictConfig) -> None:
             f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores."
         )
     if batch is not None and (type(batch) is not int or batch < 1):
-        raise UserError(f"hydra.sweeper.max_batch_size={batch} must be a whole number of at least 1, or null.")
+        raise UserError(
+            f"hydra.sweeper.max_batch_size={batch} must be a whole number of at least 1, or null."
+        )
     check_direction(hydra.sweeper)
     words = words_of(hydra)
     if any(len(values) > 1 for values in grid({}, [word for word in words if key_of(word) == "output_dir"])):
-        raise UserError("output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or give each a study=.")
+        raise UserError(
+            "output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or give each a study=."
+        )
     if total_jobs(hydra) == 0:
         raise UserError(
             f"{' '.join(words)} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2."
@@ -73,7 +83,8 @@ def check_sweep(config: DictConfig) -> None:
 
 
 def check_direction(sweeper: DictConfig) -> None:
-    """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or for something else."""
+    """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or
+    for something else."""
     given = sweeper.get("direction")
     if given is None:
         return
@@ -88,14 +99,18 @@ def check_direction(sweeper: DictConfig) -> None:
 
 
 def total_jobs(config: DictConfig) -> int:
-    """The number of jobs: the trials of a sweeper that searches, else the size of the grid. config: Hydra's."""
+    """The number of jobs: the trials of a sweeper that searches, else the size of the grid.
+
+    config: Hydra's.
+    """
     if (trials := config.sweeper.get("n_trials")) is not None:
         return trials
     return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, words_of(config)))
 
 
 def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = True) -> list[list[str]]:
-    """For each key the overrides among which jobs choose. params: of an experiment; the words of the command line override them.
+    """For each key the overrides among which jobs choose. params: of an experiment; the words of the command
+    line override them.
 
     intervals: raise UserError for one, instead of leaving it out.
     """
@@ -105,15 +120,24 @@ def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = T
         if override.is_sweep_override() and not override.is_discrete_sweep():
             if not intervals:
                 continue
-            raise UserError(f"{override.input_line}: only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.")
+            raise UserError(
+                f"{override.input_line}: only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5."
+            )
         key = override.get_key_element()
-        values = override.sweep_string_iterator() if override.is_discrete_sweep() else [override.get_value_element_as_str()]
+        values = (
+            override.sweep_string_iterator()
+            if override.is_discrete_sweep()
+            else [override.get_value_element_as_str()]
+        )
         found[key] = [f"{key}={value}" for value in values]
     return list(found.values())
 
 
 def at_once(config: DictConfig) -> int:
-    """The number of jobs that the launcher runs at the same time on this machine; -1 means one per core. config: Hydra's."""
+    """The number of jobs that the launcher runs at the same time on this machine; -1 means one per core.
+
+    config: Hydra's.
+    """
     if (kind := cluster.launcher_of(config)) is not None:
         return (config.sweeper.get("max_batch_size") or usable_cores()) if kind == cluster.LOCAL else 1
     jobs = config.launcher.get("n_jobs", 1)
@@ -129,16 +153,20 @@ def on_all_machines(config: DictConfig, jobs: int) -> int:
 
 
 def _refuse_mistakes(config: DictConfig) -> None:
-    """Raise UserError for a value that no job could use, and for settings of which all jobs would say the same.
+    """Raise UserError for a value that no job could use, and for settings of which all jobs would say the
+    same.
 
-    Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is not known yet.
+    Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is
+    not known yet.
     """
     values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra), intervals=False)
     parser = OverridesParser.create()
     for word in itertools.chain(*values):
         override = parser.parse_override(word)
         for key, value in settings_of(override):
-            if key in FIELDS and not override.is_delete() and "${" not in str(value):  # a reference to another key
+            if (
+                key in FIELDS and not override.is_delete() and "${" not in str(value)
+            ):  # a reference to another key
                 check_value(key, value)
     if cluster.launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
         _refuse_in_all(config, values)

@@ -1,8 +1,8 @@
 """Jobs of a sweep on a cluster, or as on one: hydra/launcher=submitit_slurm and submitit_local.
 
-submitit runs `start_child` in a task of the cluster. Before the time limit it gives a signal: mpx saves the run, and
-submitit puts the job back into the queue and counts how often. The job starts again with the same command, and continues
-as any cut-off job of a sweep does.
+submitit runs `start_child` in a task of the cluster. Before the time limit it gives a signal: mpx saves the
+run, and submitit puts the job back into the queue and counts how often. The job starts again with the same
+command, and continues as any cut-off job of a sweep does.
 """
 
 import shutil
@@ -30,12 +30,15 @@ def launcher_of(config: DictConfig) -> str | None:
 
 
 def check_launcher(config: DictConfig) -> None:
-    """Raise UserError if submitit, or the cluster that it is to use, is not there, or would start a job several times. config: Hydra's."""
+    """Raise UserError if submitit, or the cluster that it is to use, is not there, or would start a job
+    several times. config: Hydra's."""
     kind = launcher_of(config)
     if kind is not None and (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
         raise UserError(reason)
     for key in ("nodes", "tasks_per_node"):
-        if kind == LOCAL and (given := config.launcher[key]) != 1:  # no process would know which of them it is
+        if (
+            kind == LOCAL and (given := config.launcher[key]) != 1
+        ):  # no process would know which of them it is
             raise UserError(
                 f"hydra.launcher.{key}={given}: hydra/launcher=submitit_local starts one process for each job. Leave it out; "
                 "trainer.devices=N starts the others."
@@ -51,10 +54,17 @@ def has_plugin(name: str) -> bool:
 
 
 def missing(kind: str, choice: str) -> str | None:
-    """What a launcher needs that this machine lacks, and how to get it; None if it is all there. choice: the launcher's name for users."""
+    """What a launcher needs that this machine lacks, and how to get it; None if it is all there.
+
+    choice: the launcher's name for users.
+    """
     if find_spec("submitit") is None or not has_plugin("hydra_submitit_launcher"):
         return not_installed("hydra/launcher", choice, "submitit")
-    absent = [name for name in ("sbatch", "srun", "scontrol", "squeue") if kind == SLURM and shutil.which(name) is None]
+    absent = [
+        name
+        for name in ("sbatch", "srun", "scontrol", "squeue")
+        if kind == SLURM and shutil.which(name) is None
+    ]
     if absent:
         return (
             f"hydra/launcher=submitit_slurm needs {absent[0]}, which is not on this machine. Start the sweep where Slurm is, or use "
@@ -66,8 +76,9 @@ def missing(kind: str, choice: str) -> str | None:
 def run(command: list[str], environment: dict[str, str]) -> int:
     """Run a job in a task of submitit. Returns the exit code; -N when signal N ended it.
 
-    submitit's signal means that the time is nearly over: the job saves, and submitit's own handler requeues it, which ends
-    this process. By another signal (scancel, preemption) the job saves as well, and Slurm itself decides.
+    submitit's signal means that the time is nearly over: the job saves, and submitit's own handler requeues
+    it, which ends this process. By another signal (scancel, preemption) the job saves as well, and Slurm
+    itself decides.
     """
     import submitit
     from submitit.core.utils import UncompletedJobError

@@ -1,7 +1,7 @@
 """Run the jobs of a sweep. Each is a process with its own plain command line, which can be repeated by hand.
 
-`Local` is Hydra's launcher for this machine: threads wait for the jobs, each with a GPU from a queue. submitit calls
-`start_child` in a process of the cluster.
+`Local` is Hydra's launcher for this machine: threads wait for the jobs, each with a GPU from a queue.
+submitit calls `start_child` in a process of the cluster.
 """
 
 import multiprocessing
@@ -39,7 +39,9 @@ from mpx.sweep.checks import TARGET, at_once
 from mpx.sweep.progress import FILE, NOT_STARTED, conclude, must_stop, reported
 
 Objectives = tuple[float, float] | float | None
-FORKS = multiprocessing.get_context("forkserver") if sys.platform == "linux" else None  # elsewhere forking PyTorch is not safe
+FORKS = (
+    multiprocessing.get_context("forkserver") if sys.platform == "linux" else None
+)  # elsewhere forking PyTorch is not safe
 
 
 class Process(Protocol):
@@ -51,7 +53,8 @@ class Process(Protocol):
 
 
 class Fork:
-    """`python -m mpx.train *words` as a fork of a process that has imported PyTorch and Lightning (preload.py).
+    """`python -m mpx.train *words` as a fork of a process that has imported PyTorch and Lightning
+    (preload.py).
 
     A fresh process spends five seconds on these imports, a third of a job of ten seconds.
     """
@@ -87,7 +90,10 @@ def start(command: list[str], environment: dict[str, str]) -> Process:
 
 
 def start_child(cfg: DictConfig) -> Objectives:
-    """In a process of submitit's: run this job of the sweep. Returns what a search maximises; None without a result."""
+    """In a process of submitit's: run this job of the sweep.
+
+    Returns what a search maximises; None without a result.
+    """
     config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if cluster.launcher_of(config) == cluster.LOCAL:
         environment_variables.show_users_gpus()
@@ -101,9 +107,9 @@ def run_job(
 ) -> Objectives:  # fmt: skip
     """Run one job, and complete its report. A failure is reported, not raised, so that the other jobs go on.
 
-    config: Hydra's. job: its folder. environment: the variables that it has beside those of this process. run: takes a
-    command line and its environment; returns the exit code, -N when signal N ended it. reports: of several processes of
-    the job, this is the first.
+    config: Hydra's. job: its folder. environment: the variables that it has beside those of this process.
+    run: takes a command line and its environment; returns the exit code, -N when signal N ended it. reports:
+    of several processes of the job, this is the first.
     """
     number, overrides = int(job.name.removeprefix("job")), words_of(config)
     known: dict[str, Any] = {"job": number, "overrides": overrides}
@@ -114,7 +120,9 @@ def run_job(
         return None
     if reports:
         (job / FILE).unlink(missing_ok=True)  # a requeued job begins again
-        print(f"job {number}: {' '.join(overrides)}\n", end="", flush=True)  # at once, since threads print, too
+        print(
+            f"job {number}: {' '.join(overrides)}\n", end="", flush=True
+        )  # at once, since threads print, too
     began = time.monotonic()
     environment = os.environ | environment_variables.for_job(job / FILE) | environment
     words = command(config, overrides, quiet=at_once(config) > 1 and cfg.trainer.progress == "auto")
@@ -127,10 +135,11 @@ def run_job(
 
 
 def objectives(report: dict[str, Any], direction: Any) -> Objectives:
-    """(accuracy, samples per second) if the sweeper has two directions, accuracy if it has one, None without a result.
+    """(accuracy, samples per second) if the sweeper has two directions, accuracy if it has one, None without
+    a result.
 
-    The accuracy is the run's metric on the validation split, because a search must not see the test split; negative if
-    it must fall.
+    The accuracy is the run's metric on the validation split, because a search must not see the test split;
+    negative if it must fall.
     """
     record = read_result(Path(report["folder"])) if report["status"] == "completed" else None
     if record is None:
@@ -145,14 +154,22 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
 
 
 def command(config: DictConfig, overrides: Sequence[str], *, quiet: bool) -> list[str]:
-    """The command line of a job. config: Hydra's. quiet: print no line per epoch, since those of several jobs would mix."""
+    """The command line of a job.
+
+    config: Hydra's. quiet: print no line per epoch, since those of several jobs would mix.
+    """
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
-    words = [*(["--config-dir", added[0]] if added else []), *overrides, *(["trainer.progress=off"] if quiet else [])]
+    words = [
+        *(["--config-dir", added[0]] if added else []),
+        *overrides,
+        *(["trainer.progress=off"] if quiet else []),
+    ]
     return [*this_python(), "mpx.train", *words]
 
 
 class Local(Launcher):
-    """Its settings are hydra.launcher.n_jobs, and others that only joblib has, if the plugin of this name is installed."""
+    """Its settings are hydra.launcher.n_jobs, and others that only joblib has, if the plugin of this name is
+    installed."""
 
     def __init__(self, **settings: Any) -> None:
         self.running: set[Process] = set()
@@ -171,9 +188,15 @@ class Local(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         numbers = range(initial_job_idx, initial_job_idx + len(job_overrides))
-        heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+        heard = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        ]
         before = {number: signal.signal(number, self._interrupt) for number in heard}
-        with ThreadPoolExecutor(at_once(self.config.hydra)) as pool:  # waits for the jobs, also after an interrupt
+        with ThreadPoolExecutor(
+            at_once(self.config.hydra)
+        ) as pool:  # waits for the jobs, also after an interrupt
             values = list(pool.map(self._run, job_overrides, numbers))
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -197,7 +220,10 @@ class Local(Launcher):
         try:
             return run_job(config, hydra, job, {VISIBLE: gpu} if gpu else {}, self._process)
         except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
-            print(f"job {number} has no report ({error}). The same command runs it, or takes its result.", file=sys.stderr)
+            print(
+                f"job {number} has no report ({error}). The same command runs it, or takes its result.",
+                file=sys.stderr,
+            )
             return None
         finally:
             if gpu is not None:
@@ -222,7 +248,10 @@ class Local(Launcher):
 
 
 def one_device(trainer: DictConfig) -> bool:
-    """Whether the job needs one GPU, no matter which. If several jobs run at once, `trainer.devices=auto` means one."""
+    """Whether the job needs one GPU, no matter which.
+
+    If several jobs run at once, `trainer.devices=auto` means one.
+    """
     return trainer.accelerator != "cpu" and trainer.devices in (1, "auto")
 
 

@@ -1,7 +1,8 @@
-"""For the standard library's forkserver, which imports this file by its name: what every run imports, so that jobs fork with it.
+"""For the standard library's forkserver, which imports this file by its name: what every run imports, so that
+jobs fork with it.
 
-The server initialises no device and starts no thread, because neither survives a fork. Signals to the sweep's process
-group are for the sweep alone: the server must see how its jobs end.
+The server initialises no device and starts no thread, because neither survives a fork. Signals to the sweep's
+process group are for the sweep alone: the server must see how its jobs end.
 """
 
 import importlib

@@ -1,7 +1,8 @@
 """What a sweep says: its progress while it runs, and a table of all jobs at its end.
 
-Processes share no memory, and the cluster's run elsewhere. So each job leaves a report in its folder inside the
-sweep's, `outputs/_sweep/<machine>-<process id>/job<N>/report.json`; what it measured is in its own result.json.
+Processes share no memory, and the cluster's run elsewhere. So each job leaves a report in its folder inside
+the sweep's, `outputs/_sweep/<machine>-<process id>/job<N>/report.json`; what it measured is in its own
+result.json.
 """
 
 import json
@@ -37,13 +38,19 @@ Report = dict[str, Any]
 
 
 def report(status: str, folder: Path | None, line: str, *, skipped: bool = False) -> None:
-    """Tell the sweep, or the caller of mpx.run, how this run ended. skipped: the run existed and was left as it is.
+    """Tell the sweep, or the caller of mpx.run, how this run ended. skipped: the run existed and was left as
+    it is.
 
     Where the report cannot be written, as on a full disk, the sweep goes by the exit code.
     """
     if (file := report_file()) is not None:
         with suppress(OSError):
-            ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "skipped": skipped}
+            ended = {
+                "status": status,
+                "folder": str(folder) if folder else None,
+                "line": line,
+                "skipped": skipped,
+            }
             write_whole(file, json.dumps(ended))
 
 
@@ -72,8 +79,14 @@ def each_report(sweep: Path) -> Iterator[Report]:
 
 
 def must_stop(sweep: Path) -> bool:
-    """Whether a job has failed in this sweep, so that fail_fast=true starts no further one. A diverged run is a result."""
-    return any(report["code"] and report["status"] != "diverged" and not report["skipped"] for report in each_report(sweep))
+    """Whether a job has failed in this sweep, so that fail_fast=true starts no further one.
+
+    A diverged run is a result.
+    """
+    return any(
+        report["code"] and report["status"] != "diverged" and not report["skipped"]
+        for report in each_report(sweep)
+    )
 
 
 class Sweep:
@@ -113,7 +126,9 @@ class Sweep:
         from mpx.render.sweep import print_sweep  # rich, only when there is something to print
 
         reports = sorted(each_report(self.folder), key=lambda report: report["job"])
-        begun = [report | {"record": record_of(report)} for report in reports if report["status"] != NOT_STARTED]
+        begun = [
+            report | {"record": record_of(report)} for report in reports if report["status"] != NOT_STARTED
+        ]
         searches = self.config.hydra.sweeper.get("n_trials") is not None  # and may end early
         lost = 0 if searches else max(0, self.total - len(reports))
         self.failed = lost + sum(report["code"] != 0 for report in reports)
@@ -127,7 +142,9 @@ class Sweep:
 
     def remove(self) -> None:
         """Remove the sweep's folder, and those above it if they are empty."""
-        shutil.rmtree(self.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
+        shutil.rmtree(
+            self.folder, ignore_errors=True
+        )  # a job of Slurm that is just ending may still write there
         for folder in (self.folder.parent, self.folder.parents[1]):
             with suppress(OSError):  # not empty
                 folder.rmdir()
@@ -153,15 +170,23 @@ class Sweep:
         if report["skipped"]:
             how = f"was already {report['status']}"
         whole = [report["seconds"] for report in ended if report["status"] in DONE and not report["skipped"]]
-        to_go = f", about {span(mean(whole) * left / min(self.at_once, left))} to go" if whole and left > 0 else ""
-        print(f"job {report['job']} {how}: {done} of {self.total} done, {failed} failed, {left} left{to_go}", flush=True)
+        to_go = (
+            f", about {span(mean(whole) * left / min(self.at_once, left))} to go"
+            if whole and left > 0
+            else ""
+        )
+        print(
+            f"job {report['job']} {how}: {done} of {self.total} done, {failed} failed, {left} left{to_go}",
+            flush=True,
+        )
 
 
 running: list[Sweep] = []  # the one sweep of this process, if there is one
 
 
 class Summary(Callback):
-    """Hydra's callback: checks a sweep and begins its progress before the first job, and prints the table after the last."""
+    """Hydra's callback: checks a sweep and begins its progress before the first job, and prints the table
+    after the last."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
@@ -175,7 +200,8 @@ class Summary(Callback):
             running[-1].start("sweep", running[-1].total)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Drop what nobody reads: Hydra keeps the configurations of all jobs until the sweep ends, 147 KiB each."""
+        """Drop what nobody reads: Hydra keeps the configurations of all jobs until the sweep ends, 147 KiB
+        each."""
         job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -188,7 +214,10 @@ def record_of(report: Report) -> dict[str, Any]:
 
 
 def keep_found(config: DictConfig, reports: list[dict[str, Any]]) -> None:
-    """Print what a search has found, and keep the file in the study's folder. config: of the sweep; any other has found nothing."""
+    """Print what a search has found, and keep the file in the study's folder.
+
+    config: of the sweep; any other has found nothing.
+    """
     if config.hydra.sweeper.get("n_trials") is None:
         return
     from mpx.render.sweep import print_found
@@ -205,9 +234,9 @@ def keep_found(config: DictConfig, reports: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def to_the_end() -> Iterator[None]:
-    """End a sweep also where an error keeps Hydra from calling on_multirun_end: submitit's for a job that it could not
-    submit or that vanished, Optuna's for a search in which no trial completed. Where the sweep ends before its table, by
-    a mistake or a signal, its folder goes: the same command goes on without it."""
+    """End a sweep also where an error keeps Hydra from calling on_multirun_end: submitit's for a job that it
+    could not submit or that vanished, Optuna's for a search in which no trial completed. Where the sweep ends
+    before its table, by a mistake or a signal, its folder goes: the same command goes on without it."""
     try:
         yield
     except BaseException as error:

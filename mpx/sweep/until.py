@@ -1,8 +1,9 @@
-"""`until=decided`: a sweep in rounds. Each trains further seeds of the settings that are not decided yet, and of their control.
+"""`until=decided`: a sweep in rounds. Each trains further seeds of the settings that are not decided yet, and
+of their control.
 
-After each round, mpx.compare finds in the study's records what is decided and how many seeds come next. Nothing else is
-kept from round to round. So a sweep that was killed goes on when it is started again: the jobs of finished runs end at
-once.
+After each round, mpx.compare finds in the study's records what is decided and how many seeds come next.
+Nothing else is kept from round to round. So a sweep that was killed goes on when it is started again: the
+jobs of finished runs end at once.
 """
 
 import itertools
@@ -42,8 +43,8 @@ AGAIN = ("new", "overwrite")  # values of if_exists
 class Looks:
     """config: of the sweep.
 
-    Raises UserError for an impossible plan, for a study with runs whose results may have been seen before its looks were planned, and for
-    training the runs of a study again.
+    Raises UserError for an impossible plan, for a study with runs whose results may have been seen before its
+    looks were planned, and for training the runs of a study again.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -51,12 +52,16 @@ class Looks:
         self.plan = Plan(**config.until)
         self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
-        self.made: dict[Setting, int] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
+        self.made: dict[
+            Setting, int
+        ] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
         self.ended: set[Setting] = set()  # settings whose comparison has ended, and their controls
         runs, _ = collect(self.study)
         self.new = not self.study.is_dir()  # otherwise another sweep may be training its first runs
         if any(run.looks is None for run in runs):
-            raise UserError(f"study={config.study} has runs that no plan of looks asked for, as by seed=. Use another study=NAME.")
+            raise UserError(
+                f"study={config.study} has runs that no plan of looks asked for, as by seed=. Use another study=NAME."
+            )
         plan = plan_of(runs)
         if plan is not None and plan != self.plan:
             plans = f"was planned with {plan.text}, and this plan is {self.plan.text}"
@@ -66,7 +71,8 @@ class Looks:
             raise UserError(f"if_exists={config.if_exists} {again}. Leave it out, or use another study=NAME.")
 
     def further_jobs(self, settings: Sequence[Setting]) -> list[list[str]]:
-        """The overrides of each job of the next round, seed by seed, so that a round that is cut short is even; empty after the last."""
+        """The overrides of each job of the next round, seed by seed, so that a round that is cut short is
+        even; empty after the last."""
         if not self.asked:
             wanted = dict.fromkeys(settings, self.plan.sizes[0])
         else:
@@ -84,11 +90,19 @@ class Looks:
             self.made = {setting: there[name] for setting, name in folders.items()}
             wanted = {setting: found.get(folders[setting], 0) for setting in settings if setting in folders}
         before = self.asked
-        self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
-        new = [(seed, setting) for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)]
+        self.asked = before | {
+            setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()
+        }
+        new = [
+            (seed, setting)
+            for setting, seeds in self.asked.items()
+            for seed in range(before.get(setting, 0), seeds)
+        ]
         return [[*setting, f"seed={seed}"] for seed, setting in sorted(new, key=lambda job: job[0])]
 
-    def _say_missing(self, folders: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]) -> None:
+    def _say_missing(
+        self, folders: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]
+    ) -> None:
         """A setting takes part in a look when all of its seeds have a result, and so does its control.
 
         folders: their names. in_use: overrides of jobs that another process trains.
@@ -98,11 +112,16 @@ class Looks:
             if missing := [str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in there]:
                 which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
                 others = all((*setting, f"seed={seed}") in in_use for seed in missing)
-                again = "goes on once the other sweep has ended" if others else "with retry_failed=true goes on"
+                again = (
+                    "goes on once the other sweep has ended" if others else "with retry_failed=true goes on"
+                )
                 print(f"{which}, as do all if it is their control. The same command {again}.", flush=True)
 
     def _look(self, runs: Sequence[Run]) -> dict[str, int]:
-        """Folder of each undecided setting -> the number of seeds that it needs next. Prints what is decided."""
+        """Folder of each undecided setting -> the number of seeds that it needs next.
+
+        Prints what is decided.
+        """
         refuse_other_contents(runs)
         control = by_label(runs, self.plan.control)
         asked = question(control=control, margin=self.plan.margin, confidence=self.plan.confidence)
@@ -110,7 +129,8 @@ class Looks:
         return {name: seeds for group in found.groups for name, seeds in _seeds_wanted(group).items()}
 
     def cost(self) -> str:
-        """What the study's runs cost, and what it saved against a single test of the same power where the comparison has ended."""
+        """What the study's runs cost, and what it saved against a single test of the same power where the
+        comparison has ended."""
         new = [report for report in each_report(self.sweep) if not report["skipped"]]
         runs = {setting: max(seeds, self.made.get(setting, 0)) for setting, seeds in self.asked.items()}
         spent = span(sum(report["seconds"] for report in new))
@@ -118,13 +138,23 @@ class Looks:
         single, ended = self.plan.fixed_seeds(), {setting: runs[setting] for setting in self.ended}
         if not ended:
             return f"{all_runs}. No comparison has all its settings decided, so none is saved"
-        of_these = "" if len(ended) == len(runs) else f"; {sum(ended.values())} runs are of settings whose comparison has ended"
+        of_these = (
+            ""
+            if len(ended) == len(runs)
+            else f"; {sum(ended.values())} runs are of settings whose comparison has ended"
+        )
         saved = single * len(ended) - sum(ended.values())
-        took = {setting: [report["seconds"] for report in new if _setting(report) == setting] for setting in ended}
+        took = {
+            setting: [report["seconds"] for report in new if _setting(report) == setting] for setting in ended
+        }
         about = ""
         if all(took.values()):
-            seconds = sum((single - ended[setting]) * mean(times) for setting, times in took.items())  # settings differ in speed
-            about = f", about {span(abs(seconds))} of jobs" + ("" if (seconds >= 0) == (saved >= 0) else f" {_saved(seconds)}")
+            seconds = sum(
+                (single - ended[setting]) * mean(times) for setting, times in took.items()
+            )  # settings differ in speed
+            about = f", about {span(abs(seconds))} of jobs" + (
+                "" if (seconds >= 0) == (saved >= 0) else f" {_saved(seconds)}"
+            )
         return (
             f"{all_runs}{of_these}. A single test of about that power takes {single} seeds of each setting, {single * len(ended)} runs: "
             f"{abs(saved)} {_saved(saved)}{about}"
@@ -140,9 +170,12 @@ def _setting(report: Mapping[str, Any]) -> Setting:
 
 
 def _seeds_wanted(group: Group) -> dict[str, int]:
-    """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's comparison has ended."""
+    """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's
+    comparison has ended."""
     control, *rows = group.rows
-    if group.control is None or not rows or control.metric is None:  # None: every run of the control has diverged
+    if (
+        group.control is None or not rows or control.metric is None
+    ):  # None: every run of the control has diverged
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
     for row in rows:
@@ -150,7 +183,11 @@ def _seeds_wanted(group: Group) -> dict[str, int]:
     looks = [row.decision.look if row.decision else None for row in rows]
     if all(look is not None and look.further is None for look in looks):
         return dict.fromkeys(map(_folder_of, group.rows), 0)
-    seeds = {_folder_of(row): look.further for row, look in zip(rows, looks, strict=True) if look is not None and look.further}
+    seeds = {
+        _folder_of(row): look.further
+        for row, look in zip(rows, looks, strict=True)
+        if look is not None and look.further
+    }
     return seeds | ({_folder_of(control): max(seeds.values())} if seeds else {})
 
 
@@ -159,7 +196,10 @@ def _folder_of(row: Row) -> str:
 
 
 def _folder(run: str | None) -> str:
-    """The name of the setting's folder. run: that of one of its runs, which a study that is read from its files has."""
+    """The name of the setting's folder.
+
+    run: that of one of its runs, which a study that is read from its files has.
+    """
     return Path(run or "").parent.name
 
 
@@ -172,7 +212,9 @@ class Rounds(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.settings = config
         plugins = Plugins.instance()
-        self.jobs = plugins.instantiate_launcher(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.jobs = plugins.instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> None:
         """Raises UserError for a grid over what all rounds share, and for a study with runs of before."""
@@ -181,7 +223,9 @@ class Rounds(Sweeper):
         params = {key: value for key, value in self.params.items() if key != "seed"}
         settings = list(itertools.product(*grid(params, arguments)))
         if looks.new and len(settings) == 1:
-            raise UserError("until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16.")
+            raise UserError(
+                "until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16."
+            )
         while jobs := looks.further_jobs(settings):
             running[-1].expect(begun + len(jobs))
             running[-1].start("round", len(jobs))
@@ -193,7 +237,9 @@ class Rounds(Sweeper):
         """number: of the first job."""
         most = self.max_batch_size or len(jobs)
         for start in range(0, len(jobs), most):
-            returned: Sequence[JobReturn] = self.jobs.launch(jobs[start : start + most], initial_job_idx=number + start)
+            returned: Sequence[JobReturn] = self.jobs.launch(
+                jobs[start : start + most], initial_job_idx=number + start
+            )
             for job in returned:
                 _ = job.return_value  # raises what the launcher could not do
 
@@ -202,7 +248,9 @@ def _check(arguments: Sequence[str]) -> None:
     for word in arguments:
         key = key_of(word)
         if key == "seed":
-            raise UserError(f"{word}: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N is the most for a setting.")
+            raise UserError(
+                f"{word}: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N is the most for a setting."
+            )
         if key.split(".")[0] in ONE and any(len(values) > 1 for values in grid({}, [word])):
             raise UserError(f"{word}: with until=decided a sweep has one {key}. Start one sweep for each.")
 

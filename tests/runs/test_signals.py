@@ -35,7 +35,13 @@ def watched(name):
 for name in ("training_step", "validation_step"):
     watched(name)
 """
-SHORT = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=40", "trainer.progress=off"]
+SHORT = [
+    "model=mlp",
+    "data.batch_size=8",
+    "trainer.max_epochs=2",
+    "trainer.limit_train_batches=40",
+    "trainer.progress=off",
+]
 COMPILED = """
 import ctypes, signal
 import triton
@@ -126,11 +132,16 @@ def test_tritons_compiler_displaces_pythons_handler_until_it_is_taken_back(tmp_p
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     (tmp_path / "script.py").write_text(COMPILED)
-    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert ran.stdout.split() == ["True", "True"], ran.stderr
 
 
-@pytest.mark.parametrize(("displaced", "sent"), [("training_step 0 2", "training_step 0 30"), ("validation_step 0 0", "training_step 1 0")])
+@pytest.mark.parametrize(
+    ("displaced", "sent"),
+    [("training_step 0 2", "training_step 0 30"), ("validation_step 0 0", "training_step 1 0")],
+)
 def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path, displaced, sent):
     ran = Fork(*SHORT, folder=tmp_path, env={"FIRST": displaced, "THEN": sent}, before=DISPLACED)
     assert ran.wait() in (130, -signal.SIGINT)
@@ -164,7 +175,13 @@ def test_ctrl_c_while_an_event_is_handed_to_tensorboards_thread(tmp_path):
     assert ran.err == "interrupted; the same command with if_exists=resume continues it\n"
 
 
-FEW = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.progress=off"]
+FEW = [
+    "model=mlp",
+    "data.batch_size=8",
+    "trainer.max_epochs=2",
+    "trainer.limit_train_batches=6",
+    "trainer.progress=off",
+]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +215,9 @@ def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
     words = [*SHORT, "trainer.max_epochs=10", "data.loader=workers", "data.workers=1"]
     ran = Fork(*words, folder=tmp_path)
     wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(ran.pid)], capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(ran.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert len(listed) == 2, "one for training, one for validation"
     for pid in map(int, listed):
         for number in signals.TOLD_TO_GO:

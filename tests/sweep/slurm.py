@@ -1,4 +1,5 @@
-"""A Slurm cluster of one node, this machine: munged, slurmctld and slurmd on loopback, with everything they write in one folder.
+"""A Slurm cluster of one node, this machine: munged, slurmctld and slurmd on loopback, with everything they
+write in one folder.
 
 Debian's packages slurm-wlm and munge have the programs; nothing of their configuration in /etc is used.
 """
@@ -14,7 +15,18 @@ from pathlib import Path
 
 from processes import wait_for
 
-PROGRAMS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
+PROGRAMS = (
+    "setpriv",
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "srun",
+    "squeue",
+    "scontrol",
+    "scancel",
+    "sinfo",
+)
 CONF = """
 ClusterName=mpx
 SlurmctldHost={host}(127.0.0.1)
@@ -69,7 +81,10 @@ def _free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Started when constructed; `end` kills its daemons and all jobs. folder: new, with a short path, since sockets lie there."""
+    """Started when constructed; `end` kills its daemons and all jobs.
+
+    folder: new, with a short path, since sockets lie there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,11 +93,16 @@ class Cluster:
         host = socket.gethostname().split(".")[0]
         for name in ("state", "spool"):
             (folder / name).mkdir()
-        (folder / "slurm.conf").write_text(CONF.format(host=host, ports=_free_ports(2), user=getpass.getuser(), folder=folder))
+        (folder / "slurm.conf").write_text(
+            CONF.format(host=host, ports=_free_ports(2), user=getpass.getuser(), folder=folder)
+        )
         (folder / "munge.key").write_bytes(os.urandom(128))
         (folder / "munge.key").chmod(0o600)
         folder.chmod(0o755)
-        files = [f"--{name}={folder}/munge.{end}" for name, end in (("key-file", "key"), ("socket", "socket"), ("pid-file", "pid"))]
+        files = [
+            f"--{name}={folder}/munge.{end}"
+            for name, end in (("key-file", "key"), ("socket", "socket"), ("pid-file", "pid"))
+        ]
         files += [f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"]
         try:
             self._start("munged", "--foreground", "--force", *files)
@@ -105,7 +125,9 @@ class Cluster:
 
     def ask(self, *command: str) -> str:
         """What a command of Slurm prints; empty where it fails."""
-        return subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            command, env=os.environ | self.environment, capture_output=True, text=True
+        ).stdout.strip()
 
     def end(self) -> None:
         self.ask("scancel", "--user", getpass.getuser())

@@ -1,4 +1,5 @@
-"""Sweeps by submitit, on a cluster of this one machine: a job that must go saves, is requeued, and finishes in its folder."""
+"""Sweeps by submitit, on a cluster of this one machine: a job that must go saves, is requeued, and finishes
+in its folder."""
 
 import json
 import os
@@ -21,7 +22,13 @@ from mpx.sweep import cluster
 
 pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
 
-FEW = ["model=mlp", "data.batch_size=16", "trainer.limit_train_batches=20", "trainer.warmup_steps=1", "sparsity=2of4"]
+FEW = [
+    "model=mlp",
+    "data.batch_size=16",
+    "trainer.limit_train_batches=20",
+    "trainer.warmup_steps=1",
+    "sparsity=2of4",
+]
 LONG = ["-m", *FEW, "trainer.max_epochs=40"]
 LOCAL, SLURM = "hydra/launcher=submitit_local", "hydra/launcher=submitit_slurm"
 ON_SLURM = [f"hydra.launcher.{word}" for word in ("gpus_per_node=null", "cpus_per_task=1", "mem_gb=null")]
@@ -54,7 +61,10 @@ class Sweep:
     @property
     def records(self):
         """By the name of the run's folder."""
-        return {file.parent.name: json.loads(file.read_text()) for file in self.folder.glob("outputs/default/*/seed*/result.json")}
+        return {
+            file.parent.name: json.loads(file.read_text())
+            for file in self.folder.glob("outputs/default/*/seed*/result.json")
+        }
 
 
 def was_continued(record):
@@ -63,7 +73,9 @@ def was_continued(record):
 
 def workers():
     """The processes in which submitit runs a job of this test's sweep."""
-    listed = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [int(line.split()[0]) for line in listed if WORKER in line and "submitit.local._local" not in line]
 
 
@@ -71,8 +83,16 @@ def workers():
 def test_jobs_on_this_machine_run_at_once_and_one_is_told_to_go(tmp_path):
     """Each sees the user's GPUs, though submitit hides them."""
     (tmp_path / "waiting_net.py").write_text(WAITING_NET)
-    words = ["model=custom", "model._target_=waiting_net.Net", *FEW[1:-1], "trainer.max_epochs=60", "seed=0,1"]
-    sweep = Sweep(tmp_path, "-m", *words, LOCAL, "hydra.sweeper.max_batch_size=2", env={"CUDA_VISIBLE_DEVICES": "5,6"})
+    words = [
+        "model=custom",
+        "model._target_=waiting_net.Net",
+        *FEW[1:-1],
+        "trainer.max_epochs=60",
+        "seed=0,1",
+    ]
+    sweep = Sweep(
+        tmp_path, "-m", *words, LOCAL, "hydra.sweeper.max_batch_size=2", env={"CUDA_VISIBLE_DEVICES": "5,6"}
+    )
     wait_for(lambda: sweep.saved(0) and sweep.saved(1))
     assert [file.read_text() for file in tmp_path.glob("saw-*")] == ["5,6"] * 2
     ours = [pid for pid in workers() if os.readlink(f"/proc/{pid}/cwd") == str(tmp_path)]
@@ -107,7 +127,9 @@ def test_jobs_of_slurm_are_continued_and_cancelled(tmp_path, slurm):
     left = {0: ["--signal=USR2"], 1: []}
     while left:
         seed, *_ = wait_for(lambda: [seed for seed in left if sweep.saved(seed)])
-        (array,) = {line.split("_")[0] for line in slurm.ask("squeue", "-h", "-r", "-o", "%F_%K").splitlines()}
+        (array,) = {
+            line.split("_")[0] for line in slurm.ask("squeue", "-h", "-r", "-o", "%F_%K").splitlines()
+        }
         slurm.ask("scancel", *left.pop(seed), f"{array}_{seed}")
     code, out, err = sweep.end()
     assert code == 1
@@ -124,7 +146,9 @@ def test_jobs_of_slurm_are_continued_and_cancelled(tmp_path, slurm):
 def test_a_job_of_several_tasks(tmp_path, slurm):
     """Slurm starts both processes of the job, as it does on several machines."""
     two = ["trainer.devices=2", "trainer.accelerator=cpu", "hydra.launcher.tasks_per_node=2"]
-    code, out, err = Sweep(tmp_path, "-m", *FEW, "trainer.max_epochs=1", "seed=0", *two, SLURM, *ON_SLURM, env=slurm.environment).end()
+    code, out, err = Sweep(
+        tmp_path, "-m", *FEW, "trainer.max_epochs=1", "seed=0", *two, SLURM, *ON_SLURM, env=slurm.environment
+    ).end()
     assert code == 0, err
     assert "1 of 1 done, 0 failed, 0 left" in out
 
@@ -132,13 +156,25 @@ def test_a_job_of_several_tasks(tmp_path, slurm):
 @pytest.mark.slow
 def test_the_script_on_the_page_continues_a_run(tmp_path, slurm):
     """On one machine with two processes, which must save at the same step."""
-    (script,) = re.findall(r"^    (#!/bin/bash\n(?:    .*\n)+)", text(ROOT / "docs" / "clusters.md"), re.MULTILINE)
-    for there, here in (("    ", ""), (" --gpus-per-node=4", ""), ("nodes=2", "nodes=1"), ("=4 ", "=2 "), ("=4\n", "=2\n")):
+    (script,) = re.findall(
+        r"^    (#!/bin/bash\n(?:    .*\n)+)", text(ROOT / "docs" / "clusters.md"), re.MULTILINE
+    )
+    for there, here in (
+        ("    ", ""),
+        (" --gpus-per-node=4", ""),
+        ("nodes=2", "nodes=1"),
+        ("=4 ", "=2 "),
+        ("=4\n", "=2\n"),
+    ):
         script = script.replace(there, here)
     words = [*FEW, "trainer.max_epochs=20", "trainer.accelerator=cpu", "trainer.log_every_n_steps=5"]
     assert "trainer.devices=2 if_exists=resume" in script
-    (tmp_path / "job.sh").write_text(script.replace("if_exists=resume", " ".join(["if_exists=resume", *words])))
-    job = slurm.ask("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=job.out", str(tmp_path / "job.sh"))
+    (tmp_path / "job.sh").write_text(
+        script.replace("if_exists=resume", " ".join(["if_exists=resume", *words]))
+    )
+    job = slurm.ask(
+        "sbatch", "--parsable", f"--chdir={tmp_path}", "--output=job.out", str(tmp_path / "job.sh")
+    )
     wait_for(lambda: any(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
     slurm.ask("scancel", "--signal=USR1", job)
     (file,) = wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed*/result.json")))
@@ -153,7 +189,10 @@ def test_a_refused_job(tmp_path, slurm):
     words = [*FEW, "seed=0,1", SLURM, *ON_SLURM, "hydra.launcher.partition=none"]
     code, _, err = Sweep(tmp_path, "-m", *words, env=slurm.environment).end()
     assert code == 2
-    assert err.splitlines()[-1] == "error: hydra.launcher: no job could be submitted: sbatch: error: invalid partition specified: none"
+    assert (
+        err.splitlines()[-1]
+        == "error: hydra.launcher: no job could be submitted: sbatch: error: invalid partition specified: none"
+    )
     assert "Traceback" not in err
     assert os.listdir(tmp_path) == []
 
@@ -162,19 +201,24 @@ def test_no_slurm_here(train, monkeypatch):
     monkeypatch.setattr(cluster.shutil, "which", lambda name: None)
     ran = train("-m", "seed=0,1", SLURM)
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert ran.err.startswith("error: hydra/launcher=submitit_slurm needs sbatch, which is not on this machine.")
+    assert ran.err.startswith(
+        "error: hydra/launcher=submitit_slurm needs sbatch, which is not on this machine."
+    )
     assert not ran.outputs.exists()
 
 
 def test_no_submitit_here(train, monkeypatch):
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     ran = train("-m", "seed=0,1", LOCAL)
-    assert ran.err == f"error: hydra/launcher=submitit_local is not installed. {install('submitit')} adds it.\n"
+    assert (
+        ran.err == f"error: hydra/launcher=submitit_local is not installed. {install('submitit')} adds it.\n"
+    )
 
 
 @pytest.mark.parametrize("key", ["nodes", "tasks_per_node"])
 def test_one_machine_starts_each_job_once(train, key):
     ran = train("-m", "seed=0,1", LOCAL, f"hydra.launcher.{key}=2")
     assert_refused(
-        ran, f"hydra.launcher.{key}=2: hydra/launcher=submitit_local starts one process for each job. Leave it out; trainer.devices=N"
+        ran,
+        f"hydra.launcher.{key}=2: hydra/launcher=submitit_local starts one process for each job. Leave it out; trainer.devices=N",
     )

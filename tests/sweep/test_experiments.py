@@ -17,29 +17,44 @@ from mpx.train import CONF, main
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 GRIDS = {"grid": 240, "batch_size": 144, "loss_scaling": 18}
-TINY = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
+TINY = [
+    "task=mlp_digits",
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=3",
+    "trainer.warmup_steps=1",
+    "trainer.progress=off",
+]
 
 
 def jobs(experiment, *given):
     """The overrides of each job, as Hydra's sweeper expands grid and command line."""
     sweeper = compose("train", [f"experiment={experiment}"], return_hydra_config=True).hydra.sweeper
-    overrides = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in sweeper.params.items()] + list(given))
+    overrides = OverridesParser.create().parse_overrides(
+        [f"{key}={value}" for key, value in sweeper.params.items()] + list(given)
+    )
     (batch,) = get_class(sweeper._target_).split_arguments(overrides, max_batch_size=None)
     return batch
 
 
 @functools.cache
 def configs(experiment):
-    """(overrides, configuration) of each job of the grid with one seed, which has no part in whether a run is valid."""
+    """(overrides, configuration) of each job of the grid with one seed, which has no part in whether a run is
+    valid."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return [(words, compose("train", [*words, f"experiment={experiment}"])) for words in jobs(experiment, "seed=0")]
+        return [
+            (words, compose("train", [*words, f"experiment={experiment}"]))
+            for words in jobs(experiment, "seed=0")
+        ]
 
 
 def test_each_experiment_is_known_here():
     assert sorted([*GRIDS, "search"]) == EXPERIMENTS
 
 
-@pytest.mark.parametrize("experiment", [pytest.param(name, marks=pytest.mark.slow if jobs > 50 else ()) for name, jobs in GRIDS.items()])
+@pytest.mark.parametrize(
+    "experiment",
+    [pytest.param(name, marks=pytest.mark.slow if jobs > 50 else ()) for name, jobs in GRIDS.items()],
+)
 def test_every_job_of_the_grid_is_a_valid_run(experiment):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert len(jobs(experiment)) == GRIDS[experiment]
@@ -49,19 +64,32 @@ def test_every_job_of_the_grid_is_a_valid_run(experiment):
 
 
 def test_loss_scales_are_pairs():
-    found = {(cfg.precision.loss_scale.dynamic, cfg.precision.loss_scale.initial) for _, cfg in configs("loss_scaling")}
+    found = {
+        (cfg.precision.loss_scale.dynamic, cfg.precision.loss_scale.initial)
+        for _, cfg in configs("loss_scaling")
+    }
     assert found == {(True, 65536), *((False, 2**power) for power in (0, 4, 8, 12, 16))}
 
 
 @pytest.mark.slow
 def test_a_study_runs_with_what_the_command_line_overrides(forked):
-    ran = forked("-m", "experiment=loss_scaling", *TINY, "seed=7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
+    ran = forked(
+        "-m",
+        "experiment=loss_scaling",
+        *TINY,
+        "seed=7",
+        "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}",
+    )
     assert ran.code == 0, ran.err
     assert {path.parents[1].name for path in ran.folders} == {"loss_scaling"}
     records = [json.loads((path / "result.json").read_text()) for path in ran.folders]
-    assert sorted((r["setting"]["seed"], r["config"]["precision"]["loss_scale"]["initial"]) for r in records) == [(7, 8), (7, 65536)]
+    assert sorted(
+        (r["setting"]["seed"], r["config"]["precision"]["loss_scale"]["initial"]) for r in records
+    ) == [(7, 8), (7, 65536)]
     fixed, dynamic = sorted({path.parent.name for path in ran.folders}, key=len, reverse=True)
-    assert fixed.startswith("mlp-digits-amp-dense-precision.loss_scale.dynamic=False-precision.loss_scale.initial=8-trainer.")
+    assert fixed.startswith(
+        "mlp-digits-amp-dense-precision.loss_scale.dynamic=False-precision.loss_scale.initial=8-trainer."
+    )
     assert dynamic.startswith("mlp-digits-amp-dense-trainer.limit_train_batches=3batches")
     assert all("experiment" not in record["setting"] for record in records)
 
@@ -90,11 +118,16 @@ def test_a_single_run_of_a_grid_says_how_to_start_it(train):
     ],
 )
 def test_a_mapping_is_a_value_of_a_grid(train, words):
-    assert_refused(train(*words, "seed=0", *TINY, "ckpt_path=/nowhere"), "error: ckpt_path=/nowhere is not a file.")
+    assert_refused(
+        train(*words, "seed=0", *TINY, "ckpt_path=/nowhere"), "error: ckpt_path=/nowhere is not a file."
+    )
 
 
 def test_a_grid_may_be_over_an_added_key():
-    config = {"runtime": {"choices": {"experiment": "own"}}, "sweeper": {"params": {"+model.kwargs.width": "8,16"}}}
+    config = {
+        "runtime": {"choices": {"experiment": "own"}},
+        "sweeper": {"params": {"+model.kwargs.width": "8,16"}},
+    }
     check_experiment(OmegaConf.create(config | {"overrides": {"task": ["+model.kwargs.width=8"]}}))
 
 
@@ -106,4 +139,6 @@ def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
 
 def test_a_mistyped_experiment(train):
     ran = train("-m", "experiment=gridd")
-    assert_refused(ran, "experiment=gridd: no such choice. Did you mean grid? Allowed: batch_size, grid, loss_scaling,")
+    assert_refused(
+        ran, "experiment=gridd: no such choice. Did you mean grid? Allowed: batch_size, grid, loss_scaling,"
+    )

@@ -40,16 +40,31 @@ def leave(folder, *reports):
 
 
 def test_each_job_that_has_ended_is_a_line(sweep, tmp_path, capsys):
-    """Two took 10 s and 20 s: 15 s each for the 8 to come, 2 at once. What was skipped or failed says nothing about the time."""
-    leave(tmp_path, ended(0), ended(1, seconds=20.0), ended(2, "failed", 0.1, line="no data"), ended(3, seconds=1.0, skipped=True))
+    """Two took 10 s and 20 s: 15 s each for the 8 to come, 2 at once.
+
+    What was skipped or failed says nothing about the time.
+    """
+    leave(
+        tmp_path,
+        ended(0),
+        ended(1, seconds=20.0),
+        ended(2, "failed", 0.1, line="no data"),
+        ended(3, seconds=1.0, skipped=True),
+    )
     sweep.stop()
     said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "job 3 was already completed: 3 of 12 done, 1 failed, 8 left, about 60 s to go"
+    assert (
+        said.out.splitlines()[-1]
+        == "job 3 was already completed: 3 of 12 done, 1 failed, 8 left, about 60 s to go"
+    )
     assert said.out.splitlines()[0].startswith("job 0 completed in 10 s: 1 of 12 done, 0 failed, 11 left")
     assert said.err == "job 2 failed: no data\n"
     leave(tmp_path, *(ended(job) for job in range(4, 12)))
     sweep.stop()
-    assert capsys.readouterr().out.splitlines()[-1] == "job 11 completed in 10 s: 11 of 12 done, 1 failed, 0 left"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "job 11 completed in 10 s: 11 of 12 done, 1 failed, 0 left"
+    )
 
 
 def test_a_diverged_run_is_a_result_after_which_fail_fast_goes_on(tmp_path):
@@ -64,7 +79,10 @@ def test_a_job_without_a_report(tmp_path):
     assert progress.reported(tmp_path, 1)["line"] == "ended with exit code 1 before it wrote a record"
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(0.2, "0 s"), (99.4, "99 s"), (100, "2 min"), (5400, "90 min"), (11100, "3 h 05 min")])
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.2, "0 s"), (99.4, "99 s"), (100, "2 min"), (5400, "90 min"), (11100, "3 h 05 min")],
+)
 def test_lengths_of_time(seconds, expected):
     assert span(seconds) == expected
 
@@ -89,7 +107,11 @@ def test_the_table_has_a_row_per_setting(capsys):
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) < 12
     (first,) = (line for line in printed.out.splitlines() if "optimizer.lr=0.1" in line)
-    for words in ("100 completed", "0.9100 ± 0.0101", "1,050"):  # 0.01 · sqrt(100/99); mean of 1000 … 1099, 1049.5
+    for words in (
+        "100 completed",
+        "0.9100 ± 0.0101",
+        "1,050",
+    ):  # 0.01 · sqrt(100/99); mean of 1000 … 1099, 1049.5
         assert words in first
     assert "99 completed, 1 failed" in printed.out
     assert printed.out.endswith("Compare the settings: python -m mpx.compare study=fast\n")
@@ -109,8 +131,18 @@ def test_a_run_that_two_jobs_have_had_counts_once(capsys):
 
 
 def test_jobs_that_failed_alike_are_one_line(capsys):
-    print_sweep([ended(0, "failed", line="no data"), ended(1, "diverged", line="nan"), ended(2, "failed", line="no data")], not_begun=0)
-    assert capsys.readouterr().err.splitlines()[1:3] == ["  jobs 0, 2 (failed): no data", "  job 1 (diverged): nan"]
+    print_sweep(
+        [
+            ended(0, "failed", line="no data"),
+            ended(1, "diverged", line="nan"),
+            ended(2, "failed", line="no data"),
+        ],
+        not_begun=0,
+    )
+    assert capsys.readouterr().err.splitlines()[1:3] == [
+        "  jobs 0, 2 (failed): no data",
+        "  job 1 (diverged): nan",
+    ]
 
 
 def test_speeds_that_are_emulated_or_of_several_hosts_are_marked(capsys):
@@ -129,7 +161,9 @@ def test_the_command_to_compare_can_be_pasted(capsys):
     job = ended(0)
     job["folder"] = "my runs/größe/mlp/seed0"
     print_sweep([job], not_begun=0)
-    assert capsys.readouterr().out.endswith("""python -m mpx.compare 'study="größe"' 'output_dir="my runs"'\n""")
+    assert capsys.readouterr().out.endswith(
+        """python -m mpx.compare 'study="größe"' 'output_dir="my runs"'\n"""
+    )
 
 
 def test_what_a_search_has_found(capsys, tmp_path):
@@ -137,7 +171,10 @@ def test_what_a_search_has_found(capsys, tmp_path):
         {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0], "params": {}}]},
         tmp_path, [ended(0)],
     )  # fmt: skip
-    assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  1,200 samples/s  optimizer.lr=0.1", "  0.8000  3,000 samples/s  "]
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  0.9000  1,200 samples/s  optimizer.lr=0.1",
+        "  0.8000  3,000 samples/s  ",
+    ]
     print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path, [ended(0)])
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  precision=amp"]
     print_found({"solutions": []}, tmp_path, [])

@@ -14,7 +14,9 @@ from mpx.settings.extras import install
 from mpx.sweep.checks import check_direction
 from mpx.sweep.jobs import objectives
 
-INSTALLED = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper")
+INSTALLED = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec(
+    "hydra_plugins.hydra_optuna_sweeper"
+)
 FEW = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1"]
 
 
@@ -34,13 +36,18 @@ def ended(tmp_path):
     ("metrics", "expected"),
     [
         ({"val/accuracy": 0.75, "test/accuracy": 0.7}, 0.75),
-        ({"val/perplexity": 90.0, "test/perplexity": 95.0, "val/accuracy": 0.3}, -90.0),  # the lower, the better
+        (
+            {"val/perplexity": 90.0, "test/perplexity": 95.0, "val/accuracy": 0.3},
+            -90.0,
+        ),  # the lower, the better
         ({"test/accuracy": 0.7}, None),  # it ended before its first validation
     ],
 )
 def test_two_directions_are_accuracy_and_throughput(ended, metrics, expected):
     assert objectives(ended(**metrics), "maximize") == expected
-    assert objectives(ended(**metrics), ["maximize", "maximize"]) == (None if expected is None else (expected, 1234.5))
+    assert objectives(ended(**metrics), ["maximize", "maximize"]) == (
+        None if expected is None else (expected, 1234.5)
+    )
 
 
 def test_a_job_that_did_not_complete_teaches_nothing(ended):
@@ -69,7 +76,9 @@ def test_a_search_for_the_worst_is_refused(direction, written):
     )
 
 
-@pytest.mark.parametrize("direction", [Direction.maximize, "maximize", ["maximize", "maximize"], [Direction.maximize] * 2, None])
+@pytest.mark.parametrize(
+    "direction", [Direction.maximize, "maximize", ["maximize", "maximize"], [Direction.maximize] * 2, None]
+)
 def test_a_search_for_the_best(direction):
     check_direction(OmegaConf.create({"direction": direction}))
 
@@ -82,7 +91,9 @@ def test_what_is_missing_is_named(train):
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
 def test_a_search(command):
-    ran = command("-m", "experiment=search", *FEW, "hydra.sweeper.n_trials=3", "optimizer.lr=interval(0.01,0.02)")
+    ran = command(
+        "-m", "experiment=search", *FEW, "hydra.sweeper.n_trials=3", "optimizer.lr=interval(0.01,0.02)"
+    )
     assert ran.code == 0, ran.err
     assert "3 of 3 done, 0 failed, 0 left" in ran.out
     assert len(ran.folders) == 3
@@ -96,7 +107,9 @@ def test_a_search(command):
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
 def test_optunas_own_direction_is_refused(command):
-    ran = command("-m", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=0", *FEW, "optimizer.lr=interval(0.01,0.02)")
+    ran = command(
+        "-m", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=0", *FEW, "optimizer.lr=interval(0.01,0.02)"
+    )
     assert_refused(ran, "error: hydra.sweeper.direction=minimize: of the accuracy")
 
 
@@ -110,13 +123,20 @@ def test_a_search_in_which_every_trial_diverges_says_so(command, direction):
     assert ran.out.endswith("The search has found nothing: no trial completed.\n")
     assert "Failed" not in ran.err
     assert "Warning" not in ran.err
-    assert yaml.safe_load((ran.outputs / "search" / "optimization_results.yaml").read_text())["solutions"] == []
+    assert (
+        yaml.safe_load((ran.outputs / "search" / "optimization_results.yaml").read_text())["solutions"] == []
+    )
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
 @pytest.mark.parametrize("direction", ["[maximize,maximize]", "maximize"])
 def test_a_search_whose_trials_end_before_anything_is_measured_says_so(command, direction):
-    few = ["task=mlp_digits", "trainer.max_steps=2", "hydra.sweeper.n_trials=2", f"hydra.sweeper.direction={direction}"]
+    few = [
+        "task=mlp_digits",
+        "trainer.max_steps=2",
+        "hydra.sweeper.n_trials=2",
+        f"hydra.sweeper.direction={direction}",
+    ]
     ran = command("-m", "experiment=search", *few, "optimizer.lr=interval(0.01,0.02)")
     assert ran.code == 0
     assert ran.out.endswith(

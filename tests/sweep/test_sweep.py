@@ -1,4 +1,5 @@
-"""Sweeps as a user starts them: fresh processes, failures that stop nothing, signals, a table, and an exit code."""
+"""Sweeps as a user starts them: fresh processes, failures that stop nothing, signals, a table, and an exit
+code."""
 
 import json
 import os
@@ -17,7 +18,13 @@ from mpx.machine import usable_cores
 from mpx.settings.front_door import CONF, expect_schemas
 from mpx.sweep.checks import at_once
 
-FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
+FEW = [
+    "model=mlp",
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=3",
+    "trainer.warmup_steps=1",
+    "trainer.progress=off",
+]
 TWO_AT_ONCE = "hydra.launcher.n_jobs=2"
 NET = """
 from pathlib import Path
@@ -31,7 +38,10 @@ def Net(input_shape, num_classes, width):
 
 
 def statuses(ran):
-    return {f"{path.parent.name}/{path.name}": json.loads((path / "result.json").read_text())["status"] for path in ran.folders}
+    return {
+        f"{path.parent.name}/{path.name}": json.loads((path / "result.json").read_text())["status"]
+        for path in ran.folders
+    }
 
 
 @pytest.mark.slow
@@ -44,7 +54,13 @@ def test_one_job_fails_and_the_others_go_on(train):
     assert "job 2 diverged: the loss became infinite or NaN by step" in ran.err
     assert "3 of 4 jobs did not complete:" in ran.err
     assert ran.err.index("job 2 diverged") < ran.err.index("3 of 4 jobs")  # shown when it happens
-    for words_of_a_line in ("sweep of 4 jobs, 2 at once", "job 0: ", "job 2: ", "1 of 4 done, 3 failed, 0 left", "optimizer.lr=0.01"):
+    for words_of_a_line in (
+        "sweep of 4 jobs, 2 at once",
+        "job 0: ",
+        "job 2: ",
+        "1 of 4 done, 3 failed, 0 left",
+        "optimizer.lr=0.01",
+    ):
         assert words_of_a_line in ran.out
 
     again = train(*words, "optimizer.momentum=0.9,0", "optimizer.lr=0.01,1e30,0.02", "fail_fast=true")
@@ -57,7 +73,14 @@ def test_one_job_fails_and_the_others_go_on(train):
 @pytest.mark.slow
 def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
     (tmp_path / "moody_net.py").write_text(NET)
-    sweep = ["-m", "model=custom", "model._target_=moody_net.Net", *FEW[1:], "+model.kwargs.width=2,8", TWO_AT_ONCE]
+    sweep = [
+        "-m",
+        "model=custom",
+        "model._target_=moody_net.Net",
+        *FEW[1:],
+        "+model.kwargs.width=2,8",
+        TWO_AT_ONCE,
+    ]
     assert command(*sweep).code == 1
     (tmp_path / "mended").touch()
     again = command(*sweep)
@@ -70,7 +93,8 @@ def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
 
 @pytest.mark.slow
 def test_started_again_a_sweep_skips_what_is_finished(train):
-    """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins again."""
+    """Also where the study was carried to another machine without its checkpoints; a run that was cut off
+    there begins again."""
     words = ["-m", *FEW, "seed=0,1,2", TWO_AT_ONCE]
     first = train(*words)
     assert first.code == 0
@@ -95,7 +119,10 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
     assert (ran.code, ran.err) == (2, "")
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["status"], report["folder"], report["skipped"]) == ("in use", None, True)
-    assert report["line"] == f"{folder} is in use by another process. The same command takes its result once it has finished."
+    assert (
+        report["line"]
+        == f"{folder} is in use by another process. The same command takes its result once it has finished."
+    )
     shutil.move(tmp_path / "result.json", folder)
     monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "none" / "report.json"))
     assert train("model=mlp", *FEW).code == 0, "where no report can be written, the exit code says it"
@@ -105,10 +132,15 @@ def test_the_disk_is_full_when_a_sweep_begins(train):
     """There is room for a few bytes, and not for the file that Hydra writes first."""
     with full_disk(100):
         ran = train("-m", "seed=0,1", *FEW)
-    assert_refused(ran, "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.")
+    assert_refused(
+        ran,
+        "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.",
+    )
 
 
-@pytest.mark.parametrize(("words", "jobs"), [([], 1), (["hydra/launcher=joblib"], usable_cores()), ([TWO_AT_ONCE], 2)])
+@pytest.mark.parametrize(
+    ("words", "jobs"), [([], 1), (["hydra/launcher=joblib"], usable_cores()), ([TWO_AT_ONCE], 2)]
+)
 def test_jobs_at_once(words, jobs):
     expect_schemas()  # of the plugin joblib, where it is installed
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -132,9 +164,20 @@ def records(folder):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
 def test_a_sweep_and_a_job_that_are_killed(tmp_path):
-    """With -9. The same command finishes what they began. Each of two jobs at once sees one of the GPUs that the user has made visible."""
+    """With -9.
+
+    The same command finishes what they began. Each of two jobs at once sees one of the GPUs that the user has
+    made visible.
+    """
     (tmp_path / "waiting_net.py").write_text(WAITING_NET)
-    words = ["-m", "model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=60", TWO_AT_ONCE]
+    words = [
+        "-m",
+        "model=custom",
+        "model._target_=waiting_net.Net",
+        "seed=0,1",
+        "trainer.max_epochs=60",
+        TWO_AT_ONCE,
+    ]
     words += ["trainer.checkpoint_every_n_steps=5"]
     sweep = Fork(*words, folder=tmp_path, env={"CUDA_VISIBLE_DEVICES": "5,6"})
     wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
@@ -152,7 +195,9 @@ def test_a_sweep_and_a_job_that_are_killed(tmp_path):
     again = Fork(*words, folder=tmp_path)
     assert again.wait() == 0, again.err
     assert [record["status"] for record in records(tmp_path)] == ["completed"] * 2
-    assert any(record["environment"]["resumed_from_steps"] for record in records(tmp_path))  # one may have ended before the kill
+    assert any(
+        record["environment"]["resumed_from_steps"] for record in records(tmp_path)
+    )  # one may have ended before the kill
     assert "2 of 2 done, 0 failed, 0 left" in again.out
 
 
@@ -168,7 +213,11 @@ def test_ctrl_c_lets_each_job_save(tmp_path, kill):
     family = descendants(sweep.pid)
     kill(sweep.pid, signal.SIGINT)
     assert sweep.wait() == 130
-    assert sweep.err.count("interrupted; the same command continues it") == 4, "of each job, and of the sweep about it"
-    assert [record["status"] for record in records(tmp_path)] == ["interrupted"] * 2, "the third has not begun"
+    assert sweep.err.count("interrupted; the same command continues it") == 4, (
+        "of each job, and of the sweep about it"
+    )
+    assert [record["status"] for record in records(tmp_path)] == ["interrupted"] * 2, (
+        "the third has not begun"
+    )
     wait_for(lambda: not any(map(alive, family)))
     assert not (tmp_path / "outputs" / "_sweep").exists()

@@ -1,4 +1,7 @@
-"""until=decided: which jobs each round has, when it ends, and what it says it cost. The real sweep is one of tests/test_readme.py."""
+"""until=decided: which jobs each round has, when it ends, and what it says it cost.
+
+The real sweep is one of tests/test_readme.py.
+"""
 
 import json
 import shutil
@@ -25,7 +28,9 @@ WIDE = [0.007, -0.008, 0.003, -0.005, -0.016, 0.004, -0.018, 0.003, 0.004, -0.02
 @pytest.fixture
 def sweep(tmp_path):
     """train(jobs) leaves the records and reports of these jobs, as if they had trained."""
-    config = OmegaConf.create({"until": asdict(PLAN), "output_dir": str(tmp_path), "study": "s", "if_exists": "auto"})
+    config = OmegaConf.create(
+        {"until": asdict(PLAN), "output_dir": str(tmp_path), "study": "s", "if_exists": "auto"}
+    )
     config.hydra = {"sweep": {"dir": str(tmp_path / "_sweep")}}
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
@@ -71,17 +76,27 @@ def test_only_undecided_settings_and_their_control_go_on(sweep, capsys):
     while jobs := looks.further_jobs(SETTINGS):
         trained.append(numbers(jobs))
         train(jobs)
-        assert [job[-1] for job in jobs] == sorted((job[-1] for job in jobs), key=lambda word: int(word.partition("=")[2]))
+        assert [job[-1] for job in jobs] == sorted(
+            (job[-1] for job in jobs), key=lambda word: int(word.partition("=")[2])
+        )
     first, second = [0, 1, 2, 3], [4, 5, 6, 7]
     assert trained[:2] == [{"fp32": first, "amp": first, "tf32": first}, {"fp32": second, "tf32": second}]
     assert len(trained) == 3
     said = capsys.readouterr().out
     assert "resnet18 on cifar10, amp-dense: no loss, look 1 of 3, at 4 seeds\n" in said
-    assert "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 1 of 3, at 4 seeds, the next at 8\n" in said
-    assert "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 3 of 3, at 12 seeds, the last\n" in said
+    assert (
+        "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 1 of 3, at 4 seeds, the next at 8\n"
+        in said
+    )
+    assert (
+        "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 3 of 3, at 12 seeds, the last\n"
+        in said
+    )
     took = "28 runs, 28 of them now, in 5 min of jobs"
     single = f"A single test of about that power takes {PLAN.fixed_seeds()} seeds of each setting, {3 * PLAN.fixed_seeds()} runs"
-    assert looks.cost().startswith(f"until=decided: {took}. {single}: {3 * PLAN.fixed_seeds() - 28} saved, about ")
+    assert looks.cost().startswith(
+        f"until=decided: {took}. {single}: {3 * PLAN.fixed_seeds() - 28} saved, about "
+    )
 
 
 def test_started_again_it_goes_on_where_it_was(sweep):
@@ -90,7 +105,9 @@ def test_started_again_it_goes_on_where_it_was(sweep):
     for _ in range(2):
         train(looks.further_jobs(SETTINGS))
     again = Looks(config)
-    assert set(map(len, numbers(again.further_jobs(SETTINGS)).values())) == {4}, "these runs are found finished"
+    assert set(map(len, numbers(again.further_jobs(SETTINGS)).values())) == {4}, (
+        "these runs are found finished"
+    )
     assert numbers(again.further_jobs(SETTINGS)) == {"fp32": [*range(4, 12)], "tf32": [*range(4, 12)]}
 
 
@@ -126,7 +143,10 @@ def test_what_no_look_has_compared_saves_nothing(sweep, why):
     config, train = sweep
     looks = Looks(config)
     two = SETTINGS[:2]
-    train(looks.further_jobs(two), **({"model": {"amp": "lstm"}} if why == "alone" else {"failing": {("amp", 2)}}))
+    train(
+        looks.further_jobs(two),
+        **({"model": {"amp": "lstm"}} if why == "alone" else {"failing": {("amp", 2)}}),
+    )
     assert looks.further_jobs(two) == []
     why = "No comparison has all its settings decided, so none is saved"
     assert looks.cost() == f"until=decided: 8 runs, 8 of them now, in 80 s of jobs. {why}"
@@ -160,7 +180,10 @@ def test_a_setting_that_another_sweep_trains_waits_for_it(sweep, capsys):
     train(looks.further_jobs(SETTINGS), in_use={("tf32", 2), *(("amp", seed) for seed in range(4))})
     assert looks.further_jobs(SETTINGS) == []
     said = [line for line in capsys.readouterr().out.splitlines() if "has no result" in line]
-    assert [line.partition(" has")[0] for line in said] == ["precision=amp: seed 0, 1, 2, 3", "precision=tf32: seed 2"]
+    assert [line.partition(" has")[0] for line in said] == [
+        "precision=amp: seed 0, 1, 2, 3",
+        "precision=tf32: seed 2",
+    ]
     assert all(line.endswith("The same command goes on once the other sweep has ended.") for line in said)
 
 
@@ -169,7 +192,10 @@ def test_what_has_nothing_to_compare_it_with_is_said(sweep, capsys):
     looks = Looks(config)
     train(looks.further_jobs(SETTINGS[:1]))
     assert looks.further_jobs(SETTINGS[:1]) == []
-    assert capsys.readouterr().out == "resnet18 on cifar10: No verdict: there is nothing to compare fp32-dense with.\n"
+    assert (
+        capsys.readouterr().out
+        == "resnet18 on cifar10: No verdict: there is nothing to compare fp32-dense with.\n"
+    )
 
 
 def test_a_control_that_diverges_is_said(sweep, capsys):
@@ -183,13 +209,19 @@ def test_a_control_that_diverges_is_said(sweep, capsys):
 
 def write_planned(folder, seed, **changed):
     planned = record(seed=seed)
-    write(folder / "s" / "fp32" / f"seed{seed}", planned | {"config": planned["config"] | {"until": asdict(PLAN) | changed}})
+    write(
+        folder / "s" / "fp32" / f"seed{seed}",
+        planned | {"config": planned["config"] | {"until": asdict(PLAN) | changed}},
+    )
 
 
 def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     config, _ = sweep
     write(tmp_path / "s" / "fp32" / "seed0", record())
-    with pytest.raises(UserError, match=r"study=s has runs that no plan of looks asked for, as by seed=. Use another study=NAME.$"):
+    with pytest.raises(
+        UserError,
+        match=r"study=s has runs that no plan of looks asked for, as by seed=. Use another study=NAME.$",
+    ):
         Looks(config)
     write_planned(tmp_path, 1)
     with pytest.raises(UserError, match="study=s has runs that no plan of looks asked for"):
@@ -197,33 +229,62 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     write_planned(tmp_path, 0)
     Looks(config)
     for config.if_exists in ("new", "overwrite"):
-        with pytest.raises(UserError, match=f"if_exists={config.if_exists} trains seeds again whose results a look may have seen, "):
+        with pytest.raises(
+            UserError,
+            match=f"if_exists={config.if_exists} trains seeds again whose results a look may have seen, ",
+        ):
             Looks(config)
     config.if_exists = "auto"
     for seed in (0, 1):
         write_planned(tmp_path, seed, margin=0.02)
-    with pytest.raises(UserError, match=r'study=s was planned with .*"margin": 0.02, .*and this plan is .*"margin": 0.01'):
+    with pytest.raises(
+        UserError, match=r'study=s was planned with .*"margin": 0.02, .*and this plan is .*"margin": 0.01'
+    ):
         Looks(config)
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("-m until=decided seed=0,1", "seed=0,1: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N"),
-        ("-m until=decided", "until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16."),
-        ("-m until=decided study=a,b", "study=a,b: with until=decided a sweep has one study. Start one sweep for each."),
-        ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep has one until.margin."),
-        ("-m until=decided +until={looks:1,max_seeds:3}", "until.max_seeds=3 must be a whole number of at least 4"),
-        ("until=decided", "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m."),
+        (
+            "-m until=decided seed=0,1",
+            "seed=0,1: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N",
+        ),
+        (
+            "-m until=decided",
+            "until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16.",
+        ),
+        (
+            "-m until=decided study=a,b",
+            "study=a,b: with until=decided a sweep has one study. Start one sweep for each.",
+        ),
+        (
+            "-m until=decided until.margin=0.01,0.02",
+            "until.margin=0.01,0.02: with until=decided a sweep has one until.margin.",
+        ),
+        (
+            "-m until=decided +until={looks:1,max_seeds:3}",
+            "until.max_seeds=3 must be a whole number of at least 4",
+        ),
+        (
+            "until=decided",
+            "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m.",
+        ),
         (
             "-m until.margin=0.01",
             "until.margin belongs to a sweep that trains until each setting is decided. Start it with -m until=decided.",
         ),
         ("until=dedided", "until=dedided: no such choice. Did you mean decided? Allowed: decided."),
-        ("until=decided until.max_seeds=10", "until.max_seeds=10 is less than 4 seeds for each of until.looks=5. Use until.max_seeds=20"),
+        (
+            "until=decided until.max_seeds=10",
+            "until.max_seeds=10 is less than 4 seeds for each of until.looks=5. Use until.max_seeds=20",
+        ),
         ("until=decided until.margin=1", "until.margin=1 must be a number above 0 and below 1."),
         ("-m until=decided until.max_seeds=3", "until.max_seeds=3 must be a whole number of at least 4"),
-        ("-m until=decided until.max_seeds=4", "until.max_seeds=4 is less than 4 seeds for each of until.looks=5."),
+        (
+            "-m until=decided until.max_seeds=4",
+            "until.max_seeds=4 is less than 4 seeds for each of until.looks=5.",
+        ),
     ],
 )
 def test_mistakes_are_said_in_one_line(train, words, line):
