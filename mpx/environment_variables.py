@@ -87,9 +87,8 @@ def let_hydra_raise() -> None:
 
     MPX_TRACEBACK keeps what the user set.
     """
-    os.environ.setdefault(
-        TRACEBACK, os.environ.get(HYDRA_FULL_ERROR, "0")
-    )  # already set in a process that mpx started
+    # Already set in a process that mpx started.
+    os.environ.setdefault(TRACEBACK, os.environ.get(HYDRA_FULL_ERROR, "0"))
     os.environ[HYDRA_FULL_ERROR] = "1"
 
 

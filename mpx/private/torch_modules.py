@@ -1,6 +1,6 @@
 """Private API of PyTorch 2.11 to 2.15: modules and their tensors, loaders, generators, the compiler."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 

@@ -77,10 +77,11 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     if ending.bug is not None:
         traceback.print_exception(ending.bug)
         ranks.tell_failure(started, ending.line)
+    # Rank 0 may have found the same, and would be ended before it says so.
     if ending.status in (
         "failed",
         "diverged",
-    ):  # rank 0 may have found the same, and would be ended before it says so
+    ):
         time.sleep(GRACE)
     return ending.code
 
@@ -128,9 +129,10 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
     """
     try:
         with signals.held(), heavy():
+            # Torch and Lightning, which take seconds: only once the configuration is known to be good.
             from mpx.training.fit import (
                 fit,
-            )  # torch and Lightning, which take seconds: only once the configuration is known to be good
+            )
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -171,9 +173,8 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
     if ending.line:
         record["error"] = ending.line
         print(ending.line if ending.status == "interrupted" else f"error: {ending.line}", file=sys.stderr)
-    kept = folder.begun or (
-        bool(folder.made) and ending.status == "failed"
-    )  # the record of a bug helps to find it
+    # The record of a bug helps to find it.
+    kept = folder.begun or (bool(folder.made) and ending.status == "failed")
     if kept:
         if not _write(folder.path, record) and ending.status == "completed":
             code = EXIT["failed"]

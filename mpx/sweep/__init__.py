@@ -1,10 +1,11 @@
 """A sweep, `python -m mpx.train -m …`: every job is a process with its own plain command line, and a table
 ends the sweep.
 
-jobs.py      runs the jobs: on this machine by threads and a queue of GPUs; preload.py is what they are forked
-from cluster.py   jobs of Slurm, or as on a cluster, by submitit progress.py  what jobs report; the progress,
-the table and the exit code of a sweep checks.py    what is known and refused before the first job until.py
-until=decided: a sweep in rounds of seeds
+    jobs.py      runs the jobs: on this machine by threads and a queue of GPUs; preload.py: what they fork with
+    cluster.py   jobs of Slurm, or as on a cluster, by submitit
+    progress.py  what jobs report; the progress, the table and the exit code of a sweep
+    checks.py    what is known and refused before the first job
+    until.py     until=decided: a sweep in rounds of seeds
 """
 
 from mpx.environment_variables import in_sweep

@@ -164,9 +164,8 @@ def _refuse_mistakes(config: DictConfig) -> None:
     for word in itertools.chain(*values):
         override = parser.parse_override(word)
         for key, value in settings_of(override):
-            if (
-                key in FIELDS and not override.is_delete() and "${" not in str(value)
-            ):  # a reference to another key
+            # A reference to another key.
+            if key in FIELDS and not override.is_delete() and "${" not in str(value):
                 check_value(key, value)
     if cluster.launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
         _refuse_in_all(config, values)

@@ -36,9 +36,8 @@ def check_launcher(config: DictConfig) -> None:
     if kind is not None and (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
         raise UserError(reason)
     for key in ("nodes", "tasks_per_node"):
-        if (
-            kind == LOCAL and (given := config.launcher[key]) != 1
-        ):  # no process would know which of them it is
+        # No process would know which of them it is.
+        if kind == LOCAL and (given := config.launcher[key]) != 1:
             raise UserError(
                 f"hydra.launcher.{key}={given}: hydra/launcher=submitit_local starts one process for each job. Leave it out; "
                 "trainer.devices=N starts the others."

@@ -39,9 +39,8 @@ from mpx.sweep.checks import TARGET, at_once
 from mpx.sweep.progress import FILE, NOT_STARTED, conclude, must_stop, reported
 
 Objectives = tuple[float, float] | float | None
-FORKS = (
-    multiprocessing.get_context("forkserver") if sys.platform == "linux" else None
-)  # elsewhere forking PyTorch is not safe
+# Elsewhere forking PyTorch is not safe.
+FORKS = multiprocessing.get_context("forkserver") if sys.platform == "linux" else None
 
 
 class Process(Protocol):
@@ -120,9 +119,8 @@ def run_job(
         return None
     if reports:
         (job / FILE).unlink(missing_ok=True)  # a requeued job begins again
-        print(
-            f"job {number}: {' '.join(overrides)}\n", end="", flush=True
-        )  # at once, since threads print, too
+        # At once, since threads print, too.
+        print(f"job {number}: {' '.join(overrides)}\n", end="", flush=True)
     began = time.monotonic()
     environment = os.environ | environment_variables.for_job(job / FILE) | environment
     words = command(config, overrides, quiet=at_once(config) > 1 and cfg.trainer.progress == "auto")

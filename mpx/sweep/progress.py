@@ -142,9 +142,8 @@ class Sweep:
 
     def remove(self) -> None:
         """Remove the sweep's folder, and those above it if they are empty."""
-        shutil.rmtree(
-            self.folder, ignore_errors=True
-        )  # a job of Slurm that is just ending may still write there
+        # A job of Slurm that is just ending may still write there.
+        shutil.rmtree(self.folder, ignore_errors=True)
         for folder in (self.folder.parent, self.folder.parents[1]):
             with suppress(OSError):  # not empty
                 folder.rmdir()

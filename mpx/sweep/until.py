@@ -149,9 +149,8 @@ class Looks:
         }
         about = ""
         if all(took.values()):
-            seconds = sum(
-                (single - ended[setting]) * mean(times) for setting, times in took.items()
-            )  # settings differ in speed
+            # Settings differ in speed.
+            seconds = sum((single - ended[setting]) * mean(times) for setting, times in took.items())
             about = f", about {span(abs(seconds))} of jobs" + (
                 "" if (seconds >= 0) == (saved >= 0) else f" {_saved(seconds)}"
             )
@@ -173,9 +172,8 @@ def _seeds_wanted(group: Group) -> dict[str, int]:
     """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's
     comparison has ended."""
     control, *rows = group.rows
-    if (
-        group.control is None or not rows or control.metric is None
-    ):  # None: every run of the control has diverged
+    # None: every run of the control has diverged.
+    if group.control is None or not rows or control.metric is None:
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
     for row in rows:

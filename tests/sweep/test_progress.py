@@ -107,11 +107,12 @@ def test_the_table_has_a_row_per_setting(capsys):
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) < 12
     (first,) = (line for line in printed.out.splitlines() if "optimizer.lr=0.1" in line)
+    # 0.01 · sqrt(100/99); mean of 1000 … 1099, 1049.5.
     for words in (
         "100 completed",
         "0.9100 ± 0.0101",
         "1,050",
-    ):  # 0.01 · sqrt(100/99); mean of 1000 … 1099, 1049.5
+    ):
         assert words in first
     assert "99 completed, 1 failed" in printed.out
     assert printed.out.endswith("Compare the settings: python -m mpx.compare study=fast\n")

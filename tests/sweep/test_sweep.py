@@ -195,9 +195,8 @@ def test_a_sweep_and_a_job_that_are_killed(tmp_path):
     again = Fork(*words, folder=tmp_path)
     assert again.wait() == 0, again.err
     assert [record["status"] for record in records(tmp_path)] == ["completed"] * 2
-    assert any(
-        record["environment"]["resumed_from_steps"] for record in records(tmp_path)
-    )  # one may have ended before the kill
+    # One may have ended before the kill.
+    assert any(record["environment"]["resumed_from_steps"] for record in records(tmp_path))
     assert "2 of 2 done, 0 failed, 0 left" in again.out
 
 
