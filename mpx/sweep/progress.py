@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -197,11 +196,6 @@ class Summary(Callback):
         running.append(Sweep(config))
         if config.get("until") is None:
             running[-1].start("sweep", running[-1].total)
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Drop what nobody reads: Hydra keeps the configurations of all jobs until the sweep ends, 147 KiB
-        each."""
-        job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         running[-1].end()
