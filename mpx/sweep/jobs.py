@@ -52,8 +52,7 @@ class Process(Protocol):
 
 
 class Fork:
-    """`python -m mpx.train *words` as a fork of a process that has imported PyTorch and Lightning
-    (preload.py).
+    """`python -m mpx.train *words` as a fork of a process that has done the imports (preload.py).
 
     A fresh process spends five seconds on these imports, a third of a job of ten seconds.
     """
@@ -166,8 +165,7 @@ def command(config: DictConfig, overrides: Sequence[str], *, quiet: bool) -> lis
 
 
 class Local(Launcher):
-    """Its settings are hydra.launcher.n_jobs, and others that only joblib has, if the plugin of this name is
-    installed."""
+    """settings: hydra.launcher.n_jobs, and those of joblib's, if the plugin of this name is installed."""
 
     def __init__(self, **settings: Any) -> None:
         self.running: set[Process] = set()
@@ -186,15 +184,13 @@ class Local(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         numbers = range(initial_job_idx, initial_job_idx + len(job_overrides))
-        heard = [
-            number
+        before = {
+            number: signal.signal(number, self._interrupt)
             for number in (signal.SIGINT, signal.SIGTERM)
             if signal.getsignal(number) is not signal.SIG_IGN
-        ]
-        before = {number: signal.signal(number, self._interrupt) for number in heard}
-        with ThreadPoolExecutor(
-            at_once(self.config.hydra)
-        ) as pool:  # waits for the jobs, also after an interrupt
+        }
+        # It waits for the jobs, also after an interrupt.
+        with ThreadPoolExecutor(at_once(self.config.hydra)) as pool:
             values = list(pool.map(self._run, job_overrides, numbers))
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -218,10 +214,8 @@ class Local(Launcher):
         try:
             return run_job(config, hydra, job, {VISIBLE: gpu} if gpu else {}, self._process)
         except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
-            print(
-                f"job {number} has no report ({error}). The same command runs it, or takes its result.",
-                file=sys.stderr,
-            )
+            why = f"job {number} has no report ({error}). The same command runs it, or takes its result."
+            print(why, file=sys.stderr)
             return None
         finally:
             if gpu is not None:
