@@ -215,7 +215,9 @@ class Repeatable:
     """
 
     def __init__(self, model: nn.Module):
-        self.model, self.reason = model, None
+        self.model = model
+        self.reason: str | None = None
+        self._before: tuple[list[np.ndarray], dict[str, Any]] = [], {}
 
     def __enter__(self) -> "Repeatable":
         self._before = _draws(), _attributes(self.model)
@@ -230,13 +232,13 @@ class Repeatable:
 
 
 def _draws() -> list[np.ndarray]:
-    numpy_state = np.random.get_state()
-    return [torch.get_rng_state().numpy(), np.array(random.getstate()[1]), np.append(numpy_state[1], numpy_state[2])]
+    _, keys, position, *_ = np.random.get_state(legacy=True)
+    return [torch.get_rng_state().numpy(), np.array(random.getstate()[1]), np.append(keys, position)]
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
     """The attributes of all modules: plain values by their text, by which NaN equals NaN, and tensors by identity and address."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, module in model.named_modules():
         for key, value in (vars(module) | buffers(module)).items():
             if isinstance(value, Tensor):

@@ -2,12 +2,14 @@
 
 import platform
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from mpx.errors import UserError
 from mpx.private.torch_kernels import cpu_multiplies_bf16
 
+Nearest = Literal["32-true", "16-mixed", "16-true", "bf16-mixed", "bf16-true"]
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}  # compute capability of a CUDA device
 
@@ -44,10 +46,14 @@ class Mode:
         return "fp8" if self.linear == "fp8_e4m3" else self.matmul
 
     @property
-    def lightning(self) -> str:
+    def lightning(self) -> Nearest:
         """The nearest `Trainer(precision=…)` of Lightning's."""
-        bits = {"fp16": "16", "bf16": "bf16"}.get(self.matmul, "32")
-        return f"{bits}-mixed" if self.autocast is not None or self.master else f"{bits}-true"
+        mixed = self.autocast is not None or self.master
+        if self.matmul == "fp16":
+            return "16-mixed" if mixed else "16-true"
+        if self.matmul == "bf16":
+            return "bf16-mixed" if mixed else "bf16-true"
+        return "32-true"
 
     @property
     def narrowest(self) -> str:

@@ -179,7 +179,9 @@ class ModePrecision(Precision):
         with super().train_step_context(), nullcontext() if steps is None else steps.batch_by_hand(self._optimizers):
             yield
 
-    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+    def optimizer_step(  # type: ignore[override]  # as Lightning's own, which does not fit Fabric's
+        self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
+    ) -> Any:
         """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale.
 
         Without gradients, as after a training_step that returned None, no step is taken.
@@ -300,7 +302,7 @@ def mode_of(plugin: Precision) -> Mode:
     """
     if isinstance(plugin, ModePrecision):
         return plugin.mode
-    modes = {mode.lightning: mode for mode in reversed(MODES.values())}  # the first mode of each name
+    modes: dict[str, Mode] = {mode.lightning: mode for mode in reversed(MODES.values())}  # the first mode of each name
     if plugin.precision not in modes:
         raise UserError(
             f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(modes)}, "

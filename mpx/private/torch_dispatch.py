@@ -6,6 +6,7 @@ TorchDispatchMode and the functions for trees of tensors are documented, but the
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def computing_again() -> bool:
     """
     if not torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
         return False
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
         frame = frame.f_back
     return frame is not None
@@ -67,7 +68,7 @@ def in_plain_backward() -> bool:
     """
     if torch._C._current_graph_task_id() == -1:
         return False
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename not in (checkpoint.__file__, torch.amp.autocast_mode.__file__):
         frame = frame.f_back
     return frame is None

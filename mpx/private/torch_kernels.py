@@ -1,5 +1,7 @@
 """Private API of PyTorch 2.11 to 2.15: single kernels, and what the hardware has for them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -42,13 +44,13 @@ def mm_2of4(
     out_dtype: for operands of 8 bits. scale: FP32 [out], by which the product's rows are multiplied before the bias. Publicly, sparse
     tensors choose the algorithm.
     """
-    scaled = {} if scale is None else {"alpha": scale}
-    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **scaled, **algorithm)
+    given: dict[str, Any] = dict(algorithm) | ({} if scale is None else {"alpha": scale})
+    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **given)
 
 
 def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, int]:
     """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in 2.11, from its predecessor."""
-    library = getattr(torch._C, "_cusparselt", None)
+    library: Any = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
         bias = alpha = None
         algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, alpha, out_dtype, False)  # not transposed

@@ -40,12 +40,7 @@ def own_flat_weights(model: nn.Module) -> Iterator[None]:
             layer._flat_weights, layer._flat_weight_refs = weights, refs
 
 
-def replica_of(module: nn.Module) -> nn.Module:
-    """The copy of a module that nn.DataParallel makes, before it gets weights of its own. DataParallel returns no copies."""
-    return type(module)._replicate_for_data_parallel(module)
-
-
-def replicate_by(module: nn.Module, replicate: Callable[[], nn.Module]) -> None:
+def replicate_by(module: Any, replicate: Callable[[], nn.Module]) -> None:
     """Let nn.DataParallel copy this module by `replicate`. It has no public hook."""
     module._replicate_for_data_parallel = replicate
 
