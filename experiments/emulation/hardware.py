@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import unfold
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mpx.precision.formats import ROUND
 from mpx.precision.modes import MODES
-from mpx.precision.rounding import ROUND
 from mpx.precision.switches import float32_matmuls, tf32_products
 
 aten = torch.ops.aten

@@ -4,7 +4,6 @@
 experiments/cpu_layout have the measurements behind the bounds.
 """
 
-import math
 from dataclasses import dataclass, field, replace
 
 from mpx.errors import UserError
@@ -22,7 +21,7 @@ class Facts:
     """The facts that the choice depends on. A text is a reason against an acceleration; None: there is none."""
 
     cuda: bool
-    steps: float  # optimizer steps of the whole run; infinite: unknown
+    steps: int  # optimizer steps of the whole run
     against_graphs: str | None = None  # a recorded step cannot be replayed
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
     loses_recorded: str | None = None  # a step can be replayed, but that is slower
@@ -118,8 +117,7 @@ def _search(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
         return asked
     if reason is not None:
         return False, reason
-    steps = "an unknown number of" if math.isinf(facts.steps) else f"{facts.steps:,}"
-    return facts.steps >= SEARCH_FROM, f"{steps} steps, pays from about {SEARCH_FROM:,}"
+    return facts.steps >= SEARCH_FROM, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
 
 
 def _compile(speed: str, requested: str, facts: Facts) -> tuple[str, str, bool]:

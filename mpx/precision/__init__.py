@@ -5,8 +5,8 @@ plugin.py                 a mode as Lightning's plugin: autocast or emulation, l
                           skips too many steps), optimizer steps on scaled gradients (steps.py)
 lightning_precision.py    mpx.Precision, the plugin for any Lightning Trainer
 switches.py, fp8.py       what a mode needs on a GPU beyond autocast, with BFloat16RNN of recurrent.py
-emulate.py                emulates a format that the device lacks: autocast.py casts; rounding.py, attention.py, fp8.py and
-                          recurrent.py round
+emulate.py                emulates a format that the device lacks: autocast.py casts; attention.py, fp8.py and
+                          recurrent.py round, by formats.py
 recorder.py               records the operations of a step; ops.py lists those that multiply, kernels.py interprets the
                           names of kernels. audit.py and mpx.measure.operations read the records
 numerics.py               samples gradients that vanish or overflow in the format; gradients.py counts them

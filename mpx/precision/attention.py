@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpx.precision.formats import ROUND
 from mpx.precision.ops import Replacing, part_of
-from mpx.precision.rounding import ROUND
 
 
 class RoundedAttention(Replacing):

@@ -18,10 +18,9 @@ from torch.overrides import TorchFunctionMode
 from mpx.precision import fp8
 from mpx.precision.attention import attention
 from mpx.precision.autocast import Casts, announced
-from mpx.precision.formats import FORMATS
+from mpx.precision.formats import FORMATS, HALVES, ROUND, stored_in, truncated_to_tf32, upcast
 from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
-from mpx.precision.rounding import HALVES, ROUND, stored_in, truncated_to_tf32, upcast
 from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, in_plain_backward, tree_leaves, tree_map
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.precision.formats import FORMATS, Format
+from mpx.precision.formats import FORMATS, HALVES, Format, upcast
 from mpx.precision.ops import inside, multiplied
-from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.switches import tf32_products
 from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, computing_again, tree_leaves, tree_map, without_dispatch_modes
 

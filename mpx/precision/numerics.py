@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.hooks import RemovableHandle
 
+from mpx.precision.formats import HALVES, upcast
 from mpx.precision.gradients import BINS, GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision, mode_of, scale_of
-from mpx.precision.rounding import HALVES, upcast
 from mpx.private.torch_modules import CONVOLUTION
 
 INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto

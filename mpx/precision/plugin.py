@@ -14,10 +14,10 @@ from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
+from mpx.precision.formats import stored_in
 from mpx.precision.fp8 import Float8Linear, Layers
 from mpx.precision.modes import MODES, Mode, emulated
 from mpx.precision.recurrent import BFloat16RNN, has_rnn
-from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale, idle, trouble
 from mpx.precision.steps import ScaledSteps, has_gradients
 from mpx.precision.switches import AlignedChannels

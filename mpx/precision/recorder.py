@@ -113,8 +113,9 @@ class OperationRecorder(TorchDispatchMode):
         result = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
         name = str(func.overloadpacket).removeprefix("aten.")
         dtypes = tuple(operand.dtype for operand in operands)
-        flops, moved, *misaligned = self._sizes(func, args, kwargs, out)
-        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), flops, moved, *(misaligned or [None]), ms))
+        flops, moved, *more = self._sizes(func, args, kwargs, out)
+        misaligned = more[0] if more else None
+        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), flops, moved, misaligned, ms))
         return out
 
     def _attribute(self, events: Iterable[Any]) -> None:

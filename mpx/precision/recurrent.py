@@ -17,8 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import dropout as drop
 from torch.overrides import TorchFunctionMode
 
+from mpx.precision.formats import same, stored_in
 from mpx.precision.ops import part_of
-from mpx.precision.rounding import same, stored_in
 from mpx.private.torch_dispatch import tree_map
 
 States = tuple[Tensor, ...]

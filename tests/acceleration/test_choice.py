@@ -45,12 +45,6 @@ def test_plain(facts):
     assert choice.channels_last  # a GPU's layout is no matter of choice
 
 
-@pytest.mark.parametrize("speed", ["auto", "plain"])
-def test_a_model_that_cannot_take_a_layout(speed):
-    refused = choose(speed, "auto", "auto", "auto", "auto", replace(GPU, against_channels_last="the model cannot take it"))
-    assert (refused.channels_last, refused.why["channels_last"]) == (False, "the model cannot take it")
-
-
 def test_each_by_hand_wins_over_speed():
     assert choose("plain", "default", True, True, True, GPU).with_loader("workers", "data.loader=workers").record() == {
         "cuda_graphs": True,
@@ -94,30 +88,12 @@ def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
     assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
 
 
-def test_what_is_not_known_to_gain_is_done_when_asked_for():
-    facts = Facts(cuda=True, steps=SEARCH_FROM, loses_compiled="U", loses_recorded="R")
-    why = choose("auto", "auto", "auto", "auto", "auto", facts).why
-    assert (why["compile"], why["cuda_graphs"]) == ("U", "R")
-    by_hand = choose("auto", "default", True, "auto", "auto", facts)
-    assert (by_hand.compile, by_hand.cuda_graphs) == ("default", True)
-
-
 def test_search_only_where_there_is_something_to_find():
     assert (
         choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=True, steps=10**6, against_search="no convolutions")).benchmark is False
     )
     assert choose("auto", "auto", "auto", "auto", "auto", GPU).benchmark is False
     assert choose("auto", "auto", "auto", True, "auto", GPU).benchmark is True
-
-
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [(Facts(cuda=True, steps=1, against_search="no convolutions"), "no convolutions"), (Facts(False, 1), "no CUDA device")],
-)
-def test_a_search_that_was_asked_for_in_vain_is_not_claimed(facts, reason):
-    choice = choose("auto", "auto", "auto", True, "auto", facts)
-    assert choice.benchmark is False
-    assert f"cuDNN's algorithms not timed (trainer.benchmark=true, but {reason})" in choice.line()
 
 
 @pytest.mark.parametrize(("filters", "expected"), [(500 * 64, True), (500 * 64 + 1, False)])

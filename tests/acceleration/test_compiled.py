@@ -1,7 +1,6 @@
 """Compiled steps train as plain ones, and the model stays what it is. What is compiled to C++ is slow; on a CUDA device see tests/gpu."""
 
 import shutil
-import warnings
 from functools import partial
 
 import pytest
@@ -74,30 +73,10 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
     assert layer.record()["compiled_calls"] == 0
 
 
-def test_many_runs_of_one_process_are_all_compiled(monkeypatch):
-    """They share the code that is compiled, and the compiler gives up on code of which it has 8 graphs."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
-    made.clear()
-    for width in range(1, 12):
-        model = nn.Linear(width, 1)
-        run = Compiled(lambda x, model=model: model(x), model, "default", in_graph=False, required=True, tell=print)
-        run(torch.ones(2, width))
-    assert len(made) == 11
-
-
 def test_asked_for_by_hand_it_must_compile(monkeypatch):
     layer = broken(monkeypatch, required=True, tell=print)
     with pytest.raises(UserError, match=r"trainer\.compile failed: .*no such backend here\. Use trainer\.compile=off"):
         layer(torch.ones(1, 2))
-
-
-def test_what_the_compiler_says_that_nobody_can_use():
-    Compiled(nn.Linear(2, 2), nn.Linear(2, 2), "default", in_graph=True, required=True, tell=print)
-    warnings.warn("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.", stacklevel=1)
-    warnings.warn("TypedStorage is deprecated. It will be removed in the future", stacklevel=1)
-    warnings.warn("The CUDA Graph is empty. This usually means that the graph was attempted", stacklevel=1)
-    with pytest.raises(UserWarning, match="another"):
-        warnings.warn("another", stacklevel=1)
 
 
 def test_errors_of_the_function_itself_are_not_the_compilers():

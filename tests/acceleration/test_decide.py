@@ -1,15 +1,12 @@
 """What stands in the way of CUDA graphs and of compiling, as seen from a whole configuration."""
 
-from dataclasses import replace
 
 import pytest
 import torch
-from few_steps import FEW_STEPS
 from hydra import compose, initialize_config_dir
 from torch import nn
 
 from mpx.acceleration import decide as rules
-from mpx.models import build
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.settings.extras import CONF
@@ -68,21 +65,6 @@ def test_a_recurrent_language_model_is_compiled_where_the_loss_takes_long(vocab_
     assert choice.why["compile"].startswith("the first steps are timed" if undecided else "recurrent layers are cuDNN's")
 
 
-def test_attention_masks_of_other_models():
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("train", ["model=hf", "model.name=distilbert", "+model.kwargs={n_layers:1,dim:32,n_heads:2,hidden_dim:32}"])
-    spec = Spec("text", (8,), 2, vocab_size=50, pad_id=0)
-    reason = decide(model=build(cfg.model, spec)).why["cuda_graphs"]
-    assert reason.startswith("transformers writes out the whole attention mask")
-    assert decide(model=build(cfg.model, replace(spec, padded=False))).cuda_graphs is True
-
-
-def test_what_is_left_out_is_said_too(train):
-    few = ["model=mlp", "precision=fp32", *FEW_STEPS]
-    assert train(*few).out.startswith("speed: not compiled (on a CPU it rarely pays)\n")
-    assert train(*few, "speed=plain").out.startswith("speed: not compiled (speed=plain)\n")
-
-
 class Flattening(nn.Module):
     """As many write it: `view` needs the numbers of an image in one order, `flatten` takes any."""
 
@@ -130,19 +112,6 @@ def test_a_layout_that_is_left_alone(overrides, model, reason):
 )
 def test_layout_on_a_gpu(precision, how, expected):
     assert decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last is expected
-
-
-def test_trying_a_layout_changes_nothing():
-    model = Flattening("flatten")
-    before = {name: (value.clone(), value.stride()) for name, value in model.state_dict().items()}
-    draws = torch.get_rng_state()
-    model.norm.eval()  # frozen by its author
-    decide(model=model, cuda=False)
-    assert (model.training, model.norm.training) == (True, False)
-    assert torch.equal(torch.get_rng_state(), draws)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name][0])
-        assert value.stride() == before[name][1]
 
 
 def test_batch_norm_sums_as_many_values_as_it_may_accurately():

@@ -9,7 +9,7 @@ from mpx.bench.work import RESULT, Work, against, ladder, timed, too_slow
 from mpx.measure import matmul
 from mpx.measure.ceilings import Ceilings
 from mpx.measure.matmul import WrongProductError, linear, relative_error
-from mpx.precision.rounding import to_tf32
+from mpx.precision.formats import to_tf32
 
 CPU = torch.device("cpu")
 ONE = torch.ones(3)

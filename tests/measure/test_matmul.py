@@ -7,7 +7,7 @@ import torch
 from int8_products import EXACT_INT8
 
 from mpx.measure.matmul import PRODUCT_FORMATS, WrongProductError, float32_as, missing, product, relative_error, tolerance
-from mpx.precision.rounding import to_tf32
+from mpx.precision.formats import to_tf32
 
 CPU = torch.device("cpu")
 ON_CPU = [fmt for fmt in PRODUCT_FORMATS if missing(fmt, CPU) is None]

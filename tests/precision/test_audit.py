@@ -78,18 +78,6 @@ def test_a_product_with_a_vector_keeps_tf32s_promise_in_fp32(columns, kept):
     assert (complaint(audit) is None) == kept
 
 
-@pytest.mark.filterwarnings("ignore:CUDA is not available")
-def test_a_product_that_fails_is_no_call(monkeypatch):
-    """Its mark is among the profiler's events, which without a GPU have no kernels."""
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    audit = Audit(MODES["fp32"], emulate=False, flops_of=operation_flops, kernels_of=torch.device("cuda"))
-    with audit:
-        torch.ones(2, 3) @ torch.ones(3, 2)
-        with pytest.raises(RuntimeError, match="cannot be multiplied"):
-            torch.ones(2, 3) @ torch.ones(2, 3)
-    assert audit.observed() == {"matmul": {"fp32": 1}}
-
-
 def test_fp8_linear_layers():
     """Two layers in FP8, whose weights' gradients are BF16 as is the last layer."""
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 4))
@@ -111,12 +99,6 @@ def test_attention_layers_are_seen(mode):
     assert complaint(audit) is None
     assert "attention" in audit.observed()
     assert ("linear" in audit.observed()) == (mode == "fp8")
-
-
-def test_integer_products_are_no_matter_of_precision():
-    with Audit(MODES["fp32"], emulate=False, flops_of=operation_flops) as audit:
-        torch.ones(2, 2, dtype=torch.int64) @ torch.ones(2, 2, dtype=torch.int64)
-    assert audit.observed() == {}
 
 
 def test_an_lstm_counts_as_rnn_with_all_its_flops():
@@ -176,17 +158,6 @@ def test_a_run_that_leaves_its_format(train, tmp_path, monkeypatch, strict):
     assert ("error: precision=amp_bf16 promises matmul in bf16" in ran.err) == strict
     assert ran.record["status"] == ("failed" if strict else "completed")
     assert ran.record["precision"]["audit"]["as_promised"]["matmul"] < 1
-
-
-def test_printed_table(train):
-    ran = train("model=mlp", "precision=amp", "audit=true", *FEW_STEPS)
-    assert ran.code == 0, ran.err
-    assert "audit of one training step" in ran.out
-    assert "FLOPs in the formats that the mode promises: matmul 100.0%" in ran.out
-    assert "Tensor Cores: only a CUDA device's kernels can tell." in ran.out
-    operations = ran.record["precision"]["audit"]["operations"]
-    assert {row["fmt"] for row in operations} == {"fp16"}
-    assert ran.record["precision"]["audit"]["kernels_seen"] is False
 
 
 @pytest.mark.parametrize("closing", [False, True])

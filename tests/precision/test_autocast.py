@@ -216,20 +216,6 @@ def test_products_of_fp32_that_autocast_leaves_alone_are_fp32():
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_functions_of_pytorch_are_seen_again_afterwards():
-    class Seen(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    seen, x = [], torch.ones(2)
-    with Emulate("fp16"):
-        pass
-    with Seen():
-        F.softmax(x, 0)
-    assert seen == [F.softmax]
-
-
 def test_own_code_of_a_backward_pass_computes_without_autocast():
     """As on a GPU, where autocast is off in the backward pass, but for what custom_bwd decorates."""
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpx.precision.formats import FORMATS
+from mpx.precision.formats import FORMATS, ROUND
 from mpx.precision.fp8 import decoded
-from mpx.precision.rounding import ROUND
 
 SMALL = {
     "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn, "fp8_e5m2": ml_dtypes.float8_e5m2,
@@ -49,12 +48,6 @@ def cast(values: np.ndarray, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_every_number_of_a_format_rounds_to_itself(name):
-    values = patterns(name)
-    assert same(ROUND[name](torch.from_numpy(values)), values)
-
-
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_every_tie_and_its_neighbours(name):
     """Half-way between any two neighbouring numbers, and one FP32 step to either side of it: the hardest values to round."""
     numbers = np.unique(patterns(name)[np.isfinite(patterns(name))]).astype(np.float64)
@@ -63,13 +56,6 @@ def test_every_tie_and_its_neighbours(name):
     values = np.concatenate([half, np.nextafter(half, np.float32(np.inf)), np.nextafter(half, np.float32(-np.inf))])
     values = np.concatenate([values, [edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf)), -edge]])
     assert same(ROUND[name](torch.from_numpy(values.astype(np.float32))), cast(values.astype(np.float32), name))
-
-
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_random_bit_patterns_agree_with_ml_dtypes(name):
-    bits = torch.randint(-(2**31), 2**31 - 1, (300_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
-    values = bits.view(torch.float32)
-    assert same(ROUND[name](values), cast(values.numpy(), name))
 
 
 @pytest.mark.parametrize("name", SMALL)

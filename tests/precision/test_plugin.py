@@ -127,22 +127,6 @@ def test_accumulation_steps_once_per_group(tmp_path):
     assert precision.record()["optimizer_steps"] == 2
 
 
-def test_one_overflow_skips_the_whole_accumulated_step(tmp_path):
-    module, precision = Ramp([1.0, INF, 3.0, 4.0]), plugin(initial=8.0)
-    run(module, precision, tmp_path, accumulate_grad_batches=2)
-    assert module.model.weight.item() == pytest.approx(-(3 + 4) / 2)
-    assert precision.record()["skipped_steps"] == 1
-
-
-def test_a_batch_without_a_loss_is_no_step(tmp_path):
-    """After Lightning's test_amp_skip_optimizer: training_step returns None."""
-    module, precision = Ramp([1.0, 1.0, 1.0]), plugin(initial=4.0)
-    loss = module.training_step
-    module.training_step = lambda batch, batch_idx: None if batch_idx == 1 else loss(batch, batch_idx)
-    run(module, precision, tmp_path)
-    assert module.model.weight.item() == -2.0
-
-
 def test_hooks_see_unscaled_gradients(tmp_path):
     """After Lightning's test_amp_gradient_unscale: what clips, logs or masks gradients sees them without the scale, accumulated or not."""
     seen = []
@@ -150,18 +134,6 @@ def test_hooks_see_unscaled_gradients(tmp_path):
     module.on_before_optimizer_step = lambda optimizer: seen.append(module.model.weight.grad.item())
     run(module, precision, tmp_path, accumulate_grad_batches=2)
     assert seen == [2.0, 2.0]
-
-
-def test_several_parameter_groups_share_one_overflow(tmp_path):
-    module, precision = Ramp([1.0, INF]), plugin(initial=4.0)
-    module.other = nn.Parameter(torch.ones(1))
-    loss = module.training_step
-    module.training_step = lambda batch, batch_idx: loss(batch, batch_idx) + module.other.sum()
-    groups = [{"params": [module.model.weight]}, {"params": [module.other], "lr": 0.5}]
-    module.configure_optimizers = lambda: torch.optim.SGD(groups, lr=1.0, fused=True)
-    module.schedule.apply = lambda optimizer: None
-    run(module, precision, tmp_path)
-    assert (module.model.weight.item(), module.other.item()) == (-1.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -237,12 +209,6 @@ def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, tmp_path):
         UserError, match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* Use precision=amp_bf16"
     ):
         fit_by_lbfgs(mode, tmp_path)
-
-
-def test_unscaled_modes_count_steps():
-    precision = ModePrecision(MODES["fp32"], CPU, emulate=False)
-    assert precision.record() == {"loss_scale": None, "optimizer_steps": 0, "skipped_steps": 0}
-    assert precision.trouble() is None
 
 
 class Net(pl.LightningModule):
@@ -333,20 +299,6 @@ def test_o2_casts_tied_weights_and_buffers(emulate):
     assert model.embedding.weight.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize("mode", ["bf16_true", "o2"])
-def test_complex_weights_keep_both_parts(mode):
-    class Wave(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.wave, self.real = nn.Parameter(torch.tensor([1 + 2j])), nn.Parameter(torch.ones(1))
-
-    module, precision = Wave(), ModePrecision(MODES[mode], CPU, emulate=False, loss_scale={})
-    precision.convert_module(module)
-    with precision.forward_context():
-        assert module.wave.item() == 1 + 2j
-        assert module.real.dtype == MODES[mode].weights
-
-
 def test_o2_leaves_no_copies_in_an_rnn():
     """Which would keep the step's autograd graph alive."""
     model = nn.LSTM(4, 3)
@@ -358,23 +310,3 @@ def test_o2_leaves_no_copies_in_an_rnn():
     out.float().sum().backward()
     assert all(ours is theirs for ours, theirs in zip(model._flat_weights, model.parameters(), strict=True))
     assert not model._weights_have_changed()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_average_moves_in_16_bits_too(dtype):
-    """0.001 of a difference is nothing in BF16; the average is FP32."""
-    layer = nn.Linear(1, 1).to(dtype)
-    module = nn.Module()
-    module.model = layer
-    ema = Ema(0.99, layer)
-    nn.init.zeros_(layer.weight)
-    ema.on_fit_start(None, module)
-    ema.steps.fill_(1000)  # the decay is all of 0.99 then
-    nn.init.ones_(layer.weight)
-    for _ in range(100):
-        ema.update(None)
-    assert ema.averages["weight"].item() == pytest.approx(1 - 0.99**100, rel=1e-3)
-    ema.on_validation_start(None, module)
-    assert layer.weight.item() == pytest.approx(1 - 0.99**100, rel=1e-2)
-    ema.on_validation_end(None, module)
-    assert layer.weight.item() == 1.0

@@ -8,9 +8,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from mpx.precision.emulate import Emulate
+from mpx.precision.formats import ROUND, to_fp16
 from mpx.precision.ops import inside
 from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
-from mpx.precision.rounding import ROUND, to_fp16
 
 OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}]
 MADE = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN, "relu": lambda *sizes, **how: nn.RNN(*sizes, nonlinearity="relu", **how)}
