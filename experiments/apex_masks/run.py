@@ -79,9 +79,10 @@ def sums(value: Tensor, mask: Tensor) -> Tensor:
 
 def trial(pattern: NofM | Tiles, device: torch.device) -> tuple[str, str]:
     """A request to apex, and its outcome on a small layer."""
-    apex = Apex(pattern, nn.Identity(), nullcontext)
+    layer = nn.Linear(16, 16, device=device)
+    apex = Apex(pattern, layer, nullcontext)
     try:
-        apex.refuse([], device)
+        apex.masks([layer.weight])
     except UserError as error:
         return apex.calculator, str(error.__cause__)
     return apex.calculator, "works"

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from mpx.errors import UserError, one_line
 from mpx.private.apex import empty, sparse_parameters
 from mpx.private.torch_modules import buffers
-from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern, laid_out_as
 from mpx.sparsity.tiles import Tiles
 
@@ -37,7 +36,7 @@ class Apex(Pattern):
     """
 
     backend = "apex"
-    name = ""  # of the pattern
+    name = ""
 
     def __init__(self, pattern: Pattern, model: nn.Module, exact: Callable[[], AbstractContextManager]):
         self.pattern, self.model, self.exact = pattern, model, exact
@@ -56,18 +55,6 @@ class Apex(Pattern):
             return f"{shape[0]}×{shape[1]}: apex only prunes multiples of {ROWS}×{COLUMNS}"
         return self.pattern.misfit(shape)
 
-    def refuse(self, weights: list[Weight], device: torch.device) -> None:
-        """Raise UserError before training starts, instead of after the dense phase, for what this version of apex cannot do."""
-        for weight in weights:
-            if weight.reason is None and weight.type in ("LSTM", "GRU"):
-                raise UserError(
-                    f"sparsity.backend=apex: apex's ASP cannot prune {weight.type} layers ({weight.name}). {USE}, or leave them dense: "
-                    f'sparsity.skip=["{weight.layer}"].'
-                )
-        trial = nn.Linear(16, 16, device=device)
-        with self.exact():
-            ask(trial, [trial.weight], self.calculator)
-
 
 @torch.no_grad()
 def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str) -> list[Tensor]:
@@ -75,18 +62,25 @@ def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str) -> list[Te
 
     calculator: m4n2_1d, m4n2_2d_best or m4n2_2d_greedy. Raises UserError if apex fails; the model may then be partly pruned.
     """
-    asp, owners = _load(), _owners(model, weights)
+    owners = _owners(model, weights)
     kinds = {type(owner): ATTENTION if isinstance(owner, nn.MultiheadAttention) else ["weight"] for owner in owners.values()}
     arguments = {"whitelist": [], "allowed_layer_names": list(owners), "custom_layer_dict": kinds, "allow_permutation": False}
-    with emptied(asp), redirect_stdout(io.StringIO()):  # ASP prints even at verbosity 0
-        try:  # allow_recompute_mask makes apex keep the pruned values, so that it can restore them
-            asp.init_model_for_pruning(model, calculator, verbosity=0, allow_recompute_mask=True, **arguments)
-            asp.compute_sparse_masks()
-            chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in sparse_parameters(asp)}
-            asp.restore_pruned_weights()
-        except Exception as error:
-            what = f"{type(error).__name__}: {one_line(error)}"
-            raise UserError(f"sparsity.backend=apex: this apex fails at {calculator} masks ({what}). {USE}.") from error
+    try:
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():  # ASP prints even at verbosity 0
+            warnings.simplefilter("ignore")
+            from apex.contrib.sparsity import ASP
+
+            with emptied(ASP):  # allow_recompute_mask makes apex keep the pruned values, so that it can restore them
+                ASP.init_model_for_pruning(model, calculator, verbosity=0, allow_recompute_mask=True, **arguments)
+                ASP.compute_sparse_masks()
+                chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in sparse_parameters(ASP)}
+                ASP.restore_pruned_weights()
+    except Exception as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"sparsity.backend=apex: this apex fails at {calculator} masks ({what}). {USE}.") from error
+    for name, layer in owners.items():
+        if not any(id(weight) in chosen for weight in layer.parameters(recurse=False)):
+            raise UserError(f"sparsity.backend=apex: apex's ASP cannot prune {type(layer).__name__} ({name}). {USE}, or sparsity.skip.")
     return [laid_out_as(chosen[id(weight)], weight) for weight in weights]
 
 
@@ -99,20 +93,6 @@ def _owners(model: nn.Module, weights: Sequence[Tensor]) -> dict[str, nn.Module]
             owners[name] = layer
             wanted -= held
     return owners
-
-
-def _load() -> Any:
-    """apex's ASP. Silences what its import prints and warns; a failed import becomes a one-line UserError."""
-    try:
-        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from apex.contrib.sparsity import ASP
-    except Exception as error:
-        what = f"{type(error).__name__}: {one_line(error)}"
-        raise UserError(
-            f"sparsity.backend=apex: apex cannot be imported ({what}). Repair its installation, or {USE.lower()}."
-        ) from error
-    return ASP
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from mpx.errors import UserError
 from mpx.printing import how_many
 from mpx.sparsity.layers import Rules
 from mpx.sparsity.patterns import NofM, Pattern, Unstructured
-from mpx.sparsity.recipes import Gradual, OneShot, Plan, Recipe
-from mpx.sparsity.sr_ste import SrSte
+from mpx.sparsity.recipes import Gradual, OneShot, Plan, Recipe, SrSte
 from mpx.sparsity.tiles import Tiles
 
 DENSITY_STEPS = 20  # `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval

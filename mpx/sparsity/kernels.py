@@ -36,24 +36,22 @@ def unsupported_pattern(name: str) -> str | None:
 
 def unsupported_layer(layer: nn.Module) -> str | None:
     """Why no product of rows can replace the layer; None if one can."""
+    name = type(layer).__name__
+    if isinstance(layer, nn.RNNBase):
+        return f"cuDNN computes {name} in one call, which takes dense weights only"
+    if isinstance(layer, nn.MultiheadAttention):
+        return f"{name} multiplies its weights itself"
+    if not isinstance(layer, nn.Linear | nn.Conv2d):
+        return f"no kernel for {name}"
     if type(layer) not in (nn.Linear, nn.Conv2d):
-        kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
-        return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
+        kind = "Linear" if isinstance(layer, nn.Linear) else "Conv2d"
+        return f"its class is derived from {kind} and may do more"
     if isinstance(layer, nn.Conv2d):
         if layer.groups > 1:
             return "no kernel for a convolution in groups"
         if layer.dilation != (1, 1) or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             return "no kernel for a convolution with dilation or other padding than zeros"
     return None
-
-
-def _no_kernel(layer: nn.Module) -> str:
-    name = type(layer).__name__
-    if isinstance(layer, nn.RNNBase):
-        return f"cuDNN computes {name} in one call, which takes dense weights only"
-    if isinstance(layer, nn.MultiheadAttention):
-        return f"{name} multiplies its weights itself"
-    return f"no kernel for {name}"
 
 
 def unsupported_device(device: torch.device) -> str | None:

@@ -1,6 +1,5 @@
 """Select the weights of a model to prune, and record why each other weight stays dense."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from mpx.errors import UserError
-from mpx.sparsity.patterns import NofM, Pattern
+from mpx.sparsity.patterns import Pattern
 
 LAYERS = {layer.__name__: layer for layer in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU, nn.MultiheadAttention)}
 
@@ -72,7 +71,7 @@ def weights(
     for weight in every:
         if learning is not None and id(weight.parameter) not in learning:
             weight.reason = weight.reason or UNTRAINED
-        weight.reason = weight.reason or _by_place(weight, every, rules) or _by_name(weight, rules) or _by_shape(weight, pattern, rules)
+        weight.reason = weight.reason or _why_dense(weight, every, pattern, rules)
     return every
 
 
@@ -97,33 +96,24 @@ def _by_type(kind: str) -> str | None:
     return f"{kind} is not a type of layer that mpx prunes"
 
 
-def _by_place(weight: Weight, every: list[Weight], rules: Rules) -> str | None:
-    if rules.dense_first and weight.layer == every[0].layer:
-        return "first layer (sparsity.dense_first)"
-    if rules.dense_last and weight.layer == every[-1].layer:
-        return "last layer (sparsity.dense_last)"
-    return None
-
-
-def _by_name(weight: Weight, rules: Rules) -> str | None:
-    if weight.type not in rules.types:
-        return f"{weight.type} is not in sparsity.types"
-    if any(_matches(weight, pattern) for pattern in rules.skip):
-        return "in sparsity.skip"
-    if rules.only and not any(_matches(weight, pattern) for pattern in rules.only):
-        return "not in sparsity.only"
-    return None
-
-
-def _by_shape(weight: Weight, pattern: Pattern, rules: Rules) -> str | None:
-    shape = weight.parameter.shape
-    if (size := shape.numel()) < rules.min_size:
-        return f"{size:,} weights, fewer than sparsity.min_size={rules.min_size:,}"
-    if (reason := pattern.misfit(shape)) is not None:
-        return reason
-    if rules.shape == "hardware" and (shape[0] % pattern.rows or shape[1] % pattern.columns):
-        return f"{shape[0]}×{shape[1]} is not a sparse Tensor Core shape (rows % {pattern.rows}, columns % {pattern.columns})"
-    return None
+def _why_dense(weight: Weight, every: list[Weight], pattern: Pattern, rules: Rules) -> str | None:
+    """The first rule that the weight breaks; None if it breaks none."""
+    shape, rows, columns = weight.parameter.shape, pattern.rows, pattern.columns
+    size, misfit = shape.numel(), pattern.misfit(shape)
+    broken = (
+        (rules.dense_first and weight.layer == every[0].layer, "first layer (sparsity.dense_first)"),
+        (rules.dense_last and weight.layer == every[-1].layer, "last layer (sparsity.dense_last)"),
+        (weight.type not in rules.types, f"{weight.type} is not in sparsity.types"),
+        (any(_matches(weight, name) for name in rules.skip), "in sparsity.skip"),
+        (rules.only and not any(_matches(weight, name) for name in rules.only), "not in sparsity.only"),
+        (size < rules.min_size, f"{size:,} weights, fewer than sparsity.min_size={rules.min_size:,}"),
+        (misfit is not None, misfit),
+        (
+            rules.shape == "hardware" and (shape[0] % rows or shape[1] % columns),
+            f"{shape[0]}×{shape[1]} is not a sparse Tensor Core shape (rows % {rows}, columns % {columns})",
+        ),
+    )
+    return next((reason for holds, reason in broken if holds), None)
 
 
 def _matches(weight: Weight, pattern: str) -> bool:
@@ -140,10 +130,7 @@ def _refuse_unknown_names(every: list[Weight], rules: Rules) -> None:
 
 def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
-    every = " ".join(weight.reason or "" for weight in found)
-    ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
-    ways += ["sparsity.shape_rule=any", "a wider model"] if "not a sparse Tensor Core shape" in every else []
-    ways += ["another sparsity.density"] if "would stay at density" in every else []
-    way = f"{', '.join(ways)}, or sparsity=dense" if ways else "sparsity=dense, or another model"
-    choice = f"nofm ({pattern.name})" if isinstance(pattern, NofM) and pattern.name != "2of4" else pattern.name
-    return f"sparsity={choice} finds nothing to prune in this model ({reasons}). Use {way}."
+    return (
+        f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use sparsity=dense, another model, or other "
+        "rules: sparsity.shape_rule=any, types, skip, only, min_size, density."
+    )

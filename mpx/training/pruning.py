@@ -45,11 +45,12 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     """The masks of `model`, not applied yet. Raises UserError if apex should choose them and cannot."""
     pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
     if sparsity.get("backend") == "apex":
-        apex = pattern = _apex(pattern, model, device)
-        apex.refuse(weights(model, apex, rules, model.parameters()), device)
+        pattern = _apex(pattern, model, device)
     masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
     if not masks.pruned:
         raise UserError(nothing_to_prune(pattern, masks.weights))
+    if isinstance(pattern, Apex):  # what this version of apex cannot do comes before the training, not after the dense phase
+        pattern.masks([weight.parameter for weight in masks.pruned])
     return masks
 
 

@@ -7,8 +7,7 @@ from torch import nn
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Unstructured
-from mpx.sparsity.recipes import Plan
-from mpx.sparsity.sr_ste import SrSte
+from mpx.sparsity.recipes import Plan, SrSte
 from mpx.sparsity.tiles import Tiles
 
 pytestmark = [

@@ -86,9 +86,9 @@ def test_pruning_by_them_holds_and_says_what_it_kept():
 def test_what_this_apex_cannot_is_found_out_before_training():
     """At its commit of July 2026, 6424da3, the 2-D masks raise; a version that mends them passes here as well."""
     for pattern in (NofM(2, 4), Tiles("best"), Tiles("greedy")):
-        apex = Apex(pattern, net(), nullcontext)
+        apex = Apex(pattern, model := net(), nullcontext)
         try:
-            apex.refuse([], torch.device("cpu"))
+            apex.masks([model.conv.weight])
         except UserError as error:
             assert pattern != NofM(2, 4)
             assert str(error).startswith(f"sparsity.backend=apex: this apex fails at {apex.calculator} masks (")  # noqa: PT017
@@ -96,8 +96,8 @@ def test_what_this_apex_cannot_is_found_out_before_training():
 
 def test_layers_that_apex_has_no_answer_to():
     apex = Apex(NofM(2, 4), model := nn.LSTM(16, 16), nullcontext)
-    with pytest.raises(UserError, match=r"apex's ASP cannot prune LSTM layers \(weight_ih_l0\)\."):
-        apex.refuse(weights(model, apex, Rules()), torch.device("cpu"))
+    with pytest.raises(UserError, match=r"apex's ASP cannot prune LSTM \(\)\. Use sparsity\.backend=mpx, or sparsity\.skip\."):
+        apex.masks([model.weight_ih_l0])
 
 
 def test_other_shapes_stay_dense():

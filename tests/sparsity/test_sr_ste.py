@@ -10,8 +10,7 @@ from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.lightning_sparsity import Sparsity
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, is_2of4, mask_2of4
-from mpx.sparsity.recipes import Plan
-from mpx.sparsity.sr_ste import SrSte
+from mpx.sparsity.recipes import Plan, SrSte
 
 DECAY = 0.01
 
