@@ -132,10 +132,3 @@ def test_a_violated_pattern_fails_the_run(train, monkeypatch):
     assert ran.code == 1
     assert ran.record["status"] == "failed"
     assert "pruned weights broke the 2of4 pattern: " in ran.record["error"]
-
-
-def test_state_that_is_not_zero_fails_the_run(train, monkeypatch):
-    monkeypatch.setattr(Masks, "zero_state", lambda self, optimizer: None)
-    ran = train(*RUN, "sparsity=2of4", "optimizer=adamw")
-    assert ran.code == 1
-    assert "broke the 2of4 pattern" in ran.record["error"]

@@ -187,13 +187,3 @@ def test_a_share_of_the_pruning_takes_the_smallest_first():
     assert masks.complete
     assert torch.equal(masks.masks["weight"], full)
     assert masks.kept["weight"] == pytest.approx(float((magnitude * full).sum() / magnitude.sum()))
-
-
-def test_a_share_of_the_pruning_keeps_all_of_the_mask_beside_nan_as_well():
-    model = nn.Linear(16, 8)
-    with torch.no_grad():
-        model.weight[:, :3] = torch.nan  # three in a group: one is pruned by the mask, though nothing is larger
-    masks, full = masks_of(model), mask_2of4(model.weight)
-    masks.prune([], share=0.95)
-    assert not (~masks.masks["weight"] & full).any()
-    assert (~masks.masks["weight"]).sum() == 61

@@ -15,7 +15,7 @@ from mpx.sparsity.choose import plan
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.recipes import Gradual, Plan, Recipe, cubic
+from mpx.sparsity.recipes import Gradual, Plan, Recipe
 from mpx.spec import Spec
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
@@ -76,18 +76,6 @@ def test_gradual_follows_the_cubic():
     assert found[5:12:2] == found[4:11:2]
     assert masks.complete
     assert masks.verify() == []
-
-
-def test_gradual_keeps_what_it_pruned_pruned():
-    recipe, masks = Gradual("gradual", Plan(0, 8, 1)), masks_of(nn.Linear(64, 64))
-    gone = torch.zeros(64, 64, dtype=torch.bool)
-    for step in range(10):
-        recipe.before_forward(step, masks, [])
-        if masks.active:
-            now = ~masks.masks["weight"]
-            assert (gone <= now).all()
-            gone = now
-    assert cubic(recipe.plan, 8) == cubic(recipe.plan, 9) == 1.0
 
 
 @pytest.mark.parametrize(("every", "expected"), [(None, [3]), (2, [3, 5, 7])])
@@ -197,13 +185,6 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
         assert torch.equal(value, before[name] * NofM(2, 4).mask(before[name]) if name in pruned else before[name]), name
 
 
-@pytest.mark.slow
-def test_a_job_that_trains_nothing_in_a_sweep_of_jobs_that_train(forked, tmp_path):
-    torch.save(MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).state_dict(), tmp_path / "dense.pt")
-    ran = forked("-m", *RUN, "sparsity.recipe=one_shot,asp", f"sparsity.dense_ckpt={tmp_path}/dense.pt")
-    assert (ran.code, len(ran.folders)) == (0, 2), ran.err
-
-
 def test_a_validation_before_the_pruning_is_not_that_of_the_run(train, interrupted):
     """The run is cut off before the pruned model is validated."""
     ran = interrupted(14, *RUN, "trainer.max_epochs=2", "sparsity.start_step=13")
@@ -224,12 +205,3 @@ def test_coverage_and_sensitivity_are_reported(train):
     assert lines[0] == "rank,name,type,shape,kept_magnitude,dense_loss,loss,loss_change"
     assert len(lines) == 1 + len(rows)
     assert (ran.folder / "sensitivity.png").read_bytes()[:4] == b"\x89PNG"
-
-
-@pytest.mark.slow
-def test_measuring_sensitivity_changes_nothing_else(train):
-    states = []
-    for study, flag in (("with", "true"), ("without", "false")):
-        ran = train(*RUN, "model.dropout=0.2", f"sparsity.sensitivity={flag}", f"study={study}")
-        states.append(torch.load(next(ran.outputs.glob(f"{study}/*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"])
-    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

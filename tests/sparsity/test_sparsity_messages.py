@@ -9,18 +9,14 @@ from torch import nn
 CASES = [
     (["sparsity=2of5"], "sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, nofm, unstructured."),
     (["sparsity=2of4", "sparsity.recipe=aps"], "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste."),
-    (["sparsity=2of4", "sparsity.lambda=1"], "sparsity.lambda: no such key."),
     (["sparsity.start=0.3"], "sparsity.start: the chosen sparsity has no such key."),
     (["sparsity=2of4", "sparsity.start_step=-1"], "sparsity.start_step=-1 must be a whole number of at least 0, or null."),
     (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"], "sparsity.start and sparsity.start_step both say when the dense"),
-    (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start_epoch=1"], "sparsity.start_step and sparsity.start_epoch both say when"),
     (
         ["sparsity=2of4", "sparsity.decay=1e-3"],
         "sparsity.decay has no meaning for sparsity.recipe=asp. Leave it out, or use sparsity.recipe=sr_",
     ),
-    (["sparsity=2of4", "sparsity.end=0.9"], "sparsity.end has no meaning for sparsity.recipe=asp."),
     (["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.start=0.2"], "sparsity.start has no meaning for sparsity.recipe=one_shot."),
-    (["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.recompute_every=2"], "sparsity.recompute_every has no meaning for"),
     (["sparsity=2of4", "sparsity.recipe=gradual", "sparsity.end=0.3"], "sparsity.end=0.3 must be at least sparsity.start=0.5."),
     (["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"], "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run"),
     (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"], "ckpt_path and sparsity.dense_ckpt both bring weights."),
@@ -30,16 +26,13 @@ CASES = [
             ["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.recipe=one_shot", word],
             f"error: {word.split('=')[0]} has no meaning for sparsity.recipe=one_shot with sparsity.dense_ckpt, which prunes the",
         )
-        for word in ("trainer.max_steps=3", "trainer.max_epochs=3", "trainer.ema_decay=0.9", "schedule.warmup=0.1")
+        for word in ("trainer.max_steps=3", "schedule.warmup=0.1")
     ),
     (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
-    (["sparsity=2of4", "sparsity.start=0", "sparsity.sensitivity=true"], "measures a trained model, and sparsity.start=0 leaves none."),
     (["sparsity=2of4", "sparsity.start_epoch=0", "sparsity.sensitivity=true"], "and sparsity.start_epoch=0 leaves none. Raise it."),
     (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
     (["sparsity=nofm", "sparsity.m=64"], "sparsity.m=64 must be a whole number of at least 2 and at most 32."),
-    (["sparsity=2of4", "sparsity.m=8"], "sparsity.m: the chosen sparsity has no such key."),
     (["sparsity=unstructured", "sparsity.density=1"], "sparsity.density=1 must be a number above 0 and below 1."),
-    (["sparsity=2of4_2d", "sparsity.search=all"], "sparsity.search=all must be one of best, greedy."),
     (
         ["sparsity=2of4", "sparsity.types=[Embedding]"],
         "sparsity.types=['Embedding'] must be a list of at least 1, each one of Linear, Conv1d,",
@@ -91,10 +84,8 @@ def test_dense_checkpoints_that_are_none(train, tmp_path, content, message):
     [
         lambda ema: ema["averages"].popitem(),
         lambda ema: ema["averages"].update(dict.fromkeys(ema["averages"], torch.ones(3))),
-        lambda ema: ema.update(averages="none"),
-        lambda ema: ema.clear(),
     ],
-    ids=["one fewer", "other shapes", "text", "none"],
+    ids=["one fewer", "other shapes"],
 )
 def test_averages_that_are_not_those_of_the_model(train, spoil):
     dense = train("model=mlp", "trainer.ema_decay=0.9", "study=dense", *FEW_STEPS)

@@ -120,16 +120,6 @@ def test_a_skipped_step_changes_nothing():
         assert torch.equal(steps.dense, dense)
 
 
-def test_pruned_weights_can_come_back():
-    steps = Steps(lambda p: torch.optim.SGD(p, lr=0.1))
-    steps.recipe.before_forward(0, steps.masks, [])
-    before = steps.masks.masks["weight"].clone()
-    for _ in range(20):
-        steps.step(torch.where(before, steps.dense.sign(), -steps.dense.sign()))
-    after = steps.masks.masks["weight"]
-    assert (after & ~before).any()
-
-
 def test_masks_every_so_often():
     steps = Steps(lambda p: torch.optim.SGD(p, lr=1.0), every=3)
     found = []

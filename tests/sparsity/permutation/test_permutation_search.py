@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mpx.sparsity.patterns import mask_2of4
-from mpx.sparsity.permutation.search import efficacy, on_cpu, search
-from mpx.sparsity.permutation.stripes import rows_of
+from mpx.sparsity.permutation.search import efficacy, search
 
 
 def kept_of(matrix):
@@ -82,24 +81,6 @@ def test_the_seed_decides():
     assert not torch.equal(first, other)
 
 
-def test_signs_layout_and_half_precision_do_not_matter():
-    matrix = random_matrix(32, 32).half()
-    expected = search(matrix.float(), steps=40).order
-    assert torch.equal(search(matrix, steps=40).order, expected)
-    assert torch.equal(search(-matrix.t().contiguous().t(), steps=40).order, expected)
-
-
-def test_one_stripe_or_no_rows_stay():
-    assert search(random_matrix(4, 4)).order.tolist() == [0, 1, 2, 3]
-    assert search(torch.zeros(0, 8)).order.tolist() == list(range(8))
-
-
-def test_kernel_positions_are_rows():
-    weight = random_matrix(6, 8 * 3 * 3).view(6, 8, 3, 3)
-    assert kept_of(rows_of(weight)) == pytest.approx(kept_of(weight))
-    assert torch.equal(rows_of(weight)[:, 5].sort().values, weight[:, 5].flatten().sort().values)
-
-
 def test_work_limits_the_steps_and_then_the_rows(monkeypatch):
     module, seen = sys.modules[search.__module__], []
     original = module._values
@@ -111,12 +92,6 @@ def test_work_limits_the_steps_and_then_the_rows(monkeypatch):
     assert found.order.equal(search(matrix, work=1e6).order)
     assert found.after > found.before
     assert 4 < search(matrix, work=4e6).steps < search(matrix, work=2e7).steps < search(matrix).steps == 1000
-
-
-def test_small_steps_are_the_cpus():
-    assert on_cpu(1216, 32)  # the widest of ResNet-20's
-    assert on_cpu(128, 64)
-    assert not on_cpu(2048, 512)
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(128, 1), (2048, 2)])
