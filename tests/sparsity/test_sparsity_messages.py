@@ -20,16 +20,6 @@ CASES = [
     (["sparsity=2of4", "sparsity.recipe=gradual", "sparsity.end=0.3"], "sparsity.end=0.3 must be at least sparsity.start=0.5."),
     (["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"], "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run"),
     (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"], "ckpt_path and sparsity.dense_ckpt both bring weights."),
-    (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.start=0.2"], "sparsity.dense_ckpt skips the dense phase, so sparsity.start"),
-    *(
-        (
-            ["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.recipe=one_shot", word],
-            f"error: {word.split('=')[0]} has no meaning for sparsity.recipe=one_shot with sparsity.dense_ckpt, which prunes the",
-        )
-        for word in ("trainer.max_steps=3", "schedule.warmup=0.1")
-    ),
-    (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
-    (["sparsity=2of4", "sparsity.start_epoch=0", "sparsity.sensitivity=true"], "and sparsity.start_epoch=0 leaves none. Raise it."),
     (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
     (["sparsity=nofm", "sparsity.m=64"], "sparsity.m=64 must be a whole number of at least 2 and at most 32."),
     (["sparsity=unstructured", "sparsity.density=1"], "sparsity.density=1 must be a number above 0 and below 1."),

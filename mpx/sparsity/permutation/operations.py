@@ -1,7 +1,6 @@
 """One operation of a graph: apply its rule, or pin its channels if it has none."""
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from mpx.sparsity.permutation.rules_shape import LIKE_OTHER, MOVES, SHAPES, UNIF
 from mpx.sparsity.permutation.sides import BY_SIDES, by_sides
 from mpx.sparsity.permutation.walk import Parameter, Sides, Walk
 
-STORED: dict[str, Callable] = {**LAYERS, **RECURRENT}  # rules that take parameters themselves, not their labels
-COMPUTED: dict[str, Callable] = {**MATH, **SHAPES}
+STORED = LAYERS | RECURRENT  # rules that take parameters themselves, not their labels
+COMPUTED = MATH | SHAPES
 
 
 def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:

@@ -3,6 +3,8 @@
 A rule is called as rule(walk, shapes of the results, **arguments by their names in the operation's schema).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -120,7 +122,7 @@ def _follow(walk: Walk, channels: Tensor, parameters: dict) -> None:
             walk.tie(channels, walk.labels(parameter))
 
 
-LAYERS = {
+LAYERS: dict[str, Callable] = {
     "linear": linear,
     "conv1d": conv,
     "conv2d": conv,

@@ -1,5 +1,6 @@
 """Rules for operations without parameters: element-wise functions, reductions, matrix products, pooling."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def attention(
     return value.narrow(-2, 0, 1).expand(shapes[0])
 
 
-MATH = (
+MATH: dict[str, Callable] = (
     dict.fromkeys(ELEMENTWISE, elementwise)
     | {"_weight_norm": elementwise}  # g ÷ ‖v‖ · v: the norm of a row or column does not depend on the order in it
     | dict.fromkeys(["softmax", "log_softmax", "_softmax", "_log_softmax"], softmax)

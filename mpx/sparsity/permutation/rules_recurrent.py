@@ -1,5 +1,6 @@
 """The rule for torch.nn.LSTM, GRU and RNN. A hidden unit is one row of each gate and one column of the recurrent weight."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -49,4 +50,4 @@ def _hidden_units(walk: Walk, gates: int, cell: list[Parameter], states: list[Te
     return units
 
 
-RECURRENT = {name: partial(recurrent, gates) for name, gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items()}
+RECURRENT: dict[str, Callable] = {name: partial(recurrent, gates) for name, gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items()}

@@ -1,5 +1,7 @@
 """Rules for operations that move or create elements without computing."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -62,7 +64,7 @@ def copied(walk: Walk, shapes: list[torch.Size], self: Tensor, src: Tensor, **_)
     return src.expand(shapes[0])
 
 
-SHAPES = (
+SHAPES: dict[str, Callable] = (
     dict.fromkeys(RESHAPES, reshape)
     | dict.fromkeys(COPIES, copy)
     | dict.fromkeys(UNIFORM_VALUES, uniform)
