@@ -50,4 +50,5 @@ def _hidden_units(walk: Walk, gates: int, cell: list[Parameter], states: list[Te
     return units
 
 
-RECURRENT: dict[str, Callable] = {name: partial(recurrent, gates) for name, gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items()}
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+RECURRENT: dict[str, Callable] = {name: partial(recurrent, gates) for name, gates in GATES.items()}
