@@ -65,7 +65,7 @@ class Acceleration:
         return self.graph.replayed if self.graph else 0, self.compiled.calls if self.compiled else 0
 
     @property
-    def settled(self) -> int:
+    def steady_after(self) -> int:
         """The steps after which all take equally long: one that is watched, those before the recording, the recording, and one more."""
         return (WARMUP if self.graph is None else self.graph.warmup) + 3
 

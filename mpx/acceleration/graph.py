@@ -170,7 +170,7 @@ def agreed(reason: str | None) -> str | None:
     reasons = from_all(reason)
     if len(reasons) == 1:
         return reason
-    return next((f"on rank {rank}: {found}" for rank, found in enumerate(reasons) if found is not None), None)
+    return next((f"on rank {rank}: {other}" for rank, other in enumerate(reasons) if other is not None), None)
 
 
 def _place(value: Tensor, channels_last: bool) -> Tensor:
@@ -238,11 +238,11 @@ def _draws() -> list[np.ndarray]:
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
     """The attributes of all modules: plain values by their text, by which NaN equals NaN, and tensors by identity and address."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name, module in model.named_modules():
         for key, value in (vars(module) | buffers(module)).items():
             if isinstance(value, Tensor):
-                found[f"{name}.{key}"] = (id(value), value.data_ptr())
+                attributes[f"{name}.{key}"] = (id(value), value.data_ptr())
             elif value is None or isinstance(value, (bool, int, float, str)):
-                found[f"{name}.{key}"] = repr(value)
-    return found
+                attributes[f"{name}.{key}"] = repr(value)
+    return attributes

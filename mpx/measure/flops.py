@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
-from mpx.closures import KnowsUpdates
+from mpx.precision.closures import KnowsUpdates
 from mpx.private.torch_dispatch import (
     CPU_ATTENTION,
     CPU_ATTENTION_BACKWARD,

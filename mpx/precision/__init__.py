@@ -4,6 +4,7 @@ formats.py, modes.py      the range and precision of each format; the formats th
 plugin.py                 a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py, with advice where it
                           skips too many steps), optimizer steps on scaled gradients (steps.py)
 lightning_precision.py    mpx.Precision, the plugin for any Lightning Trainer
+closures.py               what an optimizer's step computes
 switches.py, fp8.py       what a mode needs on a GPU beyond autocast, with BFloat16RNN of recurrent.py
 emulate.py                emulates a format that the device lacks: autocast.py casts; attention.py, fp8.py and
                           recurrent.py round, by formats.py

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mpx.closures import KnowsUpdates
+from mpx.precision.closures import KnowsUpdates
 from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, OperationRecorder
@@ -55,12 +55,12 @@ class Audit(KnowsUpdates, OperationRecorder):
 
     def operations(self) -> list[Operation]:
         """One per call, without integer and complex products, to which no precision mode applies."""
-        found = []
+        operations = []
         for call in self.calls:
             fmt = call.format(self.mode)
             if call.kind is not None and fmt is not None and call.result is not None and call.result in STORED:
-                found.append(self._read(call, call.kind, fmt, STORED[call.result]))
-        return found
+                operations.append(self._read(call, call.kind, fmt, STORED[call.result]))
+        return operations
 
     def _read(self, call: Call, kind: str, fmt: str, output: str) -> Operation:
         inputs = " × ".join(sorted({STORED[dtype] for dtype in call.operands}))
@@ -77,20 +77,20 @@ class Audit(KnowsUpdates, OperationRecorder):
 
     def rows(self) -> list[Operation]:
         """Equal calls together, those with the most FLOPs first."""
-        found: dict[tuple, Operation] = {}
+        rows: dict[tuple, Operation] = {}
         for call in self.operations():
             key = (call.kind, call.name, call.inputs, call.output, call.fmt, call.tensor_cores, call.accumulator)
-            row = found.setdefault((*key, call.with_vector), Operation(*key, with_vector=call.with_vector))
+            row = rows.setdefault((*key, call.with_vector), Operation(*key, with_vector=call.with_vector))
             row.calls += 1
             row.flops += call.flops
             row.kernels |= call.kernels
-        return sorted(found.values(), key=lambda row: -row.flops)
+        return sorted(rows.values(), key=lambda row: -row.flops)
 
     def flops_by_format(self) -> dict[str, int]:
-        found: dict[str, int] = defaultdict(int)
+        flops: dict[str, int] = defaultdict(int)
         for row in self.rows():
-            found[row.fmt] += row.flops
-        return found
+            flops[row.fmt] += row.flops
+        return flops
 
     def observed(self) -> dict[str, dict[str, int]]:
         """{kind: {format: calls}}"""
@@ -119,12 +119,12 @@ class Audit(KnowsUpdates, OperationRecorder):
     def record(self) -> dict[str, Any]:
         """For result.json."""
         rows = self.rows()
-        found = {
+        record = {
             "as_promised": self.as_promised(),
             "kernels_seen": any(row.tensor_cores is not None for row in rows),
             "operations": [vars(row) | {"kernels": sorted(row.kernels)} for row in rows],
         }
-        return found if found["kernels_seen"] else found | {"kernels_seen_reason": "audit=true on a CUDA device looks at kernels"}
+        return record if record["kernels_seen"] else record | {"kernels_seen_reason": "audit=true on a CUDA device looks at kernels"}
 
 
 def complaint(audit: Audit) -> str | None:
@@ -135,8 +135,8 @@ def complaint(audit: Audit) -> str | None:
     worst, shares = rows[0], audit.as_promised()
     kernel = f" (kernel {min(worst.kernels)[:80]})" if worst.kernels else ""
     kept = ", ".join(f"{share:.1%} of {kind}" for kind, share in shares.items() if share < 1)
-    found = f"{how_many(worst.calls, 'call')} of {worst.name} ran in {worst.fmt}{kernel}; as promised: {kept} FLOPs"
+    ran = f"{how_many(worst.calls, 'call')} of {worst.name} ran in {worst.fmt}{kernel}; as promised: {kept} FLOPs"
     return (
-        f"precision={audit.mode.name} promises {worst.kind} in {audit.mode.formats[worst.kind]}, but {found}. "
+        f"precision={audit.mode.name} promises {worst.kind} in {audit.mode.formats[worst.kind]}, but {ran}. "
         "Use precision.strict=false to train all the same, or another precision=."
     )

@@ -53,13 +53,13 @@ class Layers:
 
     def record(self, model: nn.Module) -> list[dict[str, Any]]:
         """For result.json: one entry per linear layer that has been called."""
-        found = []
+        entries = []
         for name, weight in model.named_parameters():
             if id(weight) in self._reasons:
                 reason = self._reasons[id(weight)]
                 layer = {"name": name.removeprefix("model.").removesuffix(".weight"), "shape": list(weight.shape)}
-                found.append(layer | {"format": E4M3.name if reason is None else "bf16", "reason": reason})
-        return found
+                entries.append(layer | {"format": E4M3.name if reason is None else "bf16", "reason": reason})
+        return entries
 
 
 class Float8Linear(Replacing):

@@ -42,9 +42,9 @@ class GradientWatch(TorchDispatchMode):
         if func is TO_COPY.default and kwargs.get("dtype") == torch.float8_e4m3fn:
             self._count(args[0])
         out = func(*args, **kwargs)
-        found = multiplied(func)
-        kind = (inside() or found or (None,))[0]  # a step of an emulated LSTM or attention has that one's kind
-        if self.format.name != "fp8_e4m3" and found is not None and kind in COUNTED:
+        product = multiplied(func)
+        kind = (inside() or product or (None,))[0]  # a step of an emulated LSTM or attention has that one's kind
+        if self.format.name != "fp8_e4m3" and product is not None and kind in COUNTED:
             for value in tree_leaves(_exactly(func, args, kwargs, out)):
                 if isinstance(value, Tensor):
                     self._count(value)

@@ -57,7 +57,7 @@ class Numerics(Callback):
         self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
         self.newest: dict[str, Tensor] = {}  # values of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
-        self._found: dict[str, Tensor] = {}  # exponents of this step, in this process
+        self._exponents: dict[str, Tensor] = {}  # exponents of this step, in this process
         self._hooks: dict[str, RemovableHandle] = {}  # by layer
         self._fitted = False  # since a checkpoint was loaded
         self._watch: GradientWatch | None = None  # of the backward pass that runs now
@@ -69,7 +69,7 @@ class Numerics(Callback):
         device = trainer.strategy.root_device
         if self._fitted and trainer.global_step == 0:  # another Trainer has this callback now
             self.samples, self.totals, self.newest, self.layers, self._continued = 0, None, {}, {}, None
-        self._fitted, self._found = True, {}
+        self._fitted, self._exponents = True, {}
         self.totals = None if self.totals is None else self.totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
         if self.histogram:
@@ -94,16 +94,16 @@ class Numerics(Callback):
     def _add(self, plugin: Precision, name: str, gradient: Tensor) -> None:
         scale = scale_of(plugin)
         counted = exponents(gradient, 1.0 if scale is None else scale)
-        self._found[name] = counted + self._found[name] if name in self._found else counted
+        self._exponents[name] = counted + self._exponents[name] if name in self._exponents else counted
 
-    def _keep_found(self, trainer: pl.Trainer) -> None:
+    def _keep_exponents(self, trainer: pl.Trainer) -> None:
         """Add this step's exponents to those of the run. A process may have used fewer layers than another."""
-        found, self._found = self._found, {}
+        by_layer, self._exponents = self._exponents, {}
         if trainer.world_size > 1 and self._hooks:
             nothing = torch.zeros(BINS, dtype=torch.int64, device=trainer.strategy.root_device)
-            counted = torch.stack([found.get(name, nothing) for name in self._hooks])
-            found = dict(zip(self._hooks, trainer.strategy.reduce(counted, reduce_op="sum"), strict=True))
-        for name, counts in found.items():
+            counted = torch.stack([by_layer.get(name, nothing) for name in self._hooks])
+            by_layer = dict(zip(self._hooks, trainer.strategy.reduce(counted, reduce_op="sum"), strict=True))
+        for name, counts in by_layer.items():
             self.layers[name] = counts + self.layers[name] if name in self.layers else counts
 
     def on_train_batch_start(
@@ -163,7 +163,7 @@ class Numerics(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._fresh:
-            self._keep_found(trainer)
+            self._keep_exponents(trainer)
         if self._fresh and trainer.loggers:
             values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # waits for the device, once
             tags = [f"numerics/{name}" for name in self.newest]

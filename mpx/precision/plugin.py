@@ -128,14 +128,14 @@ class ModePrecision(Precision):
         """Contexts for what PyTorch's own functions do in another format than the mode's, or slowly."""
         if self.emulate:
             return []
-        found: list[AbstractContextManager] = []
+        contexts: list[AbstractContextManager] = []
         if self.device.type == "cpu" and self.mode.attention == "bf16":
-            found.append(RoundedAttention("bf16"))
+            contexts.append(RoundedAttention("bf16"))
         if self.layers is not None:
-            found.append(Float8Linear(self.layers))
+            contexts.append(Float8Linear(self.layers))
         if self.mode.conv == "tf32":
-            found.append(AlignedChannels())
-        return [*found, BFloat16RNN()] if self.bf16_rnn else found
+            contexts.append(AlignedChannels())
+        return [*contexts, BFloat16RNN()] if self.bf16_rnn else contexts
 
     def _emulation(self) -> Emulate:
         autocast = self.mode.weights == torch.float32

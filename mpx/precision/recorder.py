@@ -66,7 +66,7 @@ class Call:
     def _products(self) -> list[tuple[str | None, bool]]:
         """(format, whether on Tensor Cores) of each kernel that is known to multiply."""
         kernels = self.kernels if self.kind is not None else []
-        return [found for name, _ in kernels if (found := classify(name)) is not None]
+        return [product for name, _ in kernels if (product := classify(name)) is not None]
 
 
 class OperationRecorder(TorchDispatchMode):
@@ -130,7 +130,7 @@ class OperationRecorder(TorchDispatchMode):
 
 def _kernels_below(event: Any) -> list[tuple[str, float]]:
     """(name, milliseconds) of the kernels of an event and its children. A mark appears on the device's time line too, and is left out."""
-    found = [(kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)]
+    kernels = [(kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)]
     for child in event.cpu_children:
-        found += _kernels_below(child)
-    return found
+        kernels += _kernels_below(child)
+    return kernels

@@ -90,10 +90,10 @@ class LossScale:
             values = values_of_sparse(gradient) if gradient.is_sparse else gradient
             groups[values.device, values.dtype].append(values)
         for (device, _), tensors in groups.items():
-            found = self.found_inf.to(device)
-            unscale_(tensors, found, factor.to(device))
-            if found is not self.found_inf:
-                self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
+            overflow = self.found_inf.to(device)
+            unscale_(tensors, overflow, factor.to(device))
+            if overflow is not self.found_inf:
+                self.found_inf.copy_(torch.maximum(self.found_inf, overflow.to(self.found_inf.device)))
 
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
         """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others wait for it."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mpx.closures import computed_once, computes_loss_several_times
 from mpx.errors import UserError
+from mpx.precision.closures import computed_once, computes_loss_several_times
 from mpx.precision.scaling import LossScale
 from mpx.private.torch_dispatch import version
 

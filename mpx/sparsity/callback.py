@@ -10,8 +10,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mpx.closures import computes_loss_several_times
 from mpx.errors import UserError
+from mpx.precision.closures import computes_loss_several_times
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe

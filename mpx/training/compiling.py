@@ -39,7 +39,7 @@ class CompileIfItPays(Callback):
         if not self.choice.undecided:
             return
         self._ends.append(self.clock.mark())
-        if len(self._ends) >= self.acceleration.settled + TIMED:
+        if len(self._ends) >= self.acceleration.steady_after + TIMED:
             self.clock.synchronize()
             batch_ms = median(self.clock.between(a, b) for a, b in pairwise(self._ends[-TIMED:]))
             self._decide(trainer, batches_left(trainer, batch_idx + 1), batch_ms)

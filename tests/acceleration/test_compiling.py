@@ -40,7 +40,7 @@ class Clock:
 
 def decided(batches, step_s, *, epoch=200, validation_s=0.0, accumulated=1, done=0):
     """What CompileIfItPays chooses in a run of so many batches."""
-    acceleration = SimpleNamespace(settled=6, compile=lambda step: None)
+    acceleration = SimpleNamespace(steady_after=6, compile=lambda step: None)
     choice = Choice(True, "off", False, undecided=True, why={"compile": ""})
     callback = CompileIfItPays(choice, acceleration, clock := Clock(), [])
     trainer = SimpleNamespace(num_training_batches=epoch, accumulate_grad_batches=accumulated, max_steps=-1)
