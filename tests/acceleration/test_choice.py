@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpx.acceleration.choice import NO_CUDA, SEARCH_FROM, Facts, choose
+from mpx.acceleration.choice import SEARCH_FROM, Facts, choose
 from mpx.errors import UserError
 
 GPU, LONG = Facts(cuda=True, steps=400), Facts(cuda=True, steps=SEARCH_FROM)
@@ -18,17 +18,6 @@ def test_short_run_on_a_gpu():
         "speed: CUDA graphs (the whole step repeats); not compiled yet (the first steps are timed, to see whether it pays); "
         "channels_last (cuDNN's Tensor Core and batch norm kernels read it)"
     )
-
-
-def test_where_the_data_lie_is_said_on_a_gpu():
-    choice = choose("auto", "auto", "auto", False, False, GPU)
-    assert choice.with_loader("resident", "7 MiB").line().endswith("; data on the device (7 MiB)")
-    assert choice.with_loader("workers", "data.loader=workers").line().endswith("; batches from the host (data.loader=workers)")
-    on_cpu = choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=False, steps=400, against_graphs=NO_CUDA)).with_loader(
-        "resident", "in memory as they are"
-    )
-    assert "data" not in on_cpu.line()
-    assert (on_cpu.record()["loader"], on_cpu.record()["why"]["loader"]) == ("resident", "in memory as they are")
 
 
 def test_long_run_on_a_gpu():
@@ -86,14 +75,6 @@ def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
     for facts, graphs, compiling in ((cannot, "G", "C"), (loses, "R", "U")):
         assert choose(speed, "off", False, "auto", "auto", facts).against == {"cuda_graphs": graphs, "compile": compiling}
     assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
-
-
-def test_search_only_where_there_is_something_to_find():
-    assert (
-        choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=True, steps=10**6, against_search="no convolutions")).benchmark is False
-    )
-    assert choose("auto", "auto", "auto", "auto", "auto", GPU).benchmark is False
-    assert choose("auto", "auto", "auto", True, "auto", GPU).benchmark is True
 
 
 @pytest.mark.parametrize(("filters", "expected"), [(500 * 64, True), (500 * 64 + 1, False)])

@@ -79,16 +79,6 @@ def test_asked_for_by_hand_it_must_compile(monkeypatch):
         layer(torch.ones(1, 2))
 
 
-def test_errors_of_the_function_itself_are_not_the_compilers():
-    def function(x):
-        return x @ torch.ones(3, 3)
-
-    compiled = Compiled(function, nn.Linear(2, 2), "default", in_graph=False, required=True, tell=print)
-    with pytest.raises(RuntimeError) as raised:
-        compiled(torch.ones(2, 2))
-    assert not isinstance(raised.value, UserError)
-
-
 def failing_backward(compiler, function, **kwargs):
     """torch.compile with a compiler that makes wrong code for the backward pass: it fails when it runs, not when it is made."""
 

@@ -34,12 +34,11 @@ def filters(state):
     return torch.cat([value.double().flatten() for value in state.values() if value.dim() == 4])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
-def test_layouts_continue_each_other(train, kept, tmp_path, optimizer):
+def test_layouts_continue_each_other(train, kept, tmp_path):
     """One step in the same layout and one in either. In more steps rounding errors grow: a ReLU opens here and not there."""
 
     def run(study, *overrides):
-        ran = train(*STEPS, f"optimizer={optimizer}", f"study={study}", *overrides)
+        ran = train(*STEPS, "optimizer=sgd", f"study={study}", *overrides)
         assert ran.code == 0, ran.err
         (folder,) = (ran.outputs / study).glob("*/seed0")
         chosen = json.loads((folder / "result.json").read_text())["speed"]["chosen"]["channels_last"]
@@ -57,15 +56,3 @@ def test_layouts_continue_each_other(train, kept, tmp_path, optimizer):
     moved = (filters(plain[0]) - filters(after_one)).norm()
     for one, other in ((plain, on), (auto, back)):
         assert (filters(one[0]) - filters(other[0])).norm() < 0.05 * moved
-
-
-def test_layout_by_hand_is_said_and_used(train):
-    few = ["trainer.max_epochs=1", *STEPS[:2], *STEPS[3:]]
-    auto, off = train(*few, "study=auto"), train(*few, "study=off", "trainer.channels_last=false")
-    assert "; channels_last (" in auto.out
-    assert "channels_last (" not in off.out
-    (folder,) = (off.outputs / "off").glob("*-trainer.channels_last=*/seed0")
-    assert weights(folder / "checkpoints" / "last.ckpt")["layer3.1.conv1.weight"].is_contiguous()
-    refused = train("model=mlp", "trainer.channels_last=true")
-    assert refused.code == 2
-    assert refused.err == "error: trainer.channels_last=true is not possible: no convolutions of images. Use trainer.channels_last=auto.\n"

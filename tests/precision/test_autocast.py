@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -195,25 +195,6 @@ def test_a_checkpoint_computes_the_same_again():
             run(x).sum().backward()
         gradients.append([parameter.grad for parameter in block.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-
-
-def test_a_part_that_switches_autocast_off_is_cast_all_the_same():
-    """Unlike on a GPU: nobody sees it being switched off."""
-    x = torch.randn(3, 4)
-    with Emulate("fp16"), torch.autocast("cpu", enabled=False):
-        assert F.linear(x, x).dtype == torch.float16
-
-
-def test_products_of_fp32_that_autocast_leaves_alone_are_fp32():
-    """Forward and backward."""
-    torch.manual_seed(0)
-    leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
-    found = []
-    for context in (nullcontext(), Emulate("fp16")):
-        with context:
-            out = torch.cdist(*leaves) + torch.tensordot(*leaves)
-            found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_own_code_of_a_backward_pass_computes_without_autocast():

@@ -297,16 +297,3 @@ def test_o2_casts_tied_weights_and_buffers(emulate):
     assert out.dtype == torch.float16
     out.float().sum().backward()
     assert model.embedding.weight.grad.dtype == torch.float32
-
-
-def test_o2_leaves_no_copies_in_an_rnn():
-    """Which would keep the step's autograd graph alive."""
-    model = nn.LSTM(4, 3)
-    precision = ModePrecision(MODES["o2"], CPU, emulate=True)
-    precision.convert_module(model)
-    with precision.forward_context():
-        out, _ = model(torch.randn(2, 1, 4).half())
-        assert {weight.dtype for weight in model._flat_weights} == {torch.float16}
-    out.float().sum().backward()
-    assert all(ours is theirs for ours, theirs in zip(model._flat_weights, model.parameters(), strict=True))
-    assert not model._weights_have_changed()

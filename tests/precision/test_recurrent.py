@@ -90,17 +90,6 @@ def test_values_are_the_formats_and_near_fp32s(name, fmt):
         assert (a.float() - b).norm() <= 0.01 * b.norm()
 
 
-def test_dropout_between_layers_only():
-    torch.manual_seed(2)
-    layer, x = nn.LSTM(6, 8, 2, dropout=0.5), torch.randn(4, 5, 6)
-    with Emulate("bf16"):
-        runs = [layer(x)[0] for _ in range(2)]
-        layer.eval()
-        still = [layer(x)[0] for _ in range(2)]
-    assert not torch.equal(*runs)
-    assert torch.equal(*still)
-
-
 @pytest.mark.parametrize("make", LAYER_TYPES)
 def test_packed_sequences(make):
     torch.manual_seed(0)
