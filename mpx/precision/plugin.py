@@ -224,6 +224,11 @@ class ModePrecision(Precision):
             )
         return super().connect(model, optimizers, lr_schedulers)
 
+    def teardown(self) -> None:
+        if self.scaled_steps is not None:
+            self.scaled_steps.disconnect()
+        super().teardown()
+
     @contextmanager
     def one_step(self) -> Iterator[None]:
         """Count as one optimizer step. A replay runs no Python that counts, and a failed recording counts twice."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from mpx.errors import UserError
 from mpx.precision.closures import computed_once, computes_loss_several_times
@@ -28,6 +29,7 @@ class ScaledSteps:
         self._unscaled_at: dict[Optimizer, int] = {}  # the number of passes when its gradients were last unscaled
         # Optimizers of a manual optimization whose gradients are unscaled before their step: whether they overflowed.
         self._overflowed: dict[Optimizer, Tensor] = {}
+        self._hooks: list[RemovableHandle] = []
         self._stepped = False  # an optimizer of a manual optimization has, since the scale was adjusted
 
     def connect(self, optimizers: list[Optimizer]) -> None:
@@ -35,7 +37,12 @@ class ScaledSteps:
         for optimizer in optimizers:
             if computes_loss_several_times(optimizer):
                 raise UserError(self._computes_again(optimizer))
-            optimizer.register_step_pre_hook(self._refuse_scaled)
+            self._hooks.append(optimizer.register_step_pre_hook(self._refuse_scaled))
+
+    def disconnect(self) -> None:
+        """The optimizers may step in other ways again."""
+        while self._hooks:
+            self._hooks.pop().remove()
 
     @contextmanager
     def backward_pass(self) -> Iterator[None]:

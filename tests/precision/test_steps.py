@@ -32,6 +32,19 @@ def test_gradients_of_another_scale_are_refused_in_one_line(way, said):
     assert torch.autograd.backward is backward
 
 
+def test_an_optimizer_steps_as_it_likes_when_the_training_is_over():
+    class Unfinished(Fit):
+        def training_step(self, batch, index):
+            self.manual_backward(self.layer(batch).sum())
+
+    module = Unfinished("manual")
+    trainer = silent_trainer(plugins=mpx.Precision("amp"))
+    trainer.fit(module, torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=4))
+    before = module.layer.weight.detach().clone()
+    trainer.optimizers[0].step()
+    assert not torch.equal(module.layer.weight, before)
+
+
 class NeedsClosure(torch.optim.AdamW):
     """calls: how often a step computes the loss."""
 
