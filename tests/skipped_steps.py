@@ -14,7 +14,7 @@ from mpx.precision.scaling import LossScale
 
 
 def native(device: str) -> AbstractContextManager:
-    return torch.autocast(device, dtype=torch.float16)
+    return torch.autocast(device, dtype=torch.float16, cache_enabled=False)
 
 
 def emulated(device: str) -> AbstractContextManager:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.private.torch_dispatch import autocast_has, tree_map, version
+from mpx.private.torch_dispatch import autocast_has, tree_map
 
 _LOWER_PRECISION = """
     _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu
@@ -32,7 +32,7 @@ _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_pu
 TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
 if not autocast_has("aten::rms_norm"):  # PyTorch 2.11 has no rule for it
     TO_FP32 -= {"rms_norm"}
-RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # autocast keeps no copies of their weights
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 # operation of the lists -> its other names in Python, and the operations that consist of it
 WITHIN = {
@@ -58,22 +58,18 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 class Casts:
     """casts(function, args, kwargs) -> the args and kwargs that autocast to `dtype` would pass to a function of PyTorch.
 
-    cached: a weight that is used several times is cast once. The gradients of its uses are then summed in `dtype`, as in autocast. Call
-    `forget` at the end of the autocast context.
+    A weight that is used several times is cast each time, as with cache_enabled=False: a step may change it in between.
     """
 
-    def __init__(self, dtype: torch.dtype, *, cached: bool):
-        self.dtype, self.cached = dtype, cached
-        self._weights: dict[int, tuple[Tensor, int, Tensor]] = {}
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
 
     def __call__(self, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         name = getattr(function, "__name__", "")
         name = _LISTED.get(name, name)
         if "out" in kwargs:
             return args, kwargs
-        if name in TO_16_BITS:
-            return tree_map(self._cast_once, (args, kwargs))
-        if name in RECURRENT:
+        if name in TO_16_BITS or name in RECURRENT:
             return tree_map(lambda value: _cast(value, self.dtype), (args, kwargs))
         given = (*args, *kwargs.values())
         if name in TO_FP32 and not any(isinstance(value, torch.dtype) for value in given):
@@ -81,23 +77,6 @@ class Casts:
         if name in TO_THE_WIDEST and any(_is(value, torch.float32) for value in given):
             return _to_fp32(args, kwargs)
         return args, kwargs
-
-    def _cast_once(self, value: Any) -> Any:
-        if not (self.cached and _is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
-            return _cast(value, self.dtype)
-        known = self._weights.get(id(value))
-        if known is not None and known[0] is value and known[1] == version(value):
-            return known[2]
-        cast = _cast(value, self.dtype)
-        cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next; fused ones keep the version
-        self._weights[id(value)] = value, version(value), cast
-        return cast
-
-    def _forget(self, weight: Tensor) -> None:
-        self._weights.pop(id(weight), None)
-
-    def forget(self) -> None:
-        self._weights.clear()
 
 
 def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -31,23 +31,21 @@ class Emulate:
     as in mpx.precision.fp8, everything else as in bf16.
     linears: chooses the linear layers that are in FP8.
     autocast: False for models whose weights and activations are FP16 or BF16. Operations on FP32 tensors then do not change.
-    cached: as autocast's cache_enabled.
     """
 
-    def __init__(self, fmt: str, *, autocast: bool = True, linears: fp8.Layers | None = None, cached: bool = True):
-        self.fmt, self.autocast, self.cached = fmt, autocast, cached
+    def __init__(self, fmt: str, *, autocast: bool = True, linears: fp8.Layers | None = None):
+        self.fmt, self.autocast = fmt, autocast
         self.linears = (linears or fp8.Layers()) if fmt == "fp8" else None
         self._stack = ExitStack()
 
     def __enter__(self) -> "Emulate":
         fmt = "bf16" if self.fmt == "fp8" else self.fmt
-        casts = Casts(FORMATS[fmt].dtype, cached=self.cached) if self.autocast and fmt != "tf32" else None
+        casts = Casts(FORMATS[fmt].dtype) if self.autocast and fmt != "tf32" else None
         self._stack.enter_context(_TF32() if fmt == "tf32" else _In16Bits(fmt))
         self._stack.enter_context(every_call_seen())
         self._stack.enter_context(_Functions(fmt, casts, self.linears))
         if casts is not None:
             self._stack.enter_context(announced())
-            self._stack.callback(casts.forget)
         return self
 
     def __exit__(self, *raised: Any) -> None:

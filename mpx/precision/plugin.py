@@ -36,8 +36,7 @@ class ModePrecision(Precision):
     max_skips: training has diverged after this many skipped steps in a row. every_linear: in fp8, linear layers of all
         sizes are FP8.
     own: for the user's own module. Its new tensors have the format of its weights, as with Lightning's
-        precision="bf16-true". Each use of a weight casts it again, as with "bf16-mixed", because the module's own step may
-        change weights between two uses.
+        precision="bf16-true".
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class ModePrecision(Precision):
                 stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
                 keep_apart(autocast=mode.autocast)
-                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=not self.own))
+                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=False))
             for replaced in self._replacements():
                 stack.enter_context(replaced)
             yield
@@ -139,7 +138,7 @@ class ModePrecision(Precision):
 
     def _emulation(self) -> Emulate:
         autocast = self.mode.weights == torch.float32
-        return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers, cached=not self.own)
+        return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers)
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
