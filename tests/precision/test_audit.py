@@ -116,32 +116,6 @@ def test_an_lstm_counts_as_rnn_with_all_its_flops():
     assert sum(row.flops for row in exact.rows()) >= forward_and_weights
 
 
-class Stray(nn.Module):
-    """A network that leaves the format: someone upcast a product."""
-
-    def __init__(self, input_shape, num_classes):
-        super().__init__()
-        self.flatten, self.good, self.bad = (
-            nn.Flatten(),
-            nn.Linear(input_shape[0] * input_shape[1] * input_shape[2], 32),
-            nn.Linear(32, num_classes),
-        )
-
-    def forward(self, x):
-        hidden = self.good(self.flatten(x)).relu()
-        with torch.autocast(x.device.type, enabled=False):
-            return self.bad(hidden.float())
-
-
-def test_complaint_names_operation_format_and_share():
-    audit = audited("amp_bf16", Stray((3, 8, 8), 4), X, autocast="bf16")
-    line = complaint(audit)
-    assert line.startswith("precision=amp_bf16 promises matmul in bf16, but 1 call of ")
-    assert "ran in fp32; as promised: " in line
-    assert line.endswith("Use precision.strict=false to train all the same, or another precision=.")
-    assert "\n" not in line
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_run_that_leaves_its_format(train, tmp_path, monkeypatch, strict):
     (tmp_path / "stray_net.py").write_text(

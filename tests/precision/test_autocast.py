@@ -13,7 +13,6 @@ from random_networks import Network, drawn, kind_of
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.checkpoint import checkpoint
 
 from mpx.precision.autocast import TO_16_BITS, TO_FP32, TO_THE_WIDEST, WITHIN
 from mpx.precision.emulate import Emulate
@@ -160,19 +159,6 @@ def test_networks_have_the_types_that_they_have_on_cuda(seed):
                 raise
             pytest.skip("PyTorch 2.11 asks the GPU what a GRU cell returns")
     assert emulated == native
-
-
-def test_a_checkpoint_computes_the_same_again():
-    """Within backward."""
-    torch.manual_seed(0)
-    block, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 3, 8, requires_grad=True)
-    gradients = []
-    for run in (block, lambda x: checkpoint(block, x, use_reentrant=False)):
-        block.zero_grad()
-        with Emulate("fp16"):
-            run(x).sum().backward()
-        gradients.append([parameter.grad for parameter in block.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_own_code_of_a_backward_pass_computes_without_autocast():

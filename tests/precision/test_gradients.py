@@ -12,7 +12,6 @@ from silent import silent_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.checkpoint import checkpoint
 
-import mpx
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import LOWEST, SAMPLE, GradientWatch, exponents
 from mpx.precision.numerics import Numerics
@@ -190,27 +189,3 @@ def test_the_norm_is_that_of_unscaled_unclipped_gradients(train):
         (norms[name],) = (event.value for event in EventAccumulator(str(folder)).Reload().Scalars("numerics/gradient_norm"))
     assert norms["clipped"] == norms["plain"]
     assert norms["scaled"] == pytest.approx(norms["plain"], rel=1e-2)
-
-
-@pytest.mark.parametrize(("mode", "size"), [("bf16_true", 1.0), ("fp16_true", 2e3)])
-@pytest.mark.filterwarnings("ignore")
-def test_the_norm_of_16_bit_gradients_is_not_rounded_to_16_bits(mode, size):
-    """In FP16 it would be infinite above 65,504."""
-
-    class Model(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(100, 100))
-
-        def training_step(self, batch, index):
-            return (self.weight * torch.arange(1, 101) / 100 * size).sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.0)
-
-        def on_before_optimizer_step(self, optimizer):
-            self.norm = self.weight.grad.double().norm().item()
-
-    model, numerics = Model(), Numerics(every=1)
-    silent_trainer(max_steps=1, callbacks=[numerics], plugins=mpx.Precision(mode)).fit(model, [torch.ones(1)])
-    assert numerics.newest["gradient_norm"].item() == pytest.approx(model.norm, rel=1e-5)
