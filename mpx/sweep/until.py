@@ -7,10 +7,8 @@ jobs of finished runs end at once.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from hydra.core.plugins import Plugins
@@ -27,7 +25,7 @@ from mpx.compare.looks import Plan, plan_of
 from mpx.compare.run import Run
 from mpx.compare.words import decided, title
 from mpx.errors import UserError
-from mpx.printing import span
+from mpx.printing import how_many, span
 from mpx.private.hydra import register_plugin
 from mpx.settings.check import check_looks
 from mpx.settings.values import key_of
@@ -52,10 +50,6 @@ class Looks:
         self.plan = Plan(**config.until)
         self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
-        self.made: dict[
-            Setting, int
-        ] = {}  # number of runs of each setting in the study, which an earlier sweep may have begun
-        self.ended: set[Setting] = set()  # settings whose comparison has ended, and their controls
         runs, _ = collect(self.study)
         self.new = not self.study.is_dir()  # otherwise another sweep may be training its first runs
         if any(run.looks is None for run in runs):
@@ -77,7 +71,7 @@ class Looks:
             wanted = dict.fromkeys(settings, self.plan.sizes[0])
         else:
             runs, _ = collect(self.study)
-            found = self._look(runs)
+            further = self._look(runs)
             folders, in_use = {}, set()
             for report in each_report(self.sweep):
                 if report["folder"]:
@@ -85,10 +79,7 @@ class Looks:
                 if report["status"] == IN_USE:
                     in_use.add(tuple(report["overrides"]))
             self._say_missing(folders, runs, in_use)
-            there = Counter(_folder(run.folder) for run in runs)
-            self.ended = {setting for setting, name in folders.items() if found.get(name) == 0}
-            self.made = {setting: there[name] for setting, name in folders.items()}
-            wanted = {setting: found.get(folders[setting], 0) for setting in settings if setting in folders}
+            wanted = {setting: further.get(folders[setting], 0) for setting in settings if setting in folders}
         before = self.asked
         self.asked = before | {
             setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()
@@ -129,39 +120,14 @@ class Looks:
         return {name: seeds for group in found.groups for name, seeds in _seeds_wanted(group).items()}
 
     def cost(self) -> str:
-        """What the study's runs cost, and what it saved against a single test of the same power where the
-        comparison has ended."""
+        """What the study took, beside a single test of about the same power."""
+        runs, _ = collect(self.study)
         new = [report for report in each_report(self.sweep) if not report["skipped"]]
-        runs = {setting: max(seeds, self.made.get(setting, 0)) for setting, seeds in self.asked.items()}
-        spent = span(sum(report["seconds"] for report in new))
-        all_runs = f"until=decided: {sum(runs.values())} runs, {len(new)} of them now, in {spent} of jobs"
-        single, ended = self.plan.fixed_seeds(), {setting: runs[setting] for setting in self.ended}
-        if not ended:
-            return f"{all_runs}. No comparison has all its settings decided, so none is saved"
-        of_these = (
-            ""
-            if len(ended) == len(runs)
-            else f"; {sum(ended.values())} runs are of settings whose comparison has ended"
-        )
-        saved = single * len(ended) - sum(ended.values())
-        took = {
-            setting: [report["seconds"] for report in new if _setting(report) == setting] for setting in ended
-        }
-        about = ""
-        if all(took.values()):
-            # Settings differ in speed.
-            seconds = sum((single - ended[setting]) * mean(times) for setting, times in took.items())
-            about = f", about {span(abs(seconds))} of jobs" + (
-                "" if (seconds >= 0) == (saved >= 0) else f" {_saved(seconds)}"
-            )
+        spent, single = span(sum(report["seconds"] for report in new)), self.plan.fixed_seeds()
         return (
-            f"{all_runs}{of_these}. A single test of about that power takes {single} seeds of each setting, {single * len(ended)} runs: "
-            f"{abs(saved)} {_saved(saved)}{about}"
+            f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent} of jobs. A single test of about that "
+            f"power takes {single} seeds of each setting, {how_many(single * len(self.asked), 'run')}"
         )
-
-
-def _saved(difference: float) -> str:
-    return "saved" if difference >= 0 else "more here"
 
 
 def _setting(report: Mapping[str, Any]) -> Setting:
@@ -169,7 +135,7 @@ def _setting(report: Mapping[str, Any]) -> Setting:
 
 
 def _seeds_wanted(group: Group) -> dict[str, int]:
-    """Folder of each setting that is compared -> the number of seeds that it needs next; 0 if the group's
+    """Folder of each setting that is compared -> the number of seeds that it needs next; none if the group's
     comparison has ended."""
     control, *rows = group.rows
     # None: every run of the control has diverged.
@@ -179,8 +145,6 @@ def _seeds_wanted(group: Group) -> dict[str, int]:
     for row in rows:
         print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
     looks = [row.decision.look if row.decision else None for row in rows]
-    if all(look is not None and look.further is None for look in looks):
-        return dict.fromkeys(map(_folder_of, group.rows), 0)
     seeds = {
         _folder_of(row): look.further
         for row, look in zip(rows, looks, strict=True)
