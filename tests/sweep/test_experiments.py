@@ -7,13 +7,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_class
-from omegaconf import OmegaConf
 from refused import assert_refused
-from started import start
 
 from mpx.settings import check
-from mpx.sweep import check_experiment
-from mpx.train import CONF, main
+from mpx.train import CONF
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 GRIDS = {"grid": 240, "batch_size": 144, "loss_scaling": 18}
@@ -63,14 +60,6 @@ def test_every_job_of_the_grid_is_a_valid_run(experiment):
         check(cfg, overrides)
 
 
-def test_loss_scales_are_pairs():
-    found = {
-        (cfg.precision.loss_scale.dynamic, cfg.precision.loss_scale.initial)
-        for _, cfg in configs("loss_scaling")
-    }
-    assert found == {(True, 65536), *((False, 2**power) for power in (0, 4, 8, 12, 16))}
-
-
 @pytest.mark.slow
 def test_a_study_runs_with_what_the_command_line_overrides(forked):
     ran = forked(
@@ -94,13 +83,6 @@ def test_a_study_runs_with_what_the_command_line_overrides(forked):
     assert all("experiment" not in record["setting"] for record in records)
 
 
-def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(tmp_path):
-    words = ["data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"]
-    ran = start(main, tmp_path, "-m", "experiment=grid", *words)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert ran.err.startswith("error: data.root=nowhere is not there (seen from ")
-
-
 def test_a_single_run_of_a_grid_says_how_to_start_it(train):
     ran = train("experiment=grid", "seed=0")
     assert_refused(
@@ -110,35 +92,7 @@ def test_a_single_run_of_a_grid_says_how_to_start_it(train):
     )
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["experiment=loss_scaling", "precision.loss_scale={dynamic:true}"],
-        ["experiment=batch_size", "+data={batch_size:8}", "precision=tf32", "sparsity=dense"],
-    ],
-)
-def test_a_mapping_is_a_value_of_a_grid(train, words):
-    assert_refused(
-        train(*words, "seed=0", *TINY, "ckpt_path=/nowhere"), "error: ckpt_path=/nowhere is not a file."
-    )
-
-
-def test_a_grid_may_be_over_an_added_key():
-    config = {
-        "runtime": {"choices": {"experiment": "own"}},
-        "sweeper": {"params": {"+model.kwargs.width": "8,16"}},
-    }
-    check_experiment(OmegaConf.create(config | {"overrides": {"task": ["+model.kwargs.width=8"]}}))
-
-
 def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
     ran = train("experiment=grid", "seed=0", "precision=tf32", "sparsity=dense", *TINY)
     assert ran.code == 0, ran.err
     assert ran.folder.parents[1].name == "grid"
-
-
-def test_a_mistyped_experiment(train):
-    ran = train("-m", "experiment=gridd")
-    assert_refused(
-        ran, "experiment=gridd: no such choice. Did you mean grid? Allowed: batch_size, grid, loss_scaling,"
-    )

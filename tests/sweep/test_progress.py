@@ -6,7 +6,6 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from mpx.printing import span
 from mpx.render.sweep import print_found, print_sweep
 from mpx.settings.front_door import CONF
 from mpx.sweep import progress
@@ -79,25 +78,6 @@ def test_a_job_without_a_report(tmp_path):
     assert progress.reported(tmp_path, 1)["line"] == "ended with exit code 1 before it wrote a record"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.2, "0 s"), (99.4, "99 s"), (100, "2 min"), (5400, "90 min"), (11100, "3 h 05 min")],
-)
-def test_lengths_of_time(seconds, expected):
-    assert span(seconds) == expected
-
-
-def test_the_column_is_called_as_the_metric(capsys):
-    jobs = [ended(job, lr=lr) for job, lr in enumerate((0.1, 3))]
-    for job in jobs:
-        job["record"] |= {"metrics": {"val/dice": 0.8}, "metric": {"name": "val/dice", "goal": "max"}}
-    print_sweep(jobs, 0)
-    assert "val dice" in capsys.readouterr().out
-    jobs[0]["record"] |= {"metric": None}
-    print_sweep(jobs, 0)
-    assert "┃ test " in capsys.readouterr().out
-
-
 def test_the_table_has_a_row_per_setting(capsys):
     """200 jobs of 2 settings: mean and sample deviation over seeds, and only what completed counts."""
     jobs = [ended(2 * seed, seed=seed, accuracy=0.9 + 0.02 * (seed % 2)) for seed in range(100)]
@@ -156,15 +136,6 @@ def test_speeds_that_are_emulated_or_of_several_hosts_are_marked(capsys):
     print_sweep(jobs, not_begun=0)
     out = " ".join(capsys.readouterr().out.split())
     assert "emulated, 2 hosts" in out
-
-
-def test_the_command_to_compare_can_be_pasted(capsys):
-    job = ended(0)
-    job["folder"] = "my runs/größe/mlp/seed0"
-    print_sweep([job], not_begun=0)
-    assert capsys.readouterr().out.endswith(
-        """python -m mpx.compare 'study="größe"' 'output_dir="my runs"'\n"""
-    )
 
 
 def test_what_a_search_has_found(capsys, tmp_path):

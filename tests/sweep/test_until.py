@@ -145,17 +145,6 @@ def test_a_setting_that_another_sweep_trains_waits_for_it(sweep, capsys):
     assert all(line.endswith("The same command goes on once the other sweep has ended.") for line in said)
 
 
-def test_what_has_nothing_to_compare_it_with_is_said(sweep, capsys):
-    config, train = sweep
-    looks = Looks(config)
-    train(looks.further_jobs(SETTINGS[:1]))
-    assert looks.further_jobs(SETTINGS[:1]) == []
-    assert (
-        capsys.readouterr().out
-        == "resnet18 on cifar10: No verdict: there is nothing to compare fp32-dense with.\n"
-    )
-
-
 def test_a_control_that_diverges_is_said(sweep, capsys):
     config, train = sweep
     looks = Looks(config)
