@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from mpx.control_groups import cpu_quota, memory_limit
 from mpx.environment_variables import VISIBLE
 
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 GIB = 2**30  # bytes
+# Linux limits a group of processes, as containers, Slurm and systemd use it; a limit holds for the groups
+# below it, too. In version 1 each controller has groups of its own. Sources: docs.kernel.org,
+# admin-guide/cgroup-v2, admin-guide/cgroup-v1/memory, scheduler/sched-bwc.
+MEMBERSHIP, MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 # GNU OpenMP's variable: how often a CPU thread of PyTorch looks for work before it sleeps. By default it
 # looks 300,000 times, and beside other programs takes the core from the thread that it waits for
 # (experiments/cpu_threads).
@@ -32,9 +35,9 @@ def usable_cores() -> int:
 
     A container or Slurm may give fewer than the machine has, or part of all cores' time.
     """
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
-    return there if quota is None else min(there, math.ceil(quota))
+    return cores if quota is None else min(cores, math.ceil(quota))
 
 
 def installed_gpus() -> int:
@@ -67,10 +70,10 @@ def memory_bytes() -> int | None:
     say."""
     limit = memory_limit()
     try:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return limit
-    return there if limit is None else min(there, limit)
+    return installed if limit is None else min(installed, limit)
 
 
 @contextmanager
@@ -127,3 +130,41 @@ def builds_kernels(device: str = "cuda") -> bool:
     variable, *compilers = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++", "clang++")
     compiler = os.environ.get(variable) or next(filter(None, map(shutil.which, compilers)), None)
     return compiler is not None and Path(sysconfig.get_config_var("INCLUDEPY") or "", "Python.h").is_file()
+
+
+def memory_limit() -> int | None:
+    """In bytes; None where there is none. Version 1 has a number far above any machine's memory for none."""
+    files = [group / "memory.max" for group in _groups("")] + [
+        group / "memory.limit_in_bytes" for group in _groups("memory")
+    ]
+    return min((int(limit) for limit in map(_text, files) if limit.isdecimal()), default=None)
+
+
+def cpu_quota() -> float | None:
+    """The cores whose whole time the processes may take together; None where there is no limit."""
+    shares = [_text(group / "cpu.max").partition(" ")[::2] for group in _groups("")]
+    shares += [
+        (_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")) for group in _groups("cpu")
+    ]
+    return min((int(quota) / int(period) for quota, period in shares if quota.isdecimal()), default=None)
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of this process's group and of those above it. controller: of version 1; empty: version 2.
+
+    A container may see the name that its group has on the host, while the group is mounted as the root.
+    """
+    mounted = MOUNTED / controller
+    for line in _text(MEMBERSHIP).splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controller in controllers.split(","):
+            group = mounted / name.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mounted))
+
+
+def _text(file: Path) -> str:
+    """Empty where it cannot be read, as of a controller that is off."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -8,7 +8,7 @@ import torch
 from few_steps import FEW_STEPS
 from started import start
 
-from mpx import control_groups
+from mpx import machine
 from mpx.bench.__main__ import main as bench
 from mpx.deploy import backends
 from mpx.deploy.__main__ import main as deploy
@@ -50,8 +50,8 @@ def within(monkeypatch, tmp_path):
         for name, text in files.items():
             (tmp_path / "mounted" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "mounted" / name).write_text(text)
-        monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
-        monkeypatch.setattr(control_groups, "MOUNTED", tmp_path / "mounted")
+        monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "membership")
+        monkeypatch.setattr(machine, "MOUNTED", tmp_path / "mounted")
 
     return put
 
@@ -60,8 +60,8 @@ def within(monkeypatch, tmp_path):
 def test_limits(within, name):
     membership, files, memory, cores = GROUPS[name]
     within(membership, files)
-    assert control_groups.memory_limit() == memory
-    assert control_groups.cpu_quota() == cores
+    assert machine.memory_limit() == memory
+    assert machine.cpu_quota() == cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")

@@ -19,8 +19,7 @@ import pytest
 import torch
 
 import mpx
-from mpx.control_groups import memory_limit
-from mpx.machine import GIB
+from mpx.machine import GIB, memory_limit
 from mpx.measure.devices import devices
 from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import OtherPrograms, cpu_busy, exclusive, exclusive_among
