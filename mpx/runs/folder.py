@@ -110,7 +110,7 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     folder = locked(path)  # a run that goes on elsewhere was not cut off, and has not failed
     record = read_result(path)  # another process may have finished it just before the lock
     if record is not None and record["status"] in ended:
-        folder.lock.release()
+        folder.release()
         return Folder(path, finished=record)
     try:
         if if_exists == "skip":
@@ -119,7 +119,7 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
             )
         return replace(folder, resume_from=first_whole([path / name for name in (LAST, BEST)]) or ckpt)
     except UserError:
-        folder.lock.release()
+        folder.release()
         raise
 
 
