@@ -37,8 +37,9 @@ class OneLightning(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if not isinstance(module, Lightning):
-            module.__spec__ = module.__spec__.loader_state  # in whose place importlib has put that of the copy
+        spec = module.__spec__  # importlib has put it in the place of the module's own
+        if spec is not None and not isinstance(module, Lightning):
+            module.__spec__ = spec.loader_state
 
 
 FINDER = OneLightning()
@@ -46,6 +47,6 @@ FINDER = OneLightning()
 
 def use_one_lightning() -> None:
     """From now on `import lightning` gives these, unless it has been imported already, or is a package of the project itself."""
-    own = PathFinder.find_spec("lightning", [os.getcwd()])  # without an origin if it is a folder that has no code
-    if FINDER not in sys.meta_path and (own is None or own.origin is None):
+    local = PathFinder.find_spec("lightning", [os.getcwd()])  # without an origin if it is a folder that has no code
+    if FINDER not in sys.meta_path and (local is None or local.origin is None):
         sys.meta_path.insert(0, FINDER)

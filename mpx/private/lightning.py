@@ -54,9 +54,14 @@ def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
 
     class DescribedBar(RichProgressBar):
         def _get_train_description(self, current_epoch: int) -> str:
-            return describe(super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs)
+            return describe(super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs or -1)
 
     return DescribedBar()
+
+
+def _replace(part: object, **methods: Callable[..., Any]) -> None:
+    """Give one object of Lightning's other methods than its class has."""
+    vars(part).update(methods)
 
 
 def leave_signals_alone(trainer: pl.Trainer) -> None:
@@ -71,8 +76,8 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
     def remember() -> None:
         connector._original_handlers = connector._get_current_signal_handlers()
 
-    connector.register_signal_handlers = remember
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    _replace(connector, register_signal_handlers=remember)
+    _replace(trainer.fit_loop.epoch_loop, _broadcast_sigterm_tensor=lambda: None)
 
 
 def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
@@ -81,7 +86,7 @@ def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
     Lightning 2.6 takes such a run for one that stopped within that epoch. It ends the epoch a second time, so that the epoch after it, and
     its data, are left out.
     """
-    trainer.fit_loop._iteration_based_training = lambda: False
+    _replace(trainer.fit_loop, _iteration_based_training=lambda: False)
 
 
 def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
@@ -101,39 +106,42 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
 
     Otherwise each process keeps the value of its own samples. What only some processes log stays as it is.
     """
-    connector, ours = trainer._logger_connector, []
-    reset = connector.reset_results
+    connector, combined = trainer._logger_connector, []
+    reset, epoch_end_reached, on_epoch_end = connector.reset_results, connector.epoch_end_reached, connector.on_epoch_end
     if "reset_results" in vars(connector):  # it does already
         return
 
     def combine() -> None:
         alone = {
             key: metric.meta.sync
-            for key, metric in trainer._results.items()
+            for key, metric in (trainer._results or {}).items()
             if metric.is_tensor and metric.meta.on_epoch and not (metric.has_reset or metric.meta.sync.should)
         }
         for key in sorted(set.intersection(*from_all(set(alone)))):  # all processes combine them in this order
             alone[key].should = True
-            ours.append(alone[key])
+            combined.append(alone[key])
 
     def begin_again() -> None:
-        while ours:
-            ours.pop().should = False  # Lightning refuses a value that is logged in another way than in the epoch before
+        while combined:
+            combined.pop().should = False  # Lightning refuses a value that is logged in another way than in the epoch before
         reset()
 
-    def first_combine(then: Callable[[], None]) -> Callable[[], None]:
-        return lambda: (combine(), then())
+    def at_the_end() -> None:
+        combine()
+        epoch_end_reached()
 
-    connector.epoch_end_reached = first_combine(connector.epoch_end_reached)
-    connector.on_epoch_end = first_combine(connector.on_epoch_end)  # the epoch's last hooks may have logged more
-    connector.reset_results = begin_again
+    def after_the_last_hooks() -> None:  # which may have logged more
+        combine()
+        on_epoch_end()
+
+    _replace(connector, epoch_end_reached=at_the_end, on_epoch_end=after_the_last_hooks, reset_results=begin_again)
 
 
 class OneStreamDDP(DDPStrategy):
     """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
 
     Lightning builds DDP on a stream that no later step uses. DDP sends rank 0's buffers to the others before each forward pass. It need not
-    if all are batch norm's running means, which training does not read: mpx/runs/agreement.py sends those before an evaluation.
+    if all are batch norm's running means, which training does not read: mpx/training/trainer.py sends those before an evaluation.
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
     """
 
@@ -151,7 +159,8 @@ class OneStreamDDP(DDPStrategy):
 
     def renew(self) -> None:
         """Build DDP again, which after a backward pass that was broken off refuses every further one."""
-        self.model = self._setup_model(self.lightning_module)
+        if self.lightning_module is not None:
+            self.model = self._setup_model(self.lightning_module)
 
     def teardown(self) -> None:
         super().teardown()

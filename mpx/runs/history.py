@@ -42,6 +42,11 @@ class History(Callback):
         self.pruned = checkpoint.get("callbacks", {}).get("Pruning", {})
         self.changed = changed_data(checkpoint, data)
 
+    @property
+    def next_step(self) -> int:
+        """The first step that this part logs; 0 for a run that begins."""
+        return self.steps[-1] + 1 if self.steps else 0
+
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Validations on other data, and the best of them, are not this run's."""
         if self.changed:

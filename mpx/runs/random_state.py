@@ -14,10 +14,11 @@ from mpx.processes import from_all
 def states() -> dict[str, Any]:
     """The states of Python's, NumPy's, torch's and CUDA's generators. The first two are lists, which weights_only can load."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    of_numpy = np.random.get_state(legacy=False)
+    keys, position = of_numpy["state"]["key"].tolist(), int(of_numpy["state"]["pos"])
     return {
         "python": [version, list(internal), gauss],
-        "numpy": [name, keys.tolist(), int(position), int(has_gauss), float(cached)],
+        "numpy": [of_numpy["bit_generator"], keys, position, int(of_numpy["has_gauss"]), float(of_numpy["gauss"])],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }

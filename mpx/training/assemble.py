@@ -36,6 +36,7 @@ from mpx.sparsity.recipes import Recipe
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
+from mpx.training.logging import RunLogger
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
@@ -59,6 +60,7 @@ class Run:
     checkpoints: Checkpoints
     last_validation: LastValidation
     trainer: pl.Trainer
+    logger: RunLogger
     advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
@@ -109,8 +111,9 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
 
     advice = remedy(inputs.precision.mode, cfg.optimizer.name)
     beginning, last_validation = Beginning(begin), LastValidation()
+    logger = RunLogger(folder.path, inputs.history.next_step)
     trainer = build_trainer(
-        cfg, folder.path, inputs.devices, inputs.precision, inputs.history.steps,
+        cfg, folder.path, inputs.devices, inputs.precision, logger,
         callbacks(
             cfg, measuring, inputs.precision, inputs.history, beginning, pruning=pruning, ema=steps.module.ema,
             compiling=compiling, ends=[last_validation, checkpoints], advice=advice,
@@ -122,7 +125,7 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
 
     return Run(
         inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history, beginning, checkpoints,
-        last_validation, trainer, advice, results=lambda: steps.module.results, chosen=chosen, release=steps.acceleration.release,
+        last_validation, trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen, release=steps.acceleration.release,
     )  # fmt: skip
 
 

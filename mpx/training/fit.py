@@ -64,7 +64,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         if trainer.is_global_zero:
             folder.begin(config)
             record["environment"]["threads"] = torch.get_num_threads()  # of several processes, for which Lightning has lowered it
-            trainer.logger.begin()
+            run.logger.begin()
             start_logs(trainer, cfg, record, trial)
             _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
 

@@ -1,6 +1,6 @@
 """The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so a checkpoint loads into the plain model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -49,11 +49,12 @@ class TrainingModule(pl.LightningModule):
         self.model: nn.Module = loss.model
         self.loss, self.spec, self.optimizer_cfg, self.schedule, self.plugin = loss, spec, optimizer, schedule, plugin
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
-        self.meters = nn.ModuleDict({stage: Meters(spec.task, spec.classes) for stage in ("val_", "test_")})
+        self._meters = {stage: Meters(spec.task, spec.classes) for stage in ("val_", "test_")}
+        self.meters = nn.ModuleDict(self._meters)  # moves them to the device
         self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
         self.right: np.ndarray | None = None  # bool [samples]: those of the test set that the run has right, where that is kept
         self._right = Right(spec)
-        self._batch: tuple[Tensor, Tensor] | None = None  # the batch of the present step
+        self._batch: tuple[Tensor, Tensor]  # of the present step
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
@@ -87,7 +88,7 @@ class TrainingModule(pl.LightningModule):
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
         logits = averaged(self, x, self.tta if stage == "test_" else "none")
-        self.meters[stage].add(logits, y)
+        self._meters[stage].add(logits, y)
         if stage == "test_":
             self._right.add(logits, y)
 
@@ -99,7 +100,7 @@ class TrainingModule(pl.LightningModule):
         self.right = self._right.take()
 
     def _log_epoch(self, stage: str) -> None:
-        values = {f"{stage[:-1]}/{name}": value for name, value in self.meters[stage].take(self.spec.kind).items()}
+        values = {f"{stage[:-1]}/{name}": value for name, value in self._meters[stage].take(self.spec.kind).items()}
         self.log_dict(values, logger=False, sync_dist=True)  # equal on all ranks already
         plain = {name: value.item() for name, value in values.items()}
         self.results |= plain
@@ -156,10 +157,10 @@ class TrainingModule(pl.LightningModule):
         self.schedule.position.fill_(checkpoint.get("schedule", {"position": checkpoint["global_step"]})["position"])
         self.results = {name: float(value) for name, value in checkpoint.get("results", {}).items()}
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.model.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return self.model.load_state_dict(state_dict, *args, **kwargs)
 
 

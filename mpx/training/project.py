@@ -30,6 +30,7 @@ from mpx.settings.values import as_dict
 from mpx.sparsity.lightning_sparsity import Sparsity, arguments
 from mpx.training.assemble import Run
 from mpx.training.devices import choose_devices
+from mpx.training.logging import RunLogger
 from mpx.training.measuring import build_measuring
 from mpx.training.pruning import load_dense_weights
 from mpx.training.trainer import Beginning, LastValidation, build_trainer, callbacks
@@ -65,8 +66,9 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         restart = [] if measuring.profile is None else [measuring.profile.restart]
         pruning = build_sparsity(cfg.sparsity, [checkpoints.forget, logged.values.forget, *restart])
     beginning, advice, last_validation = Beginning(begin), remedy(precision.mode, None), LastValidation()
+    logger = RunLogger(folder.path, history.next_step)
     trainer = build_trainer(
-        cfg, folder.path, devices, precision, history.steps,
+        cfg, folder.path, devices, precision, logger,
         callbacks(
             cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None, advice=advice,
             ends=[logged, last_validation, checkpoints], project=True,
@@ -74,7 +76,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         project=True, manual=not module.automatic_optimization,
     )  # fmt: skip
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints, last_validation, trainer,
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints, last_validation, trainer, logger,
         advice, results=lambda: logged.values, chosen=choice.record, has=lambda stage: offers(stage, module, datamodule),
     )  # fmt: skip
 
@@ -106,7 +108,7 @@ def _build(settings: DictConfig, part: str, kind: type) -> Any:
     path = given.pop("_target_")
     if not isinstance(made, kind):
         raise UserError(f"{part}._target_={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
-    if given and type(made).__init__ is kind.__init__:  # which takes any argument, and drops it
+    if given and not is_overridden("__init__", made, kind):  # which takes any argument, and drops it
         raise UserError(f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its own. Leave it out.")
     return made
 

@@ -127,14 +127,14 @@ def callbacks(
 
 
 def build_trainer(
-    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, continued: list[int], callbacks: list[Callback], *,
+    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, logger: RunLogger, callbacks: list[Callback], *,
     project: bool = False, manual: bool = False,
 ) -> pl.Trainer:  # fmt: skip
-    """continued: the steps at which the run was continued. project: its loaders are the user's. manual: steps may leave
+    """project: its loaders are the user's. manual: steps may leave
     out parameters, as those of one optimizer leave out another's."""
     settings, values = cfg.trainer, as_dict(cfg.trainer)
     skip_empty_hooks(callbacks)
-    rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
+    vars(rank_zero_only)["rank"] = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     trainer = pl.Trainer(
         **{key: values[key] for key in PASSED},
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,
@@ -142,7 +142,7 @@ def build_trainer(
         strategy=_strategy(devices, manual=manual),
         plugins=[precision, WholeFiles(), cluster_environment(launch())],
         callbacks=callbacks,
-        logger=RunLogger(folder, purge_step=continued[-1] + 1 if continued else 0),
+        logger=logger,
         default_root_dir=folder,
         enable_checkpointing=any(isinstance(callback, Checkpoints) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
