@@ -1,19 +1,24 @@
 """Say what this machine can do, and how to get what is missing. Trains nothing, writes nothing, takes seconds.
 
-$ python -m mpx.doctor            # machine, precision modes, accelerations, sparsity, serving, launchers, packages
+$ python -m mpx.doctor            # machine, precision modes, accelerations, sparsity, serving, packages
 $ python -m mpx.doctor --version  # of mpx; every other command has it too
 """
 
+import importlib
 import sys
 
-from mpx.doctor.machine import broken, machine
-from mpx.doctor.packages import launchers, packages
 from mpx.errors import UserError
 from mpx.imports import check_compilers_cache
 from mpx.machine import keep_within_quota
 from mpx.printing import replace_unprintable
-from mpx.render.table import print_table
 from mpx.settings.front_door import errors_in_one_line, read_words
+
+TORCH = "pip install --force-reinstall 'torch>=2.11' 'torchvision>=0.26' installs two that fit each other"
+NEEDED = {
+    "torch": TORCH,
+    "torchvision": TORCH,
+    "pytorch_lightning": "pip install --force-reinstall pytorch-lightning reinstalls it",
+}
 
 
 def main() -> None:
@@ -35,18 +40,25 @@ def main() -> None:
         sys.exit(130)
 
 
+def broken() -> str | None:
+    """Why mpx cannot run here at all, and what mends that, in one line; None if it can."""
+    for name, remedy in NEEDED.items():
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # builds that do not fit each other fail in many ways
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            return f"import {name} fails ({reason[:300]}). {remedy}."
+    return None
+
+
 def examine() -> None:
     """Heavy imports start here."""
-    import torch
-
-    from mpx.doctor.serving import formats, patterns
-    from mpx.doctor.training import accelerations, modes
+    from mpx.doctor.tables import tables
+    from mpx.render.table import print_table
 
     keep_within_quota(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print_table(machine(), head=False)
-    for table in (modes(device), accelerations(device), patterns(device), formats(device), launchers(), packages()):
-        print_table(table)
+    for table in tables():
+        print_table(table, head=any(column.head for column in table.columns))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mpx.bench.__main__ import run
-from mpx.doctor.machine import machine
+from mpx.doctor.tables import machine
 from mpx.errors import UserError
 from mpx.measure.devices import chosen, usable_gpus
 
