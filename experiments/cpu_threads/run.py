@@ -31,11 +31,11 @@ while True:
 CARD = """# How should PyTorch's CPU threads wait for one another?
 
 **Question.** PyTorch's OpenMP threads wait at full speed. Beside another program each waits for one that does not run. Which way to wait
-costs least alone, and least beside another program? mpx sets `{chosen}` before PyTorch is imported, unless the user sets one of these
-variables or another number of threads.
+costs least alone, and least beside another program? mpx sets `{chosen}` before PyTorch is imported, unless the
+user sets that or OMP_WAIT_POLICY.
 
-**Setup.** The main job (ResNet-20 on the digits, batches of 64; `amp` is emulated on a CPU) on {setup}. Samples/s over 150 steps after the
-first 10, medians of {rounds} rounds. The other program is a convolution and its gradient in a loop, with PyTorch's defaults.
+**Setup.** The main job (ResNet-20 on the digits, batches of 64; `amp` is emulated on a CPU) on {setup}.
+Samples/s over 150 steps after the first 10, medians of {rounds} rounds. The other program is a convolution and its gradient in a loop.
 
 **Command.** `python experiments/cpu_threads/run.py`
 
@@ -85,10 +85,9 @@ def card(rows: list[dict]) -> str:
     rates = {key: median(values) for key, values in found.items()}
     columns = [(precision, beside) for precision in PRECISIONS for beside in "01"]
     lines = [[f"`{way}`", *(f"{rates[way, *column]:,.0f}" for column in columns)] for way in WAYS]
-    heads = ["", *(f"{precision}, {'beside another program' if beside == '1' else 'alone'}" for precision, beside in columns)]
+    heads = ["", *(f"{precision}, {'alone' if beside == '0' else 'beside another'}" for precision, beside in columns)]
     chosen, default = "=".join(SPINS), WAYS[0]
-    alone = [rates[chosen, precision, "0"] / rates[default, precision, "0"] for precision in PRECISIONS]
-    beside = [rates[chosen, precision, "1"] / rates[default, precision, "1"] for precision in PRECISIONS]
+    alone, beside = ([rates[chosen, name, which] / rates[default, name, which] for name in PRECISIONS] for which in "01")
     kept = [rates[chosen, precision, "1"] / rates[chosen, precision, "0"] for precision in PRECISIONS]
     learnt = (
         f"`{chosen}` trains {min(alone):.2f} to {max(alone):.2f} times as fast as the default alone, and {min(beside):.1f} to "
