@@ -1,221 +1,231 @@
-"""`profile=true`: measure a few steady steps, outside the throughput's window, and say what limits the run.
+"""`profile=true`: trace a few steps with torch.profiler after the warm-up, and say what limits the run.
 
-After the warm-up it measures in this order:
-1. undisturbed steps: the time of a step, and its waiting for the batch
-2. steps under torch.profiler: when the device computes, and with which kernels; the trace is kept
-3. plain steps under a dispatch mode: each operation with its format, FLOPs and bytes
-
-A profiler slows the host but not the device, so the idle time is the undisturbed step less the traced kernels. A step of a CUDA graph is
-traced while it is replayed; its operations are those of the plain step, which runs the same kernels. A compiled step has other kernels than
-a plain one, so its kernels are listed instead of operations.
+The traced steps are outside the throughput's windows. A profiler slows the host but not the device, so a step's time is
+that of the throughput, and only what the device computes is taken from the trace.
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from enum import Enum, auto
+import gzip
+import json
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
+from torch.profiler import ProfilerActivity, schedule
+from torch.profiler import profile as profiler
 
-from mpx.acceleration.apply import Acceleration
-from mpx.measure.exclusive import cpu_busy
-from mpx.measure.findings import Seen, findings
-from mpx.measure.limits import limits_of
-from mpx.measure.operations import Operations
-from mpx.measure.profile_plan import MIN_BEFORE, MIN_EPOCH_BATCHES, PROFILE_STEPS, RECORDED, TIMED, TRACED, may_begin, steps_to_trace
-from mpx.measure.steady import SteadySteps
+from mpx.measure.bottleneck import Step, bottleneck
 from mpx.measure.throughput import Throughput
-from mpx.measure.trace import busy, read_trace
-from mpx.measure.traced_steps import TracedSteps, quiet_profiler
-from mpx.measure.windows import Clock
-from mpx.precision.modes import MODES, Mode, emulated
+from mpx.precision.kernels import classify
 
 FILE = "trace.json.gz"
+MIN_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
+TRACED = 5  # steps; the profiler loads in one more before them
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # Kineto's categories (libkineto/src/output_json.cpp)
+KINDS = {  # PyTorch's operations that multiply matrices -> their kind in the record's precision.observed
+    re.compile(r"conv"): "conv",
+    re.compile(r"rnn|lstm|gru"): "rnn",
+    re.compile(r"::_?(add|b|badd|int_|scaled_)*mm|attention"): "matmul",
+}
 
 
-class State(Enum):
-    WAITING = auto()  # for the end of the warm-up, and for enough batches
-    TIMING = auto()
-    BEFORE_TRACING = auto()  # waits for an epoch with enough batches
-    TRACING = auto()
-    RECORDING = auto()
-    DONE = auto()
+@dataclass(frozen=True)
+class Operation:
+    """A kernel of the GPU, or one of PyTorch's operations on a CPU, in a step."""
+
+    operation: str
+    calls: float
+    ms: float  # without the operations that it calls
+    share: float  # of the time in all operations
+    format: str | None  # of the operands, where it multiplies matrices
+    tensor_cores: bool | None
+    product: bool  # multiplies matrices
+
+
+@dataclass(frozen=True)
+class Traced:
+    """steps: that the trace holds. busy_ms: in which the device computes, of a step; launches: kernels and copies, of a step."""
+
+    steps: int
+    operations: tuple[Operation, ...]
+    busy_ms: float
+    launches: float | None
 
 
 class Profile(Callback):
-    """folder: for the trace. output_dir: may have this machine's limits, from `mpx.bench`. sampled: interval in optimizer steps at which
-    numerics sample. against: why cuda_graphs or compile cannot be advised. own: of a module of the user's own."""
+    """folder: for the trace. sampled: interval in optimizer steps at which numerics sample.
+
+    emulated: the precision is. against: why cuda_graphs or compile cannot be advised.
+    """
 
     def __init__(
-        self,
-        throughput: Throughput,
-        mode: Mode,
-        folder: Path,
-        *,
-        emulated: bool,
-        sampled: int,
-        output_dir: str | Path,
-        acceleration: Acceleration,
-        against: Mapping[str, str],
-        own: bool = False,
+        self, throughput: Throughput, folder: Path, *, sampled: int, emulated: bool, against: Mapping[str, str]
     ):
-        self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
-        self.output_dir, self.acceleration, self.against, self.own = output_dir, acceleration, against, own
-        self.found: dict[str, Any] | None = None
-        self._state = State.WAITING
+        self.throughput, self.folder, self.sampled = throughput, folder, sampled
+        self.emulated, self.against = emulated, against
+        self.traced: Traced | None = None
+        self._profiler: profiler | None = None
+        self._device = torch.device("cpu")
         self._seen = 0  # batches since the training began or the model was pruned
-        self._recorded = 0  # plain steps under `_operations`
-        self._recording = ExitStack()  # holds the dispatch mode during such a step
-        self._trace: TracedSteps | None = None
-        self._epoch_batches: int | None = None
+        self._steps = self._left = 0  # that are traced, and of these those to come
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.device = trainer.strategy.root_device
-        self.clock = Clock(self.device)
-        quiet_profiler(self.device)
-        if not trainer.is_global_zero:
-            self._state = State.DONE
+        self._device = trainer.strategy.root_device
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the library reports its own stages on stderr
+        if self._device.type == "cuda":  # setting CUPTI up twice beside a CUDA graph can crash (torch/profiler/profiler.py)
+            os.environ |= {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._state is State.TIMING:
-            self.steady.begin()
-        elif self._state is State.BEFORE_TRACING:
-            self._start_trace(trainer, trainer.num_training_batches)
-
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._state is State.RECORDING:
-            self.limits = limits_of(self.device, self.output_dir)
-            self._before = trainer.global_step
-            self._operations = self._recording.enter_context(Operations(self.mode, self.device, self.limits))
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self._seen += 1
-        self._epoch_batches = trainer.num_training_batches
-        done = batch_idx + 1
-        left = trainer.num_training_batches - done  # in this epoch
-        if self._state is State.WAITING:
-            if self.throughput.warm and may_begin(trainer, done, self._seen, self.sampled):
-                self._begin(trainer)
-        elif self._state is State.TIMING:
-            self._time_step(trainer, left)
-        elif self._state is State.BEFORE_TRACING:
-            self._start_trace(trainer, left)
-        elif self._state is State.TRACING:
-            if self._trace.step():
-                self._state, self._recorded = State.RECORDING, 0
-        elif self._state is State.RECORDING:
-            self._record_step(trainer)
+        if self._profiler is not None:
+            self._step()
+        elif self.traced is None and self._may_begin(trainer, batch_idx + 1):
+            self._begin(trainer)
+
+    def _may_begin(self, trainer: pl.Trainer, done: int) -> bool:
+        """Whether the rest of this epoch has steps enough after its warm-up, of which numerics sample none."""
+        if not (trainer.is_global_zero and self.throughput.warm and self._seen >= MIN_BEFORE):
+            return False
+        until_sample = -trainer.global_step % self.sampled
+        if until_sample <= TRACED < self.sampled:
+            return False
+        batches = trainer.num_training_batches
+        last_step = trainer.max_steps if trainer.max_steps > 0 else math.inf
+        left = min(batches - done, (last_step - trainer.global_step) * trainer.accumulate_grad_batches)
+        return left > steps_in(batches)
 
     def _begin(self, trainer: pl.Trainer) -> None:
         self.throughput.pause()
-        self.steady = SteadySteps(self.clock, trainer)
-        on_cpu = self.device.type != "cuda"
-        self.cpu_busy = cpu_busy() if on_cpu and _loader(trainer) == "resident" else None  # workers would count as other programs
-        self._state = State.TIMING
-        self.steady.begin()
+        self._steps = steps_in(trainer.num_training_batches)
+        self._left = self._steps + 1
+        kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])
+        steps = schedule(wait=0, warmup=1, active=self._steps, repeat=1)
+        self._profiler = profiler(activities=kinds, schedule=steps, on_trace_ready=self._keep, acc_events=True)
+        self._profiler.start()
 
-    def _time_step(self, trainer: pl.Trainer, left: int) -> None:
-        self.steady.step()
-        if self.steady.steps == TIMED:
-            self.steady.end()
-            self.timed = self.steady.typical(_loader(trainer))
-            self._state = State.BEFORE_TRACING
-            self._start_trace(trainer, left)
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left in (self._steps, 0) and self._device.type == "cuda":  # the device's work for a step lies within it
+            torch.cuda.synchronize(self._device)
+        if self._profiler is not None:
+            self._profiler.step()
+        if self._left == 0:
+            self._stop()
+            self.throughput.resume()
 
-    def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
-        """Start the trace if the epoch has enough batches `left`."""
-        count = steps_to_trace(trainer)
-        if left >= count + 1:
-            self._trace = TracedSteps(self.clock, self.acceleration, count, self.folder / FILE)
-            self._trace.start()
-            self._state = State.TRACING
+    def _keep(self, finished: profiler) -> None:
+        path = self.folder / FILE
+        finished.export_chrome_trace(str(path))
+        if self._device.type == "cuda":
+            self.traced = of_gpu(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"], self._steps)
+        else:
+            times = {event.key: (event.count, event.self_cpu_time_total / 1e3) for event in finished.key_averages()}
+            self.traced = of_cpu(times, self._steps)
 
-    def _record_step(self, trainer: pl.Trainer) -> None:
-        self._recording.close()
-        self._recorded += 1
-        if self._recorded == RECORDED:
-            self._finish(trainer)
-            self.throughput.resume()  # after reading the trace, which takes seconds
-
-    def _finish(self, trainer: pl.Trainer) -> None:
-        self._state = State.DONE
-        traced = busy(read_trace(self.folder / FILE))
-        if self.device.type == "cuda" and traced is None:
-            self.found = {"bound": None, "reason": "the profiler saw no kernels, as where CUPTI may not be used", "operations": []}
-            return
-        given_up = self.acceleration.given_up()
-        compiled = self.acceleration.compiled is not None and "compile" not in given_up
-        against = {**self.against, **given_up}
-        step_ms, waited_ms = self.timed
-        seen = Seen(
-            on_gpu=self.device.type == "cuda",
-            step_ms=step_ms,
-            waited_ms=waited_ms,
-            traced=traced,
-            operations=self._operations.rows,
-            steps=self._trace.count,
-            replayed=self._trace.replayed,
-            compiled=compiled and (self._trace.compiled > 0 or self._trace.replayed > 0),
-            loader=_loader(trainer),
-            mode=self.mode.name,
-            emulated=self.emulated,
-            native=frozenset(name for name, mode in MODES.items() if not emulated(mode, self.device, "auto")),
-            devices=trainer.world_size,
-            layers=self._operations.layers,
-            no_graphs=against.get("cuda_graphs"),
-            no_compiling=against.get("compile"),
-            own=self.own,
-            accumulated=trainer.accumulate_grad_batches,
-            updates=trainer.global_step > self._before,
-        )
-        self.found = {"trace": FILE, "timed_steps": TIMED, "cpu_busy": self.cpu_busy} | findings(seen, self.limits)
-        self._operations = self._trace = None
+    def _stop(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
 
     def restart(self, trainer: pl.Trainer) -> None:
-        """The model was pruned: a profile that has begun does not count."""
-        if self._state is State.DONE:
-            return
-        if self._state is not State.WAITING:
-            self._leave()
+        """The model was pruned: a trace that has begun does not count."""
+        if self._profiler is not None:
+            self._stop()
+            self.traced = None
             self.throughput.resume()
-        self._state, self._seen = State.WAITING, 0
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._state is State.TIMING:
-            self.steady.end()
-
-    on_train_epoch_end = on_validation_start
+        self._seen = 0
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._leave()
+        self._stop()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._leave()
+        self._stop()
 
-    def _leave(self) -> None:
-        self._recording.close()
-        if self._trace is not None:
-            self._trace.stop()
-
-    def record(self) -> dict[str, Any]:
-        """The profile part of result.json, also when the run ended before there was a profile."""
-        return self.found if self.found is not None else {"bound": None, "reason": self._missing(), "operations": []}
-
-    def _missing(self) -> str:
-        """Why there is no profile."""
-        if self._epoch_batches is not None and self._epoch_batches < MIN_EPOCH_BATCHES:
-            return (
-                f"an epoch has {self._epoch_batches} batch, and a profile needs {MIN_EPOCH_BATCHES} in one; "
-                f"lower {'the batch size' if self.own else 'data.batch_size'}, or raise trainer.limit_train_batches"
+    def record(self, speed: Mapping[str, Any], precision: Mapping[str, Any]) -> dict[str, Any]:
+        """The profile part of result.json. speed, precision: those parts of it."""
+        if self.traced is None:
+            warm = max(self.throughput.warmup_steps, MIN_BEFORE)
+            reason = (
+                f"no epoch had enough batches after the first {warm} of the run or of its pruning "
+                "(trainer.warmup_steps): train longer"
             )
-        return (
-            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {PROFILE_STEPS} after the first "
-            f"{max(self.throughput.warmup_steps, MIN_BEFORE)} (trainer.warmup_steps), and up to {TRACED} more where epochs are short; "
-            "train longer"
+            return {"bound": None, "reason": reason, "operations": []}
+        operations = with_formats(self.traced.operations, precision.get("observed") or {})
+        about = {"trace": FILE, "steps": self.traced.steps, "busy_ms": self.traced.busy_ms}
+        about |= {"launches": self.traced.launches, "step_ms": speed["step_ms_p50"]}
+        about["operations"] = [asdict(row) for row in operations]
+        if not operations:
+            return about | {"bound": None, "reason": "the profiler saw no operations, as where CUPTI may not be used"}
+        if speed["step_ms_p50"] is None:
+            return about | {"bound": None, "reason": speed.get("train_samples_per_s_reason", "no step was timed")}
+        step = Step(
+            on_gpu=self._device.type == "cuda",
+            step_ms=speed["step_ms_p50"],
+            waited_share=speed["data_wait_fraction"],
+            busy_ms=self.traced.busy_ms,
+            launches=self.traced.launches,
+            products=sum(row.share for row in operations if row.product),
+            tensor_cores=sum(row.share for row in operations if row.product and row.tensor_cores),
         )
+        bound, sentence = bottleneck(step, precision["mode"], emulated=self.emulated, against=self.against)
+        return about | {"bound": bound, "sentence": sentence}
 
 
-def _loader(trainer: pl.Trainer) -> str:
-    return getattr(trainer.datamodule, "loader", None) or "workers"
+def steps_in(batches: int | float) -> int:
+    """Steps to trace in an epoch, after its first batch and the one in which the profiler loads."""
+    return int(max(1, min(TRACED, batches - 2)))
+
+
+def of_gpu(events: Iterable[Mapping[str, Any]], steps: int) -> Traced:
+    """The kernels and copies in a trace. Kernels that overlap on several streams count once in `busy_ms`."""
+    spans = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") in ON_DEVICE)
+    busy, reached = 0.0, -math.inf
+    times: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for start, end, name in spans:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+        calls, ms = times[name]
+        times[name] = calls + 1, ms + (end - start) / 1e3
+    rows = []
+    for row in _rows(times, steps):
+        kernel = classify(row.operation)
+        if kernel is not None:
+            row = replace(row, format=kernel[0], tensor_cores=kernel[1], product=True)
+        rows.append(row)
+    return Traced(steps, tuple(rows), busy / 1e3 / steps, len(spans) / steps)
+
+
+def of_cpu(times: Mapping[str, tuple[int, float]], steps: int) -> Traced:
+    """times: name -> (calls, milliseconds of its own). What is no operation, such as autograd's calls, is left out."""
+    of_operations = {name: value for name, value in times.items() if "::" in name and not name.startswith("autograd::")}
+    rows = [replace(row, product=kind(row.operation) is not None) for row in _rows(of_operations, steps)]
+    return Traced(steps, tuple(rows), sum(row.ms for row in rows), None)
+
+
+def _rows(times: Mapping[str, tuple[int, float]], steps: int) -> list[Operation]:
+    total = sum(ms for _, ms in times.values()) or 1.0
+    ordered = sorted(times.items(), key=lambda item: -item[1][1])
+    return [
+        Operation(name, calls / steps, ms / steps, ms / total, format=None, tensor_cores=None, product=False)
+        for name, (calls, ms) in ordered
+    ]
+
+
+def kind(operation: str) -> str | None:
+    """conv, rnn or matmul of one of PyTorch's operations; None where it multiplies no matrices."""
+    return next((name for pattern, name in KINDS.items() if pattern.search(operation)), None)
+
+
+def with_formats(rows: Iterable[Operation], observed: Mapping[str, Mapping[str, int]]) -> list[Operation]:
+    """The rows of a CPU with the format that most calls of their kind had. observed: the record's precision.observed."""
+    formats = {name: max(calls, key=lambda fmt: calls[fmt]) for name, calls in observed.items() if calls}
+    return [row if row.format else replace(row, format=formats.get(kind(row.operation) or "")) for row in rows]

@@ -9,7 +9,7 @@ switches.py, fp8.py       what a mode needs on a GPU beyond autocast, with BFloa
 emulate.py                emulates a format that the device lacks: autocast.py casts; attention.py, fp8.py and
                           recurrent.py round, by formats.py
 recorder.py               records the operations of a step; ops.py lists those that multiply, kernels.py interprets the
-                          names of kernels. audit.py and mpx.measure.operations read the records
+                          names of kernels. audit.py reads the records
 numerics.py               samples gradients that vanish or overflow in the format; gradients.py counts them
 
 A new mode needs a line in MODES, its name in mpx/settings/fields.py and mpx/compare/control.py, also in

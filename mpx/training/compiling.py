@@ -1,5 +1,6 @@
 """Time the first steps of a run, then compile the others if they take long enough."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +13,6 @@ from pytorch_lightning.callbacks import Callback
 from mpx.acceleration.apply import Acceleration, say
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.graph import agreed
-from mpx.measure.profile_plan import batches_left
 from mpx.measure.windows import Clock
 
 TIMED = 10  # batches, after those in which kernels are chosen and the step is recorded
@@ -59,3 +59,18 @@ class CompileIfItPays(Callback):
         self.acceleration.compile(trainer.global_step)
         for part in self.after:
             part(trainer)
+
+
+def batches_left(trainer: pl.Trainer, done: int) -> int:
+    """The batches of the whole training that follow `done` batches of this epoch and their optimizer steps."""
+    batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
+    left = batches - done
+    by_epochs = left + (trainer.max_epochs - trainer.current_epoch - 1) * batches
+    if trainer.max_steps == -1:
+        return by_epochs
+    steps, steps_of_epoch = trainer.max_steps - trainer.global_step, math.ceil(batches / accumulated)
+    steps_here = steps_of_epoch - done // accumulated if left else 0
+    if steps < steps_here:
+        return steps * accumulated - done % accumulated
+    epochs, rest = divmod(steps - steps_here, steps_of_epoch)
+    return min(by_epochs, left + epochs * batches + rest * accumulated)

@@ -58,9 +58,8 @@ def build_measuring(
     profile = None
     if cfg.profile:
         profile = Profile(
-            throughput, precision.mode, folder, emulated=precision.emulate, sampled=every, output_dir=cfg.output_dir,
-            acceleration=acceleration, against=choice.against, own=own,
-        )  # fmt: skip
+            throughput, folder, sampled=every, emulated=precision.emulate, against=choice.against
+        )
     return Measuring(throughput, ExclusivityChecks(precision.device), watch, numerics, profile)
 
 

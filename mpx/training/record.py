@@ -55,9 +55,9 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
-    if measuring.profile is not None:
-        record["profile"] = measuring.profile.record()
     record["precision"] = precision_part(precision, measuring.first.audit, measuring.numerics, precision.steps)
+    if measuring.profile is not None:
+        record["profile"] = measuring.profile.record(record["speed"], record["precision"])
     record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
 
 

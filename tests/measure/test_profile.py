@@ -1,290 +1,134 @@
 """profile=true on runs whose bottleneck is known, and what it leaves alone."""
 
 import csv
-import time
-from itertools import count, cycle
+import gzip
+import json
 
 import pytest
-import pytorch_lightning as pl
-import torch
 from few_steps import FEW_STEPS
-from silent import silent_trainer
 
-from mpx.acceleration.apply import Acceleration
-from mpx.measure.profile import Profile
-from mpx.measure.profile_plan import MIN_BEFORE, PROFILE_STEPS, TIMED, batches_left
-from mpx.measure.steady import SteadySteps
-from mpx.measure.throughput import Throughput
-from mpx.measure.trace import read_trace
-from mpx.precision.modes import MODES, cpu_has_bf16
+from mpx.measure.bottleneck import Step, bottleneck
+from mpx.measure.profile import kind, of_cpu, of_gpu, with_formats
 from mpx.render.profile import report_profile
 
-SLEEP_S = 0.02
+GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN"  # BF16, on Tensor Cores
+COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 
 
-class Step(pl.LightningModule):
-    """A step that does `work` on a parameter."""
-
-    def __init__(self, work):
-        super().__init__()
-        self.weight, self.work = torch.nn.Parameter(torch.randn(256, 256) / 16), work
-
-    def training_step(self, batch, index):
-        return self.work(self.weight, batch[0])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.0)
+def kernel(name, ts, dur, cat="kernel"):
+    return {"name": name, "ts": ts, "dur": dur, "cat": cat}
 
 
-class Loader:
-    def __init__(self, batches, sleep_s, rows):
-        self.batches, self.sleep_s, self.rows, self.waits = batches, sleep_s, rows, []
-
-    def __len__(self):
-        return self.batches
-
-    def __iter__(self):
-        for _ in range(self.batches):
-            asked = self.mark()
-            time.sleep(self.sleep_s() if callable(self.sleep_s) else self.sleep_s)
-            batch = torch.randn(self.rows, 256), torch.zeros(self.rows)
-            self.waits.append((asked, self.mark()))
-            yield batch
-
-    def time_waits(self, mark):
-        self.mark = mark
-
-    def take_waits(self):
-        waits, self.waits = self.waits, []
-        return waits
+def test_kernels_that_overlap_count_once_as_busy():
+    """Of two steps: 300 + 200 µs of computing in 400 µs."""
+    events = [kernel(GEMM, 0, 300), kernel(COPY, 200, 200), kernel("aten::mm", 0, 999, "cpu_op"), {"ph": "M", "name": "x"}]
+    traced = of_gpu(events, steps=2)
+    assert (traced.busy_ms, traced.launches) == (pytest.approx(0.2), 1)
+    first, second = traced.operations
+    assert (first.operation, first.calls, first.ms, first.share) == (GEMM, 0.5, pytest.approx(0.15), pytest.approx(0.6))
+    assert (first.format, first.tensor_cores, first.product) == ("bf16", True, True)
+    assert (second.format, second.tensor_cores, second.product) == (None, None, False)
 
 
-def products(weight, x):
-    for _ in range(20):
-        x = x @ weight
-    return x.sum()
-
-
-def elementwise(weight, x):
-    x = x + weight[0]
-    for _ in range(20):
-        x = (x * 1.01 + 0.01).relu()
-    return x.sum()
-
-
-def rests(weight, x):
-    time.sleep(SLEEP_S)
-    return weight.sum()
-
-
-def fit(folder, work, batches=40, sleep_s=0.0, rows=2048, epochs=1):
-    throughput = Throughput(warmup_steps=2)
-    looked = profile(throughput, folder)
-    train_with([throughput, looked], work, Loader(batches, sleep_s, rows), max_epochs=epochs)
-    return looked.record(), throughput
-
-
-def profile(throughput, folder):
-    return Profile(
-        throughput, MODES["fp32"], folder, emulated=False, sampled=200, output_dir=folder, acceleration=Acceleration(), against={}
-    )
-
-
-def train_with(callbacks, work, loader, **limits):
-    trainer = silent_trainer(**limits, callbacks=callbacks, num_sanity_val_steps=0)
-    trainer.fit(Step(work), loader)
-    return trainer
+def test_operations_of_a_cpu_have_the_format_that_the_audit_saw():
+    times = {"aten::addmm": (4, 3.0), "aten::relu": (2, 1.0), "Optimizer.step#SGD.step": (2, 9.0), "autograd::engine: X": (2, 9.0)}
+    traced = of_cpu(times, steps=2)
+    assert (traced.busy_ms, traced.launches) == (2.0, None)
+    rows = with_formats(traced.operations, {"matmul": {"bf16": 5, "fp32": 1}, "conv": {"fp32": 2}})
+    assert [(row.operation, row.calls, row.share, row.format) for row in rows] == [
+        ("aten::addmm", 2.0, 0.75, "bf16"),
+        ("aten::relu", 1.0, 0.25, None),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("work", "sleep_s", "rows", "bound"),
+    ("name", "expected"),
     [
-        (products, 0.0, 512, "arithmetic"),
-        (elementwise, 0.0, 4096, "memory"),
-        (rests, 0.0, 8, "launch overhead"),
-        (products, 0.05, 64, "input"),
+        ("aten::mm", "matmul"),
+        ("aten::baddbmm", "matmul"),
+        ("aten::_int_mm", "matmul"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "matmul"),
+        ("aten::mkldnn_convolution", "conv"),
+        ("aten::mkldnn_rnn_layer_backward", "rnn"),
+        ("aten::sum", None),
+        ("aten::comm", None),
     ],
 )
-def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
-    for _ in range(6):  # others may use this machine's cores in between
-        found, throughput = fit(tmp_path, work, sleep_s=sleep_s, rows=rows)
-        if found["bound"] == bound:
-            break
-    assert found["bound"] == bound, found["sentence"]
-    assert throughput.measured_steps == 40 - max(2, MIN_BEFORE) - PROFILE_STEPS + (MIN_BEFORE - 2)
-    assert found["idle_fraction"] == pytest.approx(1 - found["busy_ms"] / found["step_ms"]) or found["idle_fraction"] == 0
-    assert found["launches"] is None
-    assert found["launches_reason"]
-    assert any(event.get("name") == "aten::sum" for event in read_trace(tmp_path / "trace.json.gz"))
-    if bound == "launch overhead":
-        assert found["step_ms"] >= SLEEP_S * 1e3
-    if bound == "input":
-        assert 45 <= found["waited_ms"] <= found["step_ms"]
+def test_what_multiplies_matrices(name, expected):
+    assert kind(name) == expected
 
 
-def test_a_step_that_others_held_up_does_not_count(tmp_path):
-    steps = count()
-
-    def held_up_once(weight, x):
-        if next(steps) == MIN_BEFORE + 5:
-            time.sleep(2)
-        return products(weight, x)
-
-    found, _ = fit(tmp_path, held_up_once, rows=512)
-    assert found["step_ms"] < 2e3 / TIMED
-
-
-def test_batches_that_come_in_bursts_are_waited_for(tmp_path):
-    """As four workers deliver them: three out of four are there already."""
-    sleeps = cycle([0.0, 0.0, 0.0, 0.2])
-    found, _ = fit(tmp_path, products, sleep_s=lambda: next(sleeps), rows=64)
-    assert found["bound"] == "input", found["sentence"]
-    assert 0.2e3 * 2 / TIMED <= found["waited_ms"] <= found["step_ms"]
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_over_short_epochs(tmp_path, monkeypatch, alone):
-    """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has. alone: as on a CPU, each
-    step by itself; else, as on a GPU, those of an epoch together."""
-    begin = SteadySteps.begin
-
-    def as_there(steady):
-        steady.each_alone = alone
-        begin(steady)
-
-    monkeypatch.setattr(SteadySteps, "begin", as_there)
-    found, _ = fit(tmp_path, rests, batches=4, rows=8, epochs=10)
-    assert (found["timed_steps"], found["traced_steps"]) == (TIMED, 3)
-    assert SLEEP_S * 1e3 <= found["step_ms"] < 10 * SLEEP_S * 1e3
+GPU = {"on_gpu": True, "step_ms": 10.0, "waited_share": 0.0, "busy_ms": 9.0, "launches": 500.0, "products": 0.8, "tensor_cores": 0.8}
+CPU = {"on_gpu": False, "launches": None, "tensor_cores": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("batches", "epochs", "words"),
+    ("changed", "bound", "said"),
     [
-        (10, 1, "the run ended 10 batches after its start"),
-        (MIN_BEFORE + PROFILE_STEPS - 1, 1, f"a profile needs {PROFILE_STEPS} after the first {MIN_BEFORE} (trainer.warmup_steps)"),
-        (3, 7, "train longer"),
-        (1, 60, "an epoch has 1 batch, and a profile needs 2 in one; lower data.batch_size, or raise trainer.limit_train_batches"),
+        ({}, "arithmetic", "100% of it on Tensor Cores, in precision=amp"),
+        ({"tensor_cores": 0.0}, "arithmetic", "only 0% of that is on Tensor Cores. Use precision=amp"),
+        ({"products": 0.2}, "memory", "80% of the computing moves data and multiplies no matrices"),
+        ({"busy_ms": 4.0}, "launch overhead", "the host launches 500 kernels and copies. Use trainer.cuda_graphs=true or a larger"),
+        ({"busy_ms": 4.0, "waited_share": None}, "launch overhead", "The loader's waits are not timed and may be part of it."),
+        ({"busy_ms": 4.0, "waited_share": 0.5}, "input", "waiting for the batch takes 50% of a step. Use data.loader=resident"),
+        ({"waited_share": 0.5}, "arithmetic", "Tensor Cores"),  # the host waits while the device computes
+        (CPU, "arithmetic", "a narrower format that this CPU multiplies faster"),
+        (CPU | {"busy_ms": 2.0}, "launch overhead", "many short operations. Use a larger batch."),
     ],
 )
-def test_a_run_that_is_too_short_says_so_and_keeps_its_throughput(tmp_path, batches, epochs, words, capsys):
-    found, throughput = fit(tmp_path, products, batches=batches, rows=8, epochs=epochs)
-    assert found["bound"] is None
-    assert words in found["reason"]
-    assert throughput.measured_steps == batches * epochs - 2
-    report_profile(found, tmp_path)
-    assert capsys.readouterr().out == f"profile: nothing to show, since {found['reason']}.\n"
-    assert list(tmp_path.iterdir()) == []
+def test_known_bottlenecks(changed, bound, said):
+    found, sentence = bottleneck(Step(**GPU | changed), "amp", emulated=False, against={})
+    assert found == bound
+    assert said in sentence
 
 
-@pytest.mark.parametrize(
-    ("batches", "limits"),
-    [
-        (26, {"max_epochs": 1, "accumulate_grad_batches": 8}),
-        (40, {"max_epochs": 9, "max_steps": 3, "accumulate_grad_batches": 8}),
-        (12, {"max_epochs": 9, "max_steps": 6, "accumulate_grad_batches": 5}),
-        *((batches, {"max_epochs": epochs}) for batches, epochs in ((2, 10), (2, 11), (3, 8), (4, 6), (5, 5), (7, 4), (9, 3))),
-    ],
-)
-def test_what_is_begun_comes_to_its_end(tmp_path, batches, limits):
-    """Else neither the profile nor the throughput would have these steps."""
-    throughput = Throughput(warmup_steps=2)
-    looked = profile(throughput, tmp_path)
-    trainer = train_with([throughput, looked], rests, Loader(batches, 0.0, 8), **limits)
-    taken = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-    begun = throughput.measured_steps < taken - 2
-    assert begun is (looked.record()["bound"] is not None)
+def test_what_cannot_be_done_is_not_advised():
+    against = {"cuda_graphs": "no", "compile": "no"}
+    assert "cuda_graphs" not in bottleneck(Step(**GPU | {"busy_ms": 1.0}), "amp", emulated=False, against=against)[1]
+    assert "compile" not in bottleneck(Step(**GPU | {"products": 0.0}), "amp", emulated=False, against=against)[1]
+    assert bottleneck(Step(**GPU), "fp8", emulated=True, against={})[0] == "emulation"
 
 
-@pytest.mark.parametrize("accumulated", [1, 3, 4, 7])
-@pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_epochs": 9, "max_steps": 5}, {"max_epochs": 2, "max_steps": 8}])
-def test_batches_left(limits, accumulated):
-    class Counts(pl.Callback):
-        def __init__(self):
-            self.left = []
-
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            self.left.append(batches_left(trainer, batch_idx + 1))
-
-    counts = Counts()
-    train_with(
-        [Throughput(warmup_steps=0), counts],
-        lambda weight, x: weight.sum(),
-        Loader(11, 0.0, 8),
-        accumulate_grad_batches=accumulated,
-        **limits,
-    )
-    assert counts.left == list(range(len(counts.left)))[::-1]
-
-
-def test_where_all_steps_were_looked_into_the_missing_throughput_says_so(tmp_path):
-    found, throughput = fit(tmp_path, products, batches=MIN_BEFORE + PROFILE_STEPS, rows=8)
-    assert found["bound"] is not None
-    assert throughput.measured_steps == MIN_BEFORE - 2
-    throughput = Throughput(warmup_steps=MIN_BEFORE)
-    train_with([throughput, profile(throughput, tmp_path)], products, Loader(MIN_BEFORE + PROFILE_STEPS, 0.0, 8))
-    assert "that profile=true looked into" in throughput.record(None)["train_samples_per_s_reason"]
-
-
-@pytest.mark.slow
-def test_a_compiled_step_on_a_cpu_is_not_judged_by_the_operations_of_a_plain_one(train, monkeypatch):
-    compiler = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": "eager"}))  # takes no time
-    ran = train("profile=true", "trainer.compile=default", "model=mlp", "trainer.max_epochs=3", "data.batch_size=64")
+@pytest.mark.parametrize("loader", ["resident", "workers"])
+def test_a_run_is_profiled_outside_its_throughput(train, loader):
+    words = ["model=mlp", "trainer.max_epochs=2", f"data.loader={loader}", "data.workers=1"]
+    ran = train("profile=true", *words)
     assert ran.code == 0, ran.err
     found = ran.record["profile"]
-    assert found["compiled"]
-    assert found["steps"] == "a plain step: a compiled one does not tell its operations on a CPU"
-    assert found["idle_fraction"] == pytest.approx(found["waited_ms"] / found["step_ms"])
-    assert "trainer.compile" not in found["sentence"]
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [
-        pytest.param(["precision=amp_bf16"], marks=pytest.mark.slow),
-        ["precision=amp", "sparsity=2of4", "sparsity.start_step=12"],  # in the middle of the timing, which begins again
-        pytest.param(["data.loader=workers", "data.workers=0"], marks=pytest.mark.slow),
-    ],
-)
-def test_a_whole_run(train, choice):
-    few = ["trainer.max_epochs=1", "data.batch_size=32", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
-    ran = train("profile=true", "trainer.warmup_steps=4", *few, *choice)
-    assert ran.code == 0, ran.err
-    found = ran.record["profile"]
-    emulates = "precision=amp" in choice or ("precision=amp_bf16" in choice and not cpu_has_bf16())
-    native = ("arithmetic", "memory", "launch overhead", "input")
-    assert found["bound"] in (("emulation",) if emulates else native)
-    assert found["sentence"] in " ".join(ran.out.split())
-    assert found["steps"] == "5 plain steps"
-    assert found["loader"] == ("workers" if "data.workers=0" in choice else "resident")
-    assert (found["cpu_busy"] is None) is ("data.workers=0" in choice)
-    assert found["limits"] is None
-    assert found["limits_reason"]
-    assert sum(row["share"] for row in found["operations"]) == pytest.approx(1)
-    forward = next(row for row in found["operations"] if row["operation"] == "convolution")
-    assert forward["format"] == ("bf16" if "precision=amp_bf16" in choice else "fp16" if "precision=amp" in choice else "fp32")
-    assert forward["gflop"] > 0
-    assert forward["roofline_reason"] == found["limits_reason"]
-    assert ran.record["speed"]["train_samples_per_s"] > 0
+    assert found["steps"] == 5
+    assert found["bound"] in ("input", "launch overhead", "memory", "arithmetic")
+    assert ran.out.rstrip().splitlines()[-1] == found["sentence"]
+    assert ran.record["speed"]["measured_steps"] <= 2 * 20 - 10 - 6
+    assert any(row["operation"] == "aten::addmm" and row["format"] == "fp32" for row in found["operations"])
     with open(ran.folder / "profile.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["operation"] for row in rows] == [row["operation"] for row in found["operations"]]
-    assert (ran.folder / "trace.json.gz").exists()
-    assert "setting" not in found
-    assert "profile" not in ran.folder.parent.name
+        assert [row["operation"] for row in csv.DictReader(file)] == [row["operation"] for row in found["operations"]]
+    trace = json.loads(gzip.decompress((ran.folder / "trace.json.gz").read_bytes()))
+    assert any(event.get("name") == "aten::addmm" for event in trace["traceEvents"])
 
 
-@pytest.mark.parametrize(("warmup", "stepped"), [(6, True), (7, False)])
-def test_a_batch_of_several_may_lack_the_optimizers_step(train, warmup, stepped):
-    words = ["model=mlp", "trainer.max_epochs=1", "data.batch_size=32", "trainer.accumulate_grad_batches=2", *FEW_STEPS[2:4]]
-    found = train("profile=true", f"trainer.warmup_steps={warmup}", *words).record["profile"]
-    assert any(row["operation"] == "_fused_adamw_" for row in found["operations"]) is stepped
-    with_it = f"{'with' if stepped else 'without'} the optimizer's step, which follows every 2 batches"
-    assert found["steps"] == f"5 plain steps; the operations are of a batch {with_it}"
+def test_a_profile_does_not_change_the_training(train):
+    few = ["model=mlp", "trainer.max_epochs=2", "sparsity=2of4"]
+    plain, profiled = (train(*few, f"profile={on}", "if_exists=overwrite").record for on in ("false", "true"))
+    assert plain["metrics"] == profiled["metrics"]
+    assert profiled["profile"]["operations"]
 
 
-def test_without_it_nothing_is_recorded_or_written(train):
-    ran = train(*FEW_STEPS)
-    assert "profile" not in ran.record
-    assert not (ran.folder / "trace.json.gz").exists()
+def test_a_short_run_says_what_a_profile_needs(train):
+    ran = train("profile=true", "model=mlp", *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert ran.record["profile"]["bound"] is None
+    assert "profile: what limits the run is unknown, since no epoch had " in ran.out
+    assert not (ran.folder / "profile.csv").exists()
+
+
+def test_the_table_of_a_gpu_fits(capsys, tmp_path):
+    rows = [
+        {"operation": name * 3, "calls": 20.0, "ms": 1.0, "share": 0.1, "format": fmt, "tensor_cores": cores, "product": cores}
+        for name, fmt, cores in [(GEMM, "bf16", True), (COPY, None, None)] * 9
+    ]
+    found = {"operations": rows, "launches": 40.0, "steps": 5, "trace": "trace.json.gz", "bound": "memory", "sentence": "So."}
+    report_profile(found, tmp_path)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 120
+    assert "Tensor Cores" in printed
+    assert printed.endswith("and 6 more in profile.csv; trace: trace.json.gz (open it at https://ui.perfetto.dev)\nSo.\n")
