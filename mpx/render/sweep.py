@@ -47,15 +47,15 @@ def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
     common = (
         set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
     )
-    found: dict[str, list[dict[str, Any]]] = {}
+    settings: dict[str, list[dict[str, Any]]] = {}
     for report in reports:
-        own = [
+        differing = [
             override
             for override in report["overrides"]
             if override not in common and not override.startswith("seed=")
         ]
-        found.setdefault(" ".join(own) or "as given", []).append(report)
-    return found
+        settings.setdefault(" ".join(differing) or "as given", []).append(report)
+    return settings
 
 
 def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
@@ -104,7 +104,7 @@ def _mean(values: list[float | None], spec: str) -> str:
 
 def _rate(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return number(found := mean(known), rate_spec(found)) if known else UNKNOWN
+    return number(rate := mean(known), rate_spec(rate)) if known else UNKNOWN
 
 
 def print_found(results: dict[str, Any], file: Path, completed: list[dict[str, Any]]) -> None:

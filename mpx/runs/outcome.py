@@ -67,7 +67,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     """Train in step with rank 0, which writes the record. Returns the exit code."""
     _begin(started)
     with signals.held(), heavy():
-        paths = ranks.told(started)
+        paths = ranks.hear(started)
     if not paths:
         return 0
     ending = _train(
@@ -104,10 +104,10 @@ def _claim(cfg: DictConfig, described: Description) -> Folder:
         in_sweep=sweep.in_sweep(),
         ckpt_path=cfg.ckpt_path,
     )
-    mine = described.record["data"]["contents"]
-    if mine is not None and folder.resume_from is None and not folder.replaces:
+    contents = described.record["data"]["contents"]
+    if contents is not None and folder.resume_from is None and not folder.replaces:
         try:
-            refuse_others(setting_dir, cfg.data, mine)
+            refuse_others(setting_dir, cfg.data, contents)
         except UserError:
             if folder.finished is None:
                 folder.abandon()
@@ -147,7 +147,7 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if isinstance(error, RuntimeError) and (
             signals.asked() or any(words in str(error) for words in LOST)
         ):
-            if (failure := ranks.told_failure()) is not None:
+            if (failure := ranks.hear_failure()) is not None:
                 return Ending("failed", EXIT["failed"], failure)
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"

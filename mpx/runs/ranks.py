@@ -28,7 +28,7 @@ def tell(launch: Launch, folder: Path | None, resume_from: Path | None = None) -
         _store(launch).set(RUN, "\n".join(str(path.absolute()) for path in paths))
 
 
-def told(launch: Launch) -> list[Path]:
+def hear(launch: Launch) -> list[Path]:
     """In another rank: the run's folder, and the checkpoint to continue from if there is one; empty where the
     run ends."""
     try:
@@ -43,7 +43,7 @@ def tell_failure(launch: Launch, line: str) -> None:
         _stores[-1].set(FAILURE, f"in process {launch.rank}: {line}")
 
 
-def told_failure() -> str | None:
+def hear_failure() -> str | None:
     """In rank 0: why another rank failed; None if none has said so."""
     with suppress(RuntimeError):  # the store's process is gone
         if _stores and _stores[-1].check([FAILURE]):

@@ -115,7 +115,7 @@ def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = T
     intervals: raise UserError for one, instead of leaving it out.
     """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    found = {}
+    values_of = {}
     for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
         if override.is_sweep_override() and not override.is_discrete_sweep():
             if not intervals:
@@ -129,8 +129,8 @@ def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = T
             if override.is_discrete_sweep()
             else [override.get_value_element_as_str()]
         )
-        found[key] = [f"{key}={value}" for value in values]
-    return list(found.values())
+        values_of[key] = [f"{key}={value}" for value in values]
+    return list(values_of.values())
 
 
 def at_once(config: DictConfig) -> int:
@@ -174,7 +174,7 @@ def _refuse_mistakes(config: DictConfig) -> None:
 def _refuse_in_all(config: DictConfig, values: Sequence[Sequence[str]]) -> None:
     first = None
     # Two seeds tell whether the mistake depends on the seed, as that of a path with ${seed} does.
-    for words in itertools.product(*(found[:2] if key_of(found[0]) == "seed" else found for found in values)):
+    for words in itertools.product(*(of[:2] if key_of(of[0]) == "seed" else of for of in values)):
         error = _mistake(config, words)
         if error is None or (first is not None and str(error) != str(first)):
             return  # that job trains, or each says what is wrong with it

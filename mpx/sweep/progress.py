@@ -221,8 +221,8 @@ def keep_found(config: DictConfig, reports: list[dict[str, Any]]) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, kept)
     completed = [report for report in reports if report["status"] == "completed"]
-    found: Any = OmegaConf.to_object(OmegaConf.load(file))
-    print_found(found, kept, completed)
+    results: Any = OmegaConf.to_object(OmegaConf.load(file))
+    print_found(results, kept, completed)
 
 
 @contextmanager

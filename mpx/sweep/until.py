@@ -98,9 +98,9 @@ class Looks:
 
         folders: their names. in_use: overrides of jobs that another process trains.
         """
-        there = {(_folder(run.folder), run.seed) for run in runs}
+        recorded = {(_folder(run.folder), run.seed) for run in runs}
         for setting, seeds in self.asked.items():
-            if missing := [str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in there]:
+            if missing := [str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in recorded]:
                 which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
                 others = all((*setting, f"seed={seed}") in in_use for seed in missing)
                 again = (
@@ -116,8 +116,8 @@ class Looks:
         refuse_other_contents(runs)
         control = by_label(runs, self.plan.control)
         asked = question(control=control, margin=self.plan.margin, confidence=self.plan.confidence)
-        found = compare(runs, asked, study=self.study.name, folder=self.study)
-        return {name: seeds for group in found.groups for name, seeds in _seeds_wanted(group).items()}
+        comparison = compare(runs, asked, study=self.study.name, folder=self.study)
+        return {name: seeds for group in comparison.groups for name, seeds in _seeds_wanted(group).items()}
 
     def cost(self) -> str:
         """What the study took, beside a single test of about the same power."""
