@@ -45,8 +45,8 @@ def choose(runs: Iterable[Run], asked: Question) -> Metric:
 
 def _planned_controls(runs: Sequence[Run], plan: Plan | None) -> set[tuple[str, str, str]]:
     """Model, data and setting of each control that the plan names."""
-    found = [] if plan is None else [one.control[0] for one in grouped(runs, by_label(runs, plan.control)) if one.control]
-    return {(run.model, run.data, run.setting) for run in found}
+    controls = [] if plan is None else [one.control[0] for one in grouped(runs, by_label(runs, plan.control)) if one.control]
+    return {(run.model, run.data, run.setting) for run in controls}
 
 
 def _group(members: Members, metric: Metric, asked: Question, labelled: dict[str, str], planned_control: str | None) -> Group:
@@ -81,8 +81,8 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
     """A row without decision, speed-up and speed of serving, which need the other rows."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.completed]
-    own = speed.place_for(completed, place)
-    counted = speed.at(own, completed)
+    at_place = speed.place_for(completed, place)
+    counted = speed.at(at_place, completed)
     throughput, times = speed.throughput(counted), speed.timed(counted)
     row = Row(
         setting=setting,
@@ -91,7 +91,7 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
         throughput=throughput,
         shared=None if throughput else speed.shared(completed),
         speed_note=speed.note(runs, place, None if setting == control else control),
-        peak_gib=_estimate(speed.on_one_device(own, completed), "peak_gib"),
+        peak_gib=_estimate(speed.on_one_device(at_place, completed), "peak_gib"),
         skipped_steps=_estimate(completed, "skipped_steps"),
         density=_estimate(completed, "density"),
         time_to_train_s=times or _estimate(completed, "time_to_train_s"),
@@ -102,8 +102,8 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
 
 
 def _served(row: Row, spot: served.Spot | None, metric: Metric) -> Row:
-    found = served.fastest(row, spot, metric.name)
-    return row if found is None else replace(row, serve=found.counted, served_by=found.way)
+    serving = served.fastest(row, spot, metric.name)
+    return row if serving is None else replace(row, serve=serving.counted, served_by=serving.way)
 
 
 def _estimate(runs: Iterable[Run], name: str) -> Estimate | None:

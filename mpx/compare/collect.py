@@ -61,7 +61,7 @@ def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
     Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in TensorBoard, but no folder is
     visited twice, since a link may lead to a folder around it.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     closed: list[OSError] = []
     seen: set[str] = set()
     for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
@@ -70,9 +70,9 @@ def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
         links = {name for name in names if os.path.islink(os.path.join(path, name))}
         inside[:] = [*sorted(names - links), *sorted(links)]  # so that a run counts under its own name
         if real not in seen and (RESULT in files or (CONFIG in files and Path(path) != study)):
-            found.append(Path(path))
+            folders.append(Path(path))
         seen.add(real)
-    return sorted(found), closed
+    return sorted(folders), closed
 
 
 def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
@@ -207,10 +207,10 @@ def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions 
     if not (folder / PREDICTIONS).is_file():
         return None, []
     try:
-        found = json.loads((folder / PREDICTIONS).read_text(encoding="utf-8"))
-        if found["layout"] != LAYOUT:
-            raise ValueError(f"its layout is {found['layout']!r}, this mpx reads {LAYOUT}")
-        predictions = predictions_from(found["test_set"], found["samples"], found["right"])
+        content = json.loads((folder / PREDICTIONS).read_text(encoding="utf-8"))
+        if content["layout"] != LAYOUT:
+            raise ValueError(f"its layout is {content['layout']!r}, this mpx reads {LAYOUT}")
+        predictions = predictions_from(content["test_set"], content["samples"], content["right"])
         test_set, accuracy = (record.get("data") or {}).get("test_set"), record["metrics"].get("test/accuracy")
         if predictions.test_set != test_set:
             raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")

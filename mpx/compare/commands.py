@@ -22,18 +22,18 @@ def portable(command: str) -> str:
 
 def _words(command: str) -> list[str]:
     """The words of a command line, an option and its value as one: --config-dir=DIR. Raises ValueError for an unclosed quotation."""
-    found: list[str] = []
+    words: list[str] = []
     for word in shlex.split(command):
-        if found and found[-1] == CONFIG_DIR:
-            found[-1] += f"={word}"
+        if words and words[-1] == CONFIG_DIR:
+            words[-1] += f"={word}"
         else:
-            found.append(re.sub("^-cd(?==|$)", CONFIG_DIR, word))  # Hydra's short name of it
-    return found
+            words.append(re.sub("^-cd(?==|$)", CONFIG_DIR, word))  # Hydra's short name of it
+    return words
 
 
 def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     """One sweep for each full grid of runs, and a single command for every other run."""
-    items = {frozenset(found.items()) for run in runs if (found := _overrides(run))}
+    items = {frozenset(overrides.items()) for run in runs if (overrides := _overrides(run))}
     for key in sorted({key for item in items for key, _ in item} - {CONFIG_DIR}, key=lambda key: (key != "seed", key)):
         items = _joined(items, key)
     return tuple(sorted(_line(dict(item)) for item in items))
@@ -58,8 +58,8 @@ def _joined(items: set[frozenset], key: str) -> set[frozenset]:
     for item in items:
         alike[frozenset((name, values if name != key else None) for name, values in item)].update(dict(item).get(key, ()))
     return {
-        frozenset((name, values if name != key else tuple(sorted(found, key=_by_size))) for name, values in rest)
-        for rest, found in alike.items()
+        frozenset((name, values if name != key else tuple(sorted(merged, key=_by_size))) for name, values in rest)
+        for rest, merged in alike.items()
     }
 
 

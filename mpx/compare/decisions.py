@@ -130,7 +130,7 @@ def _other_length(row: Row, alike: Sequence[Row]) -> str | None:
     A study sweeps the number of steps if a setting of the control's precision and sparsity took as many as this one.
     """
     steps = _steps(row)
-    known = [found for one in alike if (found := _steps(one)) is not None]
+    known = [steps_of for one in alike if (steps_of := _steps(one)) is not None]
     if steps is None or not known or any(_overlap(steps, one) for one in known):
         return None
     return f"it took {_span(steps)} optimizer steps, {alike[0].setting} {_span(known[0])}"
@@ -138,8 +138,8 @@ def _other_length(row: Row, alike: Sequence[Row]) -> str | None:
 
 def _steps(row: Row) -> tuple[int, int] | None:
     """The least and the largest number of steps of its completed runs; None if unknown."""
-    found = [run.steps for run in row.completed if run.steps is not None]
-    return (min(found), max(found)) if found else None
+    counts = [run.steps for run in row.completed if run.steps is not None]
+    return (min(counts), max(counts)) if counts else None
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

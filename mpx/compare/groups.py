@@ -66,12 +66,12 @@ def _members(model: str, data: str, runs: list[Run], control: str) -> list[Membe
     if variants and not any(run.plain != wanted and _variant(run, variants) is not None for run in runs):
         plainest = min(variants, key=lambda changes: (len(changes), natural(text_of(changes))))
         one = Members(model, data, shared_changes(runs))
-        found = [_one_table(one, runs, f"{wanted} {text_of(plainest)}".strip())]
+        groups = [_one_table(one, runs, f"{wanted} {text_of(plainest)}".strip())]
     else:
-        found = _by_variant(model, data, runs, wanted, variants)
-    for members in found:
+        groups = _by_variant(model, data, runs, wanted, variants)
+    for members in groups:
         members.note = _note(members, runs, control) if members.control else _lacking(runs, wanted)
-    return found
+    return groups
 
 
 def _one_table(members: Members, runs: list[Run], control: str | None) -> Members:
@@ -85,18 +85,18 @@ def _one_table(members: Members, runs: list[Run], control: str | None) -> Member
 
 
 def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: Sequence[Changes]) -> list[Members]:
-    found = [Members(model, data, changes) for changes in sorted(variants, key=lambda changes: natural(text_of(changes)))]
+    groups = [Members(model, data, changes) for changes in sorted(variants, key=lambda changes: natural(text_of(changes)))]
     alone: list[Run] = []
     for run in runs:
         variant = run.changes if run.plain == control and run.changes in variants else _variant(run, variants)
-        members = next((one for one in found if one.changes == variant), None)
+        members = next((one for one in groups if one.changes == variant), None)
         if members is None:
             alone.append(run)
         elif run.plain == control and run.changes == variant:
             members.control.append(run)
         else:
             members.others[_label(run, members.changes)].append(run)
-    return found + ([_one_table(Members(model, data, shared_changes(alone)), alone, None)] if alone else [])
+    return groups + ([_one_table(Members(model, data, shared_changes(alone)), alone, None)] if alone else [])
 
 
 def _controls(runs: list[Run], control: str) -> list[Changes]:

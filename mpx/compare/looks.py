@@ -94,8 +94,8 @@ class Plan:
         """The repeated p value for a p value of the test at this look."""
         from mpx.compare.boundaries import repeated
 
-        found = repeated(p, self.shares[:look])
-        return min(1.0, found if found == p else found / SPENT)
+        smallest = repeated(p, self.shares[:look])
+        return min(1.0, smallest if smallest == p else smallest / SPENT)
 
     def hopeless(self, p: float, look: int, level: float) -> bool:
         """Whether the last look will hardly decide if the seeds to come are like those so far (Jennison and Turnbull, chapter 10).
@@ -117,7 +117,7 @@ class Plan:
 
 def plan_of(runs: Iterable[Run]) -> Plan | None:
     """The plan under which runs of a study were made; None without one. Raises UserError if there are two."""
-    found = list(dict.fromkeys(run.looks for run in runs if run.looks is not None))
-    if len(found) > 1:
-        raise UserError(f"the runs were made under different plans of looks, {found[0]} and {found[1]}. Compare each by itself.")
-    return Plan.read(found[0]) if found else None
+    plans = list(dict.fromkeys(run.looks for run in runs if run.looks is not None))
+    if len(plans) > 1:
+        raise UserError(f"the runs were made under different plans of looks, {plans[0]} and {plans[1]}. Compare each by itself.")
+    return Plan.read(plans[0]) if plans else None

@@ -15,26 +15,26 @@ WILD = 5  # standard deviation of the control's seeds, in margins, above which a
 
 def notes(group: Group, members: Members, question: Question, planned_control: str | None) -> list[str]:
     """members: the source of the group. planned_control: the setting that the plan of looks names as this group's control."""
-    found = [members.note] if members.note else []
-    found += _scatter(group, question.margin) if group.control else []
-    found += _of_settings(group, lambda row: _no_population(row, question.margin_for, group))
-    found += _of_settings(group, _compiled_alike)
-    found += _of_settings(group, lambda row: _some_speeds(row, group))
-    found += _of_settings(group, _some_times)
-    found += _speed_not_compared(group)
-    found += _other_versions(group.runs)
+    said = [members.note] if members.note else []
+    said += _scatter(group, question.margin) if group.control else []
+    said += _of_settings(group, lambda row: _no_population(row, question.margin_for, group))
+    said += _of_settings(group, _compiled_alike)
+    said += _of_settings(group, lambda row: _some_speeds(row, group))
+    said += _of_settings(group, _some_times)
+    said += _speed_not_compared(group)
+    said += _other_versions(group.runs)
     if question.plan is not None and group.control is not None:
-        found += _planned(group, members, question, question.plan, planned_control)
-    return found
+        said += _planned(group, members, question, question.plan, planned_control)
+    return said
 
 
 def _of_settings(group: Group, text: Callable[[Row], str | None]) -> list[str]:
     """The note on each row, one line for all rows with the same."""
-    found: dict[str, list[Row]] = {}
+    rows_of: dict[str, list[Row]] = {}
     for row in group.rows:
-        if (said := text(row)) is not None:
-            found.setdefault(said, []).append(row)
-    return [f"{_who(rows, group)}: {said}" for said, rows in found.items()]
+        if (note := text(row)) is not None:
+            rows_of.setdefault(note, []).append(row)
+    return [f"{_who(rows, group)}: {note}" for note, rows in rows_of.items()]
 
 
 def _who(rows: Sequence[Row], group: Group) -> str:
@@ -42,9 +42,9 @@ def _who(rows: Sequence[Row], group: Group) -> str:
 
 
 def _scatter(group: Group, margin: float) -> list[str]:
-    found, metric = group.rows[0].metric, group.metric
-    allowed = metric.allowed(margin, found.mean) if found else 0.0
-    if found is None or found.std is None or found.std <= WILD * allowed:
+    control, metric = group.rows[0].metric, group.metric
+    allowed = metric.allowed(margin, control.mean) if control else 0.0
+    if control is None or control.std is None or control.std <= WILD * allowed:
         return []
     seeds = values(group.rows[0], metric).values()
     ends = f"{min(seeds):{metric.spec}} to {max(seeds):{metric.spec}}"
@@ -55,10 +55,10 @@ def _no_population(row: Row, margin_for: str, group: Group) -> str | None:
     """Why there is no interval for the population, where the margin is for it or other settings have one."""
     decisions = [one.decision for one in group.rows if one.decision]
     wanted = margin_for == POPULATION or any(one.population and one.population.low is not None for one in decisions)
-    found = row.decision
-    if not wanted or found is None or found.population is None or found.method == Method.TIED:
+    decision = row.decision
+    if not wanted or decision is None or decision.population is None or decision.method == Method.TIED:
         return None
-    return f"no interval for the population, since {found.population.reason}" if found.population.reason else None
+    return f"no interval for the population, since {decision.population.reason}" if decision.population.reason else None
 
 
 def _compiled_alike(row: Row) -> str | None:
@@ -88,33 +88,33 @@ def _some_times(row: Row) -> str | None:
 
 
 def _speed_not_compared(group: Group) -> list[str]:
-    found = []
+    lines = []
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
-        found.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
-    return found
+        lines.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
+    return lines
 
 
 def _other_versions(runs: Sequence[Run]) -> list[str]:
     """What differs between runs and no setting says: PyTorch, the user's own code, the samples of the data."""
-    found = []
+    differing = []
     if len(torch := sorted({str(run.environment["torch"]) for run in runs if "torch" in run.environment})) > 1:
-        found.append(f"PyTorch {' and '.join(torch)}")
+        differing.append(f"PyTorch {' and '.join(torch)}")
     for part, what in ((CODE_HASHES, "the file of {}"), (SAMPLES, "the samples of {}")):
         hashes: dict[str, set[tuple]] = {}
         for run in runs:
             of_data = tuple(item for item in run.changes.items() if item[0].startswith("data.")) if part == SAMPLES else ()
             for name, digest in run.environment.get(part, {}).items():
                 hashes.setdefault(name, set()).add((of_data, digest))
-        found += [what.format(name) for name, seen in hashes.items() if len(seen) > len({of_data for of_data, _ in seen})]
-    return [f"runs differ in more than their settings: {', '.join(found)}; a difference may come from that"] if found else []
+        differing += [what.format(name) for name, seen in hashes.items() if len(seen) > len({of_data for of_data, _ in seen})]
+    return [f"runs differ in more than their settings: {', '.join(differing)}; a difference may come from that"] if differing else []
 
 
 def _planned(group: Group, members: Members, question: Question, plan: Plan, planned_control: str | None) -> list[str]:
     """What the looks of a planned study mean for its decisions, and where the study departs from the plan."""
     sizes, levels = (", ".join(map(str, plan.sizes)), ", ".join(f"{100 * level:.2g}" for level in plan.levels(question.level)))
-    found = [
+    lines = [
         f"looks were planned at {sizes} seeds; their tests have levels of {levels} %, so that together they err with "
         f"at most {100 * question.level:.3g} %, before the correction for several settings; intervals are wider accordingly"
     ]
@@ -128,15 +128,15 @@ def _planned(group: Group, members: Members, question: Question, plan: Plan, pla
         "margin_for": (question.margin_for, TEST_SET),
         "confidence": (f"{question.confidence:g}", f"{plan.confidence:g}"),
     }
-    found += [
+    lines += [
         f"{key}={asked} is not the plan's, {planned}, by which the study stopped: a decision errs more often by one chosen afterwards"
         for key, (asked, planned) in given.items()
         if asked != planned
     ]
     if outside := sum(run.looks is None for run in group.runs):
         total = len(group.runs)
-        found.append(f"{outside} of {total} runs were made outside of the plan, as by seed=, and maybe after results were seen")
-    return found + _of_settings(group, lambda row: _undecided_seeds(row, plan))
+        lines.append(f"{outside} of {total} runs were made outside of the plan, as by seed=, and maybe after results were seen")
+    return lines + _of_settings(group, lambda row: _undecided_seeds(row, plan))
 
 
 def _undecided_seeds(row: Row, plan: Plan) -> str | None:

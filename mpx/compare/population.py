@@ -122,22 +122,22 @@ def _predictions(runs: list[Run]) -> dict[int, Predictions]:
     return {run.seed: run.predictions for run in runs if run.predictions is not None}
 
 
-def _right(found: list[Predictions]) -> np.ndarray:
+def _right(predictions: list[Predictions]) -> np.ndarray:
     """1 where a run has a sample right, uint8 [runs, samples]."""
-    return np.stack([np.unpackbits(np.frombuffer(one.bits, np.uint8), count=one.samples) for one in found])
+    return np.stack([np.unpackbits(np.frombuffer(one.bits, np.uint8), count=one.samples) for one in predictions])
 
 
-def for_population(finding: Finding, found: Sampled | str, margin_for: str) -> Finding:
+def for_population(finding: Finding, by_sample: Sampled | str, margin_for: str) -> Finding:
     """The finding that decides: the one over seeds, or, if the margin is for the population, the one over samples, too."""
     if margin_for != POPULATION or finding.method == Method.TIED:
         return finding
-    if isinstance(found, str):
+    if isinstance(by_sample, str):
         return replace(finding, method=Method.UNSAMPLED, p_no_loss=None, p_loss=None, spreads=())
-    no_loss, loss = (found.against.p(sign, found.bound) for sign in (found.sign, -found.sign))
+    no_loss, loss = (by_sample.against.p(sign, by_sample.bound) for sign in (by_sample.sign, -by_sample.sign))
     return replace(finding, method=Method.CROSSED, spreads=(), p_no_loss=no_loss, p_loss=loss)
 
 
-def population(found: Sampled | str, confidence: float) -> Population:
-    if isinstance(found, str):
-        return Population(None, None, found)
-    return Population(*found.difference.interval(confidence))
+def population(by_sample: Sampled | str, confidence: float) -> Population:
+    if isinstance(by_sample, str):
+        return Population(None, None, by_sample)
+    return Population(*by_sample.difference.interval(confidence))

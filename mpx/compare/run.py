@@ -31,17 +31,17 @@ def is_number(value: Any, least: float = -MAX_NUMBER) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= MAX_NUMBER
 
 
-def refuse_wrong_types(found: Any) -> None:
+def refuse_wrong_types(instance: Any) -> None:
     """Raise ValueError for the first field of a dataclass that does not hold a value of its type. No figure is negative."""
-    for one in fields(found):
-        value, kind = getattr(found, one.name), SCALARS.get(one.type)
+    for one in fields(instance):
+        value, kind = getattr(instance, one.name), SCALARS.get(one.type)
         if kind is None or (value is None and one.type != kind):
             continue
         fits = is_number(value, least=0) if kind is float else type(value) is kind
         if not fits or (kind is int and value < 0):
             raise ValueError(f"{one.name} is {value!r}")
-    if any(not is_number(value) for value in found.metrics.values()):
-        raise ValueError(f"a metric is no number: {found.metrics!r}")
+    if any(not is_number(value) for value in instance.metrics.values()):
+        raise ValueError(f"a metric is no number: {instance.metrics!r}")
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,11 @@ class Way:
     format: str
     sparse: bool  # some layers by 2:4 kernels
     backend: str
-    tuned: bool = False  # with weights that were fine-tuned for 8 bits
 
     @property
     def words(self) -> str:
         """`Sparse FP16`."""
-        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}{', fine-tuned' if self.tuned else ''}"
+        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}"
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,8 @@ def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | N
     """
     if name is not None and goal is not None:
         return to_print(metric_of(name, goal), [metrics.get(name)])
-    found = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
-    return to_print(found, [metrics.get(found.name)])
+    usual = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
+    return to_print(usual, [metrics.get(usual.name)])
 
 
 def judged_by_record(record: Mapping[str, Any]) -> Metric:

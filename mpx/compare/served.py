@@ -24,24 +24,23 @@ def read_served(folder: Path, trained: Mapping[str, float], judged: Metric) -> t
     """(the rows of the folder's deploy.json, why others are left out). trained: the run's metrics. judged: what it is judged by."""
     if not (folder / DEPLOYED).is_file():
         return (), []
-    found, left_out = [], []
+    rows_read, left_out = [], []
     try:
         rows = list(json.loads((folder / DEPLOYED).read_text(encoding="utf-8"))["rows"])
     except UNREADABLE as error:
         return (), [f"{DEPLOYED} cannot be read ({type(error).__name__}: {error})"]
     for number, row in enumerate(rows, start=1):
         try:
-            found.append(_served_row(row, trained, judged))
+            rows_read.append(_served_row(row, trained, judged))
         except UNREADABLE as error:
             left_out.append(f"row {number} of {DEPLOYED} cannot be read ({type(error).__name__}: {error})")
-    return tuple(found), left_out
+    return tuple(rows_read), left_out
 
 
 def _served_row(row: dict[str, Any], trained: Mapping[str, float], judged: Metric) -> Served:
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
-    tuned = (row.get("finetune") or {}).get("kept") is True
-    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"], tuned)
+    way = Way(format_of(row), bool(row["sparse_layers"]), row["backend"])
     names = sorted({*METRICS, judged.name})
     metrics = {name: value for name in names if (value := row["metrics"].get(name)) is not None}
     return Served(
@@ -120,14 +119,14 @@ class Serving:
 
 def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     """Every way in which these runs of one setting were served."""
-    found: dict[tuple[ServingPlace, Way], dict[int, Served]] = defaultdict(dict)
+    of_way: dict[tuple[ServingPlace, Way], dict[int, Served]] = defaultdict(dict)
     for run in runs:
         for served in run.served if run.status == "completed" else ():
-            found[served.place, served.way][run.seed] = served  # the last of several rows is the newest
-    less = {(place, _numbers(way)) for (place, way), seeds in found.items() for one in seeds.values() if not one.accurate}
+            of_way[served.place, served.way][run.seed] = served  # the last of several rows is the newest
+    less = {(place, _numbers(way)) for (place, way), seeds in of_way.items() for one in seeds.values() if not one.accurate}
     return [
         _serving(place, way, list(seeds.values()), metric, accurate=(place, _numbers(way)) not in less)
-        for (place, way), seeds in found.items()
+        for (place, way), seeds in of_way.items()
     ]  # fmt: skip
 
 
@@ -156,14 +155,14 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
 
 def places(group: Group) -> dict[ServingPlace, str]:
     """Place -> its device, with the host where others have the same device and batch sizes."""
-    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
-    hosts = Counter(replace(place, host=None) for place in found)
-    places = sorted(found, key=lambda place: (place.device, place.largest, place.smallest, place.host or ""))
+    served_at = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
+    hosts = Counter(replace(place, host=None) for place in served_at)
+    places = sorted(served_at, key=lambda place: (place.device, place.largest, place.smallest, place.host or ""))
     return {one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})" for one in places}
 
 
-def order(way: Way) -> tuple[int, bool, bool, str]:
-    return FORMATS.index(way.format), way.sparse, way.tuned, way.backend
+def order(way: Way) -> tuple[int, bool, str]:
+    return FORMATS.index(way.format), way.sparse, way.backend
 
 
 def spots(row: Row, metric: str) -> list[Spot]:
@@ -179,14 +178,14 @@ def _in_order(spot: Spot) -> tuple[str, int, str]:
 def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
     """The spot at which most settings were served; one of the control's, if its speed counts anywhere."""
     everywhere = {row.setting: spots(row, metric) for row in rows}
-    possible = everywhere.get(control or "") or {spot for found in everywhere.values() for spot in found}
-    return min(possible, key=lambda spot: (-sum(spot in found for found in everywhere.values()), _in_order(spot)), default=None)
+    possible = everywhere.get(control or "") or {spot for its_spots in everywhere.values() for spot in its_spots}
+    return min(possible, key=lambda spot: (-sum(spot in its_spots for its_spots in everywhere.values()), _in_order(spot)), default=None)
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
     """The fastest of the ways at `spot` with the most seeds, since the best of few seeds may be chance. Only speeds that count."""
-    there = [(one.counted.n, one.counted.mean, one) for one in servings(row.runs, metric) if one.counted and one.spot == spot]
-    return max(there, key=lambda ranked: ranked[:2])[2] if there else None
+    ranked = [(one.counted.n, one.counted.mean, one) for one in servings(row.runs, metric) if one.counted and one.spot == spot]
+    return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
 
 def was_served(rows: Iterable[Row]) -> bool:
@@ -196,5 +195,5 @@ def was_served(rows: Iterable[Row]) -> bool:
 def by_way(group: Group, place: ServingPlace) -> Iterator[tuple[Row, dict[Way, Serving]]]:
     """Each setting that was served at this place."""
     for row in group.rows:
-        if found := {serving.way: serving for serving in servings(row.runs, group.metric.name) if serving.place == place}:
-            yield row, found
+        if ways := {serving.way: serving for serving in servings(row.runs, group.metric.name) if serving.place == place}:
+            yield row, ways

@@ -33,8 +33,8 @@ class Place(NamedTuple):
         if self.batch_size != other.batch_size:
             return _batches(self.batch_size), f"with {_batches(other.batch_size)}"
         if self.kind != other.kind:
-            own = ", ".join(word for word in self.kind if word not in other.kind)
-            return f"measured with {own or 'unknown versions'}", f"with {', '.join(other.kind) or 'unknown versions'}"
+            only_here = ", ".join(word for word in self.kind if word not in other.kind)
+            return f"measured with {only_here or 'unknown versions'}", f"with {', '.join(other.kind) or 'unknown versions'}"
         if self.host == other.host:
             return f"measured with {_version(self.mpx)}", f"with {_version(other.mpx)}"
         if self.host and other.host:

@@ -61,20 +61,20 @@ def examine(
     moved = c - metric.sign * margin * np.abs(c) if metric.relative else c - metric.sign * margin
     better = float(metric.sign * (s.mean() - moved.mean()))
     n, effect = min(len(s), len(c)), min(better, float(metric.sign * (c.mean() - moved.mean())))
-    found = Finding(Method.NONE, float(s.mean() - c.mean()), n, effect)
+    finding = Finding(Method.NONE, float(s.mean() - c.mean()), n, effect)
     if n < 2:
-        return found
+        return finding
     noise = ROUNDING * float(max(np.abs(s).max(), np.abs(c).max()))
     if min(np.ptp(s), np.ptp(c)) <= noise:
-        return replace(found, method=Method.TIED)
+        return replace(finding, method=Method.TIED)
     pairwise = paired and bool(np.ptp(s - c) > noise and np.ptp(s - moved) > noise)
     low, high = _test(s, c, pairwise).interval(confidence)
     if metric.relative and c.min() < 0 < c.max():
-        return replace(found, method=Method.SIGNS, low=low, high=high)
+        return replace(finding, method=Method.SIGNS, low=low, high=high)
     against = _test(s, moved, pairwise)
     sides = (s - moved,) if pairwise else (s, moved)
     return replace(
-        found, method=Method.PAIRED if pairwise else Method.WELCH, low=low, high=high,
+        finding, method=Method.PAIRED if pairwise else Method.WELCH, low=low, high=high,
         p_no_loss=against.p(metric.sign), p_loss=against.p(-metric.sign),
         spreads=tuple(float(np.std(side, ddof=1)) for side in sides),
     )  # fmt: skip

@@ -43,8 +43,8 @@ def _row_of(run: Run) -> dict[str, str]:
     if run.served:
         row["served"] = json.dumps([asdict(one) for one in run.served])
     if run.predictions is not None:
-        found = run.predictions
-        row["predictions"] = json.dumps({"test_set": found.test_set, "samples": found.samples, "right": found.text})
+        predictions = run.predictions
+        row["predictions"] = json.dumps({"test_set": predictions.test_set, "samples": predictions.samples, "right": predictions.text})
     return row
 
 
@@ -65,15 +65,15 @@ def read_results(path: Path) -> list[Run]:
 def _run(line: int, row: dict[str, str]) -> Run:
     column = ""
     try:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for column in FIELDS:
-            found[column] = _read(column, row.get(column, "") if column in OPTIONAL else row[column])
+            values[column] = _read(column, row.get(column, "") if column in OPTIONAL else row[column])
         for column in filter(row.get, (name for name in row if "/" in name)):
-            found.setdefault("metrics", {})[column] = float(row[column])
+            values.setdefault("metrics", {})[column] = float(row[column])
         for column, read in NESTED.items():
             if row.get(column):
-                found[column] = read(json.loads(row[column]))
-        return Run(**{"metrics": {}} | found)
+                values[column] = read(json.loads(row[column]))
+        return Run(**{"metrics": {}} | values)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         value = f"={row[column][:60]}" if row.get(column) else ""
         raise BadRow(f"line {line}: {column}{value} cannot be read ({type(error).__name__}: {error})") from error
@@ -122,7 +122,7 @@ def _difference(row: Row, group: Group, comparison: Comparison) -> dict[str, str
     look = row.decision.look if row.decision else None
     counted = [run for run in row.runs if look is None or run.seed < look.seeds]
     population = row.decision.population if row.decision else None
-    found = {
+    cells = {
         "model": group.model,
         "data": group.data,
         "control": group.control,
@@ -135,7 +135,7 @@ def _difference(row: Row, group: Group, comparison: Comparison) -> dict[str, str
         **{name: getattr(comparison.question, name) for name in OF_QUESTION},
         "margin_is": "relative" if group.metric.relative else "absolute",
     }
-    return {name: _written(value) for name, value in found.items()}
+    return {name: _written(value) for name, value in cells.items()}
 
 
 def served_csv(runs: Iterable[Run]) -> str:
@@ -143,7 +143,7 @@ def served_csv(runs: Iterable[Run]) -> str:
     runs = list(runs)
     metrics = list(dict.fromkeys([*METRICS, *(name for run in runs for one in run.served for name in one.metrics)]))
     rows = [_served_cells(run, one) for run in runs for one in run.served]
-    ways = ("device", "smallest", "largest", "host", "format", "sparse", "backend", "tuned")
+    ways = ("device", "smallest", "largest", "host", "format", "sparse", "backend")
     return to_text((*OF_RUN, *ways, *metrics, *FIGURES, "exclusive", "accurate", "latency_by"), rows)
 
 

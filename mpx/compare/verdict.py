@@ -111,10 +111,10 @@ def _seconds(row: Row) -> float:
 
 def _shown_faster(a: Estimate | None, b: Estimate | None, confidence: float) -> bool:
     """Whether a ÷ b is significantly above 1; without an interval, by CLEARLY_FASTER."""
-    found = ratio(a, b, confidence)
-    if found is None:
+    ahead = ratio(a, b, confidence)
+    if ahead is None:
         return False
-    return found.ratio >= CLEARLY_FASTER if found.low is None else found.low > 1
+    return ahead.ratio >= CLEARLY_FASTER if ahead.low is None else ahead.low > 1
 
 
 def _nothing_to_compare(group: Group) -> str | None:
@@ -179,10 +179,10 @@ def serve_verdict(group: Group, question: Question) -> str:
 
 def time_verdict(group: Group, question: Question) -> str:
     """On the shortest time to train; empty if the times do not count. It follows the sentence on throughput and refers to its winner."""
-    found = soonest(group, question.confidence)
-    if found is None:
+    chosen = soonest(group, question.confidence)
+    if chosen is None:
         return ""
-    first, winner = found
+    first, winner = chosen
     control, shortest = group.rows[0], _shortest(first, group, question.confidence)
     took = _took(first, control, question.confidence)
     if first is not winner:
@@ -200,7 +200,7 @@ def evidence(row: Row, control: Row, metric: Metric, question: Question) -> str:
     if decision is None:
         return ""
     setting, base = (_seen(one, row, metric) for one in (row, control))
-    mine, theirs = estimate(list(setting.values())), estimate(list(base.values()))
+    of_row, of_control = estimate(list(setting.values())), estimate(list(base.values()))
     counts, shared = dict.fromkeys((len(setting), len(base))), len(setting.keys() & base.keys())
     if decision.look:
         paired = f" at {decision.look.words}"
@@ -210,10 +210,10 @@ def evidence(row: Row, control: Row, metric: Metric, question: Question) -> str:
     wide = population(decision, metric.spec)
     for_all = "" if wide == UNKNOWN else f", for the population {wide}"
     bounded = " for the population" if decision.method == Method.CROSSED else ""
-    return (
-        f"{metric.words} {spread(mine, metric.spec)} against {spread(theirs, metric.spec)} over {' and '.join(map(str, counts))} seeds, "
-        f"difference {difference(decision, metric.spec)}{paired}{for_all}, margin {allowed}{bounded}"
-    )
+    means = f"{spread(of_row, metric.spec)} against {spread(of_control, metric.spec)}"
+    seeds = " and ".join(map(str, counts))
+    change = f"difference {difference(decision, metric.spec)}{paired}{for_all}, margin {allowed}{bounded}"
+    return f"{metric.words} {means} over {seeds} seeds, {change}"
 
 
 def _seen(one: Row, row: Row, metric: Metric) -> dict[int, float]:
@@ -272,8 +272,8 @@ def _elsewhere(rows: Sequence[Row], group: Group) -> str:
     """Why these settings, which were served, are not compared."""
     each = []
     for row in rows:
-        found = " and ".join(_spot(spot, group.served_at) for spot in spots(row, group.metric.name))
-        each.append(f"{row.setting} ({found or 'less accurate, or not known to be alone on its device'})")
+        places = " and ".join(_spot(spot, group.served_at) for spot in spots(row, group.metric.name))
+        each.append(f"{row.setting} ({places or 'less accurate, or not known to be alone on its device'})")
     return ", ".join(each)
 
 

@@ -77,13 +77,13 @@ def difference(decision: Decision, spec: str) -> str:
 
 def population(decision: Decision | None, spec: str) -> str:
     """`−0.0103 to +0.0127`, the interval for the population."""
-    found = decision.population if decision else None
-    return UNKNOWN if found is None or found.low is None else f"{signed(found.low, spec)} to {signed(found.high, spec)}"
+    interval = decision.population if decision else None
+    return UNKNOWN if interval is None or interval.low is None else f"{signed(interval.low, spec)} to {signed(interval.high, spec)}"
 
 
-def speedup(found: Speedup) -> str:
+def speedup(gain: Speedup) -> str:
     """`1.53× (1.49 to 1.57)`."""
-    return f"{found.ratio:.2f}×" + ("" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})")
+    return f"{gain.ratio:.2f}×" + ("" if gain.low is None else f" ({gain.low:.2f} to {gain.high:.2f})")
 
 
 def decided(decision: Decision | None) -> str:
@@ -129,18 +129,18 @@ def places(group: Group) -> str:
     """`Batch size 128; NVIDIA H200.` for all runs of the group; empty if both are unknown."""
     sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in group.runs if run.batch_size is not None}))
     devices = ", ".join(sorted({run.device for run in group.runs if run.device}))
-    found = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
-    return f"{found}." if found else ""
+    parts = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
+    return f"{parts}." if parts else ""
 
 
 def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:
     """(name, value) of the runs' environment; all values if they differ."""
-    found: dict[str, dict[str, None]] = {}
+    values_of: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.environment.items():
             if key not in PER_RUN and value not in (None, [], {}):
-                found.setdefault(key, {})[_text(value)] = None
-    return [(key, "; ".join(values)) for key, values in sorted(found.items())]
+                values_of.setdefault(key, {})[_text(value)] = None
+    return [(key, "; ".join(values)) for key, values in sorted(values_of.items())]
 
 
 def _text(value: object) -> str:

@@ -34,8 +34,8 @@ def styles(comparison: Comparison) -> dict[str, Style]:
     controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
     count = Counter(row.setting for group in comparison.groups for row in group.rows)
     others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
-    found = {setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
+    chosen = {setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
     for i, setting in enumerate(others):
         again = i // len(COLOURS)  # shifts the markers, so that seven colours and seven markers give 49 different pairs
-        found[setting] = Style(COLOURS[i % len(COLOURS)], MARKERS[(i + 1 + again) % len(MARKERS)], LINES[again % len(LINES)])
-    return found
+        chosen[setting] = Style(COLOURS[i % len(COLOURS)], MARKERS[(i + 1 + again) % len(MARKERS)], LINES[again % len(LINES)])
+    return chosen

@@ -77,11 +77,11 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
 
 def _seconds(row: Row) -> str:
     """Time to train with its ratio to the control's, or with its spread if there is no ratio. A terminal has no room for both."""
-    found = row.time_to_train_s
-    if found is None:
+    time = row.time_to_train_s
+    if time is None:
         return UNKNOWN
-    spec = digits(found.mean, 1)
-    return f"{found.mean:{spec}} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, spec, " s")
+    spec = digits(time.mean, 1)
+    return f"{time.mean:{spec}} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(time, spec, " s")
 
 
 def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
@@ -89,7 +89,7 @@ def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
     tables = []
     for place, name in places(group).items():
         rows = list(by_way(group, place))
-        ways = sorted({way for _, found in rows for way in found}, key=order)
+        ways = sorted({way for _, by_row in rows for way in by_row}, key=order)
         title = f"Served on {name}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
         tables += [_served_table(title, group, rows, ways[at : at + most], styles) for at in range(0, len(ways), most)]
     return tables
@@ -98,28 +98,28 @@ def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
 def _served_table(
     title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Way, Serving]]], ways: Sequence[Way], styles: Styles
 ) -> Table:
-    rows = [(row, found) for row, found in rows if found.keys() & set(ways)]
+    rows = [(row, servings) for row, servings in rows if servings.keys() & set(ways)]
     lines: list[list[Cell | str]] = [
-        [setting(row.setting, styles.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
+        [setting(row.setting, styles.get(row.setting)), name, *(_serving(servings.get(way), key, row, group) for way in ways)]
         for key, name in {"metric": group.metric.words, **SERVED}.items()
-        for row, found in rows
+        for row, servings in rows
     ]
     heads = [Column(f"{way.words}, {way.backend}") for way in ways]
     return Table(title, [Column("setting", words=True), Column("figure", words=True), *heads], lines)
 
 
-def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
-    if found is None:
+def _serving(serving: Serving | None, key: str, row: Row, group: Group) -> Cell:
+    if serving is None:
         return Cell(UNKNOWN)
     if key == "metric":
         completed = len(row.runs) - row.diverged
-        seeds = f"{found.samples_per_s.n} of {completed} seeds" if found.samples_per_s.n < completed else ""
-        return estimate(found.metric, group.metric.spec, ", ".join(filter(None, ("" if found.accurate else LESS_ACCURATE, seeds))))
-    value = getattr(found, key)
+        seeds = f"{serving.samples_per_s.n} of {completed} seeds" if serving.samples_per_s.n < completed else ""
+        return estimate(serving.metric, group.metric.spec, ", ".join(filter(None, ("" if serving.accurate else LESS_ACCURATE, seeds))))
+    value = getattr(serving, key)
     if key == "weights_gib":
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
-    by = found.latency_by if key.startswith("latency") else ""
-    return estimate(value, mark=", ".join(filter(None, (by, "" if found.exclusive else SHARED))))
+    by = serving.latency_by if key.startswith("latency") else ""
+    return estimate(value, mark=", ".join(filter(None, (by, "" if serving.exclusive else SHARED))))
 
 
 def runs_table(title: str, group: Group, study: Path, styles: Styles) -> Table:
@@ -174,15 +174,15 @@ def figure(value: float | int | None, spec: str, mark: str = "") -> Cell:
     return Cell(text, (Figure(text, value),) if text != UNKNOWN else (), ((mark,),) if mark else ())
 
 
-def estimate(found: Estimate | None, spec: str | None = None, mark: str = "") -> Cell:
+def estimate(value: Estimate | None, spec: str | None = None, mark: str = "") -> Cell:
     """The mean, and the spread unless it rounds to zero."""
-    if found is None:
+    if value is None:
         return Cell(UNKNOWN)
-    spec = spec or rate_spec(found.mean)
-    std = words.number(found.std, spec)
-    small = [("±\u00a0", Figure(std, found.std))] if found.std is not None and std.strip("0.,%") else []
-    text = words.spread(found, spec) + (f" ({mark})" if mark else "")
-    return Cell(text, (Figure(words.number(found.mean, spec), found.mean),), (*small, *([(mark,)] if mark else [])))
+    spec = spec or rate_spec(value.mean)
+    std = words.number(value.std, spec)
+    small = [("±\u00a0", Figure(std, value.std))] if value.std is not None and std.strip("0.,%") else []
+    text = words.spread(value, spec) + (f" ({mark})" if mark else "")
+    return Cell(text, (Figure(words.number(value.mean, spec), value.mean),), (*small, *([(mark,)] if mark else [])))
 
 
 def rate(row: Row) -> Cell:
@@ -192,40 +192,40 @@ def rate(row: Row) -> Cell:
     return estimate(row.throughput)
 
 
-def difference(found: Decision | None, spec: str) -> Cell:
-    if found is None or found.difference is None:
+def difference(decision: Decision | None, spec: str) -> Cell:
+    if decision is None or decision.difference is None:
         return Cell(UNKNOWN)
-    at, low, high = (Figure(words.signed(value, spec), value) for value in (found.difference, found.low, found.high))
-    return Cell(words.difference(found, spec), (at,), ((low, " to ", high),) if found.low is not None else ())
+    at, low, high = (Figure(words.signed(value, spec), value) for value in (decision.difference, decision.low, decision.high))
+    return Cell(words.difference(decision, spec), (at,), ((low, " to ", high),) if decision.low is not None else ())
 
 
-def population(found: Decision | None, spec: str) -> Cell:
+def population(decision: Decision | None, spec: str) -> Cell:
     """The interval for the population that the test set is a sample of."""
-    there = found.population if found is not None else None
-    if there is None or there.low is None:
+    interval = decision.population if decision is not None else None
+    if interval is None or interval.low is None:
         return Cell(UNKNOWN)
-    low, high = (Figure(words.signed(value, spec), value) for value in (there.low, there.high))
-    return Cell(words.population(found, spec), (low, " to ", high))
+    low, high = (Figure(words.signed(value, spec), value) for value in (interval.low, interval.high))
+    return Cell(words.population(decision, spec), (low, " to ", high))
 
 
-def speedup(found: Speedup | None, *, control: bool = False) -> Cell:
-    if found is None:
+def speedup(gain: Speedup | None, *, control: bool = False) -> Cell:
+    if gain is None:
         return Cell(UNKNOWN, (CONTROL,) if control else ())
-    ratio, low, high = (Figure(words.number(value, ".2f"), value) for value in (found.ratio, found.low, found.high))
-    ratio = Figure(f"{ratio.text}×", found.ratio)
-    return Cell(words.speedup(found), (ratio,), ((low, " to ", high),) if found.low is not None else ())
+    ratio, low, high = (Figure(words.number(value, ".2f"), value) for value in (gain.ratio, gain.low, gain.high))
+    ratio = Figure(f"{ratio.text}×", gain.ratio)
+    return Cell(words.speedup(gain), (ratio,), ((low, " to ", high),) if gain.low is not None else ())
 
 
-def decision(found: Decision | None) -> Cell:
+def decision(decided: Decision | None) -> Cell:
     """The decision. HTML shows it as a badge, with the deciding test below it."""
-    if found is None:
+    if decided is None:
         return Cell(UNKNOWN)
-    kind, shown = BADGES[found.verdict]
-    rest = words.rests_on(found)
+    kind, shown = BADGES[decided.verdict]
+    rest = words.rests_on(decided)
     small: list[Line] = [(rest,)] if rest else []
-    if (p := found.p_decided) is not None:
-        small.append((f"{found.method}, p = ", Figure(words.number(p, ".2g"), p)))
-    return Cell(words.decided(found), (shown,), tuple(small), badge=kind)
+    if (p := decided.p_decided) is not None:
+        small.append((f"{decided.method}, p = ", Figure(words.number(p, ".2g"), p)))
+    return Cell(words.decided(decided), (shown,), tuple(small), badge=kind)
 
 
 def print_comparison(comparison: Comparison) -> None:

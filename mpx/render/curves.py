@@ -44,8 +44,8 @@ def read_curves(folder: Path) -> dict[str, Curve]:
         if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
             logged[point[1]][int(point[2])] = point[3]
     curves = {}
-    for tag, found in logged.items():
-        points = sorted(found.items())
+    for tag, points_of in logged.items():
+        points = sorted(points_of.items())
         steps, values = zip(*(points[i] for i in spaced(len(points), POINTS)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
     return curves
@@ -58,14 +58,14 @@ def spaced(count: int, points: int) -> np.ndarray:
 
 def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
     """{tag: {setting: band}} of the logged tags. folders: setting -> the folders of its runs."""
-    found: dict[str, dict[str, Band]] = {tag: {} for tag in TAGS}
+    by_tag: dict[str, dict[str, Band]] = {tag: {} for tag in TAGS}
     for setting, places in folders.items():
         curves = [read_curves(place) for place in places]
         for tag in TAGS:
             one = band([curve[tag] for curve in curves if tag in curve], stepwise=tag == SCALE)
             if one is not None:
-                found[tag][setting] = one
-    return found
+                by_tag[tag][setting] = one
+    return by_tag
 
 
 def band(curves: Sequence[Curve], *, stepwise: bool = False) -> Band | None:
@@ -80,7 +80,7 @@ def band(curves: Sequence[Curve], *, stepwise: bool = False) -> Band | None:
         return None
     grid = max((steps for steps, _ in curves), key=lambda steps: (steps[-1], len(steps)))
     between = _kept if stepwise else np.interp
-    values = np.stack([between(grid, steps, found) for steps, found in curves])  # [seeds, N]
+    values = np.stack([between(grid, steps, kept) for steps, kept in curves])  # [seeds, N]
     values[[(grid < steps[0]) | (grid > steps[-1]) for steps, _ in curves]] = np.nan
     count = np.isfinite(values).sum(0)
     grid, values = grid[count > 0], values[:, count > 0]
@@ -92,10 +92,10 @@ def _kept(grid: np.ndarray, steps: np.ndarray, values: np.ndarray) -> np.ndarray
     return values[np.searchsorted(steps, grid, side="right").clip(1) - 1]
 
 
-def loss_figure(found: Bands, styles: Styles) -> Figure:
-    figure, panels = _panels(found, LOSSES, styles)
+def loss_figure(drawn: Bands, styles: Styles) -> Figure:
+    figure, panels = _panels(drawn, LOSSES, styles)
     for axes, tag in panels:
-        values = np.concatenate([one.mean for one in found[tag].values()])
+        values = np.concatenate([one.mean for one in drawn[tag].values()])
         if values.min() > 0 and values.max() > 30 * values.min():
             axes.set_yscale("log")
             plain_log_ticks(axes.yaxis)
@@ -104,33 +104,33 @@ def loss_figure(found: Bands, styles: Styles) -> Figure:
     return figure
 
 
-def numerics_figure(found: Bands, styles: Styles) -> Figure:
-    figure, panels = _panels(found, NUMERICS, styles)
+def numerics_figure(drawn: Bands, styles: Styles) -> Figure:
+    figure, panels = _panels(drawn, NUMERICS, styles)
     for axes, tag in panels:
         if tag == SCALE:
             axes.set_yscale("log", base=2)
             plain_log_ticks(axes.yaxis)
         else:
-            percent_axis(axes, "y", max(float(one.high.max()) for one in found[tag].values()))
+            percent_axis(axes, "y", max(float(one.high.max()) for one in drawn[tag].values()))
     return figure
 
 
-def _panels(found: Bands, titles: Mapping[str, str], styles: Styles) -> tuple[Figure, list[tuple[Any, str]]]:
+def _panels(curves: Bands, titles: Mapping[str, str], styles: Styles) -> tuple[Figure, list[tuple[Any, str]]]:
     """The figure, and its axes with their tags. Raises NothingToDraw."""
-    tags = [tag for tag in titles if found.get(tag)]
+    tags = [tag for tag in titles if curves.get(tag)]
     if not tags:
         raise NothingToDraw("the runs logged no such curves, or they no longer exist")
     figure, axes = canvas(3.0, columns=len(tags), squeeze=False)
     for panel, tag in zip(axes[0], tags, strict=True):
-        for setting, one in found[tag].items():
+        for setting, one in curves[tag].items():
             _curve(panel, one, styles[setting], "steps-post" if tag == SCALE else "default")
         panel.set_title(titles[tag])
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
-        steps = {int(step) for one in found[tag].values() for step in one.steps}
+        steps = {int(step) for one in curves[tag].values() for step in one.steps}
         if len(steps) == 1:
             panel.set_xticks(list(steps))  # for a single step matplotlib would label fractional steps
-    drawn = {setting: style for setting, style in styles.items() if any(setting in found[tag] for tag in tags)}
+    drawn = {setting: style for setting, style in styles.items() if any(setting in curves[tag] for tag in tags)}
     handles = [
         Line2D([], [], color=one.colour, linestyle=one.line, marker=one.marker, markersize=5) for one in drawn.values()
     ]

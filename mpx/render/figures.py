@@ -196,9 +196,9 @@ def _control(axes: Any, mean: float, limit: float, sign: int) -> None:
 def speedup_figure(group: Group, styles: Styles) -> Figure:
     bars = []
     for row in group.rows:
-        if (found := row.speedup) is not None:
-            ends = [end if end is not None and end < 1e3 * found.ratio else found.ratio for end in (found.low, found.high)]
-            bars.append((row.setting, found.ratio, found.ratio - ends[0], ends[1] - found.ratio, f"{found.ratio:.2f}×"))
+        if (speedup := row.speedup) is not None:
+            ends = [end if end is not None and end < 1e3 * speedup.ratio else speedup.ratio for end in (speedup.low, speedup.high)]
+            bars.append((row.setting, speedup.ratio, speedup.ratio - ends[0], ends[1] - speedup.ratio, f"{speedup.ratio:.2f}×"))
     if not bars:
         reasons = dict.fromkeys(row.speed_note for row in group.rows if row.speed_note)
         raise NothingToDraw("; ".join(reasons) or "no throughput counts")
@@ -225,9 +225,9 @@ def serve_figure(group: Group, styles: Styles) -> Figure:
     return figure
 
 
-def _estimated(row: Row, found: Estimate, spec: str) -> Bar:
-    spread = found.std or 0.0
-    return row.setting, found.mean, spread, spread, number(found.mean, spec)
+def _estimated(row: Row, value: Estimate, spec: str) -> Bar:
+    spread = value.std or 0.0
+    return row.setting, value.mean, spread, spread, number(value.mean, spec)
 
 
 def _bars(bars: Sequence[Bar], styles: Styles) -> tuple[Figure, Any]:

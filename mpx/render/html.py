@@ -32,7 +32,7 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
         study=comparison.study,
         about=_about(comparison),
         note=[shown(part) for part in paragraphs(comparison.note)],
-        groups=[_group(group, comparison, found, styles) for group, found in zip(comparison.groups, drawn, strict=True)],
+        groups=[_group(group, comparison, pictures, styles) for group, pictures in zip(comparison.groups, drawn, strict=True)],
         left_out=left_out_table("Runs left out", comparison),
         commands=comparison.commands,
         environment=environment_rows(comparison.runs),
@@ -44,13 +44,13 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
 
 
 def _template():
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined,
         keep_trailing_newline=True,
     )  # fmt: skip
-    found.filters["inline"] = inline
-    found.filters["broken"] = lambda text: Markup(str(escape(text)).replace("=", "=<wbr>"))
-    return found.get_template("report.html")
+    environment.filters["inline"] = inline
+    environment.filters["broken"] = lambda text: Markup(str(escape(text)).replace("=", "=<wbr>"))
+    return environment.get_template("report.html")
 
 
 def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], styles: Styles) -> dict[str, Any]:

@@ -24,8 +24,8 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) 
         *map(paragraph, words.paragraphs(comparison.note)),
         verdicts(comparison),
     ]
-    for group, found in zip(comparison.groups, drawn, strict=True):
-        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), served_part(group), figures(found)]
+    for group, pictures in zip(comparison.groups, drawn, strict=True):
+        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), served_part(group), figures(pictures)]
     if comparison.left_out:
         lines = (f"- `{folder.replace('`', chr(39))}`: {escaped(reason)}" for folder, reason in comparison.left_out)
         parts += [f"## Left out ({len(comparison.left_out)})", "\n".join(lines)]
@@ -69,10 +69,10 @@ def served_part(group: Group) -> str:
 
 def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
     """Links to the pictures. reasons: also list the pictures that were not drawn, and why."""
-    found = [
+    links = [
         f"![{escaped(one.title)}: {escaped(one.of)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}"
         for one in drawn
         if one.png
     ]
     missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if not one.png]
-    return "\n\n".join(found + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))
+    return "\n\n".join(links + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))

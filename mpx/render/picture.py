@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import TightLayoutEngine
 from PIL import Image
 
@@ -26,6 +25,7 @@ MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page re
 WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around a figure's content, since browsers render text slightly wider
+LINE = 105  # characters of a legend across the page's width
 MAX_CURVES = 8  # more lines are not distinguishable
 MAX_LINES = 6  # of a title
 
@@ -74,22 +74,22 @@ def _rendered(figure: Figure) -> tuple[str, bytes]:
     return svg.getvalue(), png.getvalue()
 
 
-def save(found: Picture, folder: Path) -> list[Path]:
+def save(drawn: Picture, folder: Path) -> list[Path]:
     """Write `<name>.svg` and `<name>.png`."""
     own_folder(folder)
-    svg, png = folder / f"{found.name}.svg", folder / f"{found.name}.png"
-    write_whole(svg, found.svg)
-    write_whole(png, found.png)
+    svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
+    write_whole(svg, drawn.svg)
+    write_whole(png, drawn.png)
     return [svg, png]
 
 
-def inline(found: Picture) -> str:
+def inline(drawn: Picture) -> str:
     """The SVG as an HTML element in the page's colours (--ink, --muted, --grid, --paper), which follow light and dark mode."""
-    svg = found.svg[found.svg.index("<svg") :]
+    svg = drawn.svg[drawn.svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (PAPER, "--paper")):
         svg = svg.replace(f": {colour}", f": var({variable})")
-    what = f'role="img" aria-label="{escape(found.title)}: {escape(found.of)}"'
+    what = f'role="img" aria-label="{escape(drawn.title)}: {escape(drawn.of)}"'
     xml = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     # A function, since a title with a backslash would be an error in a template.
     return re.sub(r'<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda tag: f"<svg {what} {tag[1]} {xml}>", svg, count=1)
@@ -193,16 +193,9 @@ def percent_axis(axes, which: str, largest: float) -> None:
 def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
     """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it. handlelength: in font sizes."""
     labels = [wrapped(name, 42) for name in names]
-    columns = max(1, min(4, len(names), int(WIDTH / _entry(figure, labels, handlelength))))
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(4, len(names), int(LINE / (longest + 2 * handlelength + 5))))
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
     figure.legend(handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength)
-
-
-def _entry(figure: Figure, labels: list[str], handlelength: float) -> float:
-    """The width in inches of a legend's widest entry, with the space around it."""
-    font = FontProperties(size=matplotlib.rcParams["legend.fontsize"])
-    renderer, lines = FigureCanvasAgg(figure).get_renderer(), [line for label in labels for line in label.split("\n")]
-    widest = max(renderer.get_text_width_height_descent(line, font, False)[0] for line in lines) / figure.dpi
-    return widest + (handlelength + 3) * font.get_size_in_points() / 72

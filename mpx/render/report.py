@@ -72,7 +72,7 @@ def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]
                 writer.add_text(tag, text)
             for tag, png in _images(comparison, drawn):
                 writer.add_image(tag, np.asarray(Image.open(io.BytesIO(png))), dataformats="HWC")
-            layout = {title(group): _charts(file_start(group), found) for group, found in zip(comparison.groups, curves, strict=True)}
+            layout = {title(group): _charts(file_start(group), bands) for group, bands in zip(comparison.groups, curves, strict=True)}
             writer.add_custom_scalars({f"Seeds of {name}": charts for name, charts in layout.items()})
         for setting, points in _points(comparison, curves).items():
             with SummaryWriter(str(folder / folder_name(setting))) as writer:
@@ -107,17 +107,17 @@ def _images(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> Itera
 
 def _points(comparison: Comparison, curves: Sequence[Bands]) -> dict[str, list[tuple[str, int, float]]]:
     """Setting -> (tag, step, value) of its bands."""
-    found: dict[str, list[tuple[str, int, float]]] = defaultdict(list)
+    points: dict[str, list[tuple[str, int, float]]] = defaultdict(list)
     for group, bands in zip(comparison.groups, curves, strict=True):
         for tag, settings in bands.items():
             for setting, band in settings.items():
                 for part in ("mean", "low", "high"):
                     values, start = getattr(band, part), f"{file_start(group)}/{tag}/{part}"
-                    found[setting] += [(start, int(band.steps[i]), float(values[i])) for i in spaced(len(band.steps), POINTS)]
-    return found
+                    points[setting] += [(start, int(band.steps[i]), float(values[i])) for i in spaced(len(band.steps), POINTS)]
+    return points
 
 
-def _charts(start: str, found: Bands) -> dict[str, list]:
+def _charts(start: str, bands: Bands) -> dict[str, list]:
     """One chart per tag, in which each setting's run draws a line with its band as margin."""
-    drawn = {tag: name for tag, name in (LOSSES | NUMERICS).items() if found.get(tag)}
+    drawn = {tag: name for tag, name in (LOSSES | NUMERICS).items() if bands.get(tag)}
     return {name: ["Margin", [f"{start}/{tag}/{part}" for part in ("mean", "low", "high")]] for tag, name in drawn.items()}

@@ -80,10 +80,10 @@ def console() -> "Console":
     """A console as wide as the terminal, or 120 columns if the output is not a terminal."""
     from rich.console import Console
 
-    found = Console(highlight=False, markup=False, emoji=False)  # rich would read some names as markup
-    if not found.is_terminal:
-        found.width = 120
-    return found
+    out = Console(highlight=False, markup=False, emoji=False)  # rich would read some names as markup
+    if not out.is_terminal:
+        out.width = 120
+    return out
 
 
 def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None:
@@ -99,14 +99,14 @@ def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
     A number that is cut or broken would read as another number. Words wrap, but do not break where there is room for them.
     """
     texts = [[column.head, *(text_of(row[i]) for row in table.rows)] for i, column in enumerate(table.columns)]
-    rooms = [_room(column, found) for column, found in zip(table.columns, texts, strict=True)]
+    rooms = [_room(column, cells) for column, cells in zip(table.columns, texts, strict=True)]
     first = next((i for i, column in enumerate(table.columns) if not column.words), len(table.columns))
     groups = [[*range(first)]]
     for i in range(first, len(table.columns)):
         if len(groups[-1]) > first and sum(rooms[at][0] for at in [*groups[-1], i]) > width:
             groups.append([*range(first)])
         groups[-1].append(i)
-    found: list[tuple[Table, bool]] = []
+    tables: list[tuple[Table, bool]] = []
     for group in groups:
         columns, spare = [], width - sum(rooms[i][0] for i in group)
         fits = spare >= 0
@@ -115,8 +115,8 @@ def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
             more = min(whole - least, max(spare, 0))
             columns.append(replace(table.columns[i], max_width=least + more - GAP) if fits else table.columns[i])
             spare -= more
-        found.append((Table("" if found else table.title, columns, [[row[i] for i in group] for row in table.rows]), fits))
-    return found
+        tables.append((Table("" if tables else table.title, columns, [[row[i] for i in group] for row in table.rows]), fits))
+    return tables
 
 
 def _room(column: Column, texts: Sequence[str]) -> tuple[int, int]:
@@ -138,18 +138,18 @@ def on_terminal(table: Table, *, framed: bool, head: bool, wrap: bool) -> "RichT
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    found = RichTable(
+    drawn = RichTable(
         title=Text(shown(table.title), "table.title") if table.title else None, title_justify="left", header_style="bold", show_header=head,
         box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD, pad_edge=framed,
     )  # fmt: skip
     for column in table.columns:
-        found.add_column(
+        drawn.add_column(
             Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not wrap and not column.words,
             max_width=column.max_width,
         )  # fmt: skip
     for row in table.rows:
-        found.add_row(*(Text(shown(text_of(cell))) for cell in row))
-    return found
+        drawn.add_row(*(Text(shown(text_of(cell))) for cell in row))
+    return drawn
 
 
 def in_markdown(table: Table) -> str:

@@ -44,14 +44,7 @@ def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantise
     row = deployed_row(format="int8", quantised_layers=quantised, device=device, environment={"device": [GPU], "cpu": "a CPU"})
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
     ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
-    assert found.way.words == f"{words}"
-
-
-@pytest.mark.parametrize(("finetune", "tuned"), [(None, False), ({"kept": False}, False), ({"kept": True}, True)])
-def test_weights_that_were_fine_tuned_are_told_apart(tmp_path, finetune, tuned):
-    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(format="int8", finetune=finetune)]}))
-    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
-    assert found.way.tuned is tuned
+    assert found.way.words == words
 
 
 def test_on_a_cpu_threads_are_part_of_the_device(tmp_path):

@@ -211,13 +211,3 @@ def test_a_seed_that_is_less_accurate_by_one_backend_leaves_the_format_out_by_ev
 
     _, rows = only(compared([*CONTROL, *map(by_two_backends, AMP)]))
     assert rows["amp-dense"].serve is None
-
-
-def test_a_fine_tuned_way_is_another_way():
-    def plain_and_tuned(run):
-        tuned = served("int8", 9000.0)
-        return replace(run, served=(served("int8", 8000.0), replace(tuned, way=replace(tuned.way, tuned=True))))
-
-    _, rows = only(compared([*CONTROL, *map(plain_and_tuned, AMP)]))
-    assert rows["amp-dense"].served_by.words == "Dense INT8, fine-tuned"
-    assert rows["amp-dense"].serve.mean == 9000.0
