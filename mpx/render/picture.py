@@ -25,7 +25,7 @@ MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page re
 WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around a figure's content, since browsers render text slightly wider
-LINE = 105  # characters of a legend across the page's width
+LINE = 95  # characters of a legend across the page's width
 MAX_CURVES = 8  # more lines are not distinguishable
 MAX_LINES = 6  # of a title
 
