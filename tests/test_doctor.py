@@ -17,7 +17,6 @@ from mpx.doctor import __main__ as command
 from mpx.doctor import tables
 from mpx.errors import UserError
 from mpx.precision.modes import MODES, emulated
-from mpx.settings import extras
 from mpx.settings.deploy import FORMATS
 from mpx.settings.front_door import CONF
 
@@ -132,19 +131,6 @@ def test_an_optional_package_must_be_there_and_new_enough(monkeypatch, version, 
     names, state, how = rows(tables.packages())["optuna"]
     assert (names, state) == ("hydra-optuna-sweeper", here)
     assert how == ("" if here == "yes" else f"pip install -e '.[optuna]' in {ROOT} brings hydra-optuna-sweeper>=1.3")
-
-
-def test_the_extras_of_a_wheel_are_those_of_the_checkout(monkeypatch, tmp_path):
-    """A wheel has no pyproject.toml, but says the same of itself."""
-    expected = tables.extras()
-    lines = [f"Provides-Extra: {extra}" for extra in [*expected, "test"]]
-    lines += [f'Requires-Dist: {text}; extra == "{extra}"' for extra, texts in expected.items() for text in texts]
-    about = tmp_path / "mpx-0.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("\n".join(["Name: mpx", "Version: 0.1", "Requires-Dist: torch>=2.11", *lines]) + "\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(extras, "PACKAGE", tmp_path / "mpx")
-    assert tables.extras() == expected
 
 
 @pytest.mark.parametrize("library", ["torch", "torchvision"])

@@ -217,13 +217,6 @@ def test_size_of_the_weights():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")
-def test_16_bits_halve_the_file(deploy):
-    _, (fp32, bf16) = deploy("bert", "batch=[4]", "backend=eager", "format=[fp32,bf16]")
-    assert bf16["weights_gib"] == pytest.approx(fp32["weights_gib"] / 2, rel=0.2)
-
-
-@pytest.mark.slow
 def test_a_second_call_replaces_its_row_alone(deploy):
     def kinds(rows):
         return [(row["weights"], [at["batch"] for at in row["speed"]]) for row in rows]
@@ -243,7 +236,7 @@ def test_compare_reads_a_real_row(deploy, tmp_path):
     _, (row,) = deploy("mlp", "weights=dense", "batch=64", "backend=eager")
     folder = deploy.folder
     (found,), left_out = collect(tmp_path / "outputs" / "s")
-    assert (found.serve_samples_per_s, left_out) == (None, [])
+    assert ([one.samples_per_s for one in found.served], left_out) == ([row["serve_samples_per_s"]], [])
     done = start(compare, tmp_path, "study=s", "control=auto")
     assert "Fastest to serve: no verdict" in done.words
     assert "known to have had its device to itself, as no CPU is." in done.words
@@ -252,7 +245,6 @@ def test_compare_reads_a_real_row(deploy, tmp_path):
         place["environment"]["device"] = ["a GPU"]
     (folder / "result.json").write_text(json.dumps(record))
     (folder / "deploy.json").write_text(json.dumps({"rows": [row | {"exclusive": True, "device": "cuda"}]}))
-    assert collect(tmp_path / "outputs" / "s")[0][0].serve_samples_per_s == row["serve_samples_per_s"]
     done = start(compare, tmp_path, "study=s", "control=auto")
     assert "Fastest to serve at no loss of accuracy: fp32-2of4 as Dense FP32 by eager" in done.words
     assert "Served on a GPU, latency at batch 64, samples/s at batch 64" in done.words

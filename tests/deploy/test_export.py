@@ -220,14 +220,6 @@ def test_a_format_of_8_bits_that_no_layer_is_faster_in_is_not_the_files(tmp_path
         assert "tensors" not in file.metadata()
 
 
-def test_tied_weights_are_written_twice():
-    model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "out": nn.Linear(4, 5)})
-    model["out"].weight = model["embedding"].weight
-    made = weights_file(model, "fp32", {}, {"model": {}})
-    assert b"embedding.weight" in made.content
-    assert b"out.weight" in made.content
-
-
 def test_an_earlier_call_is_replaced_whole(tmp_path):
     write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old"), "onnx": File(b"old")})
     exports = write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"newer", {"relative_error": 0.5})})
