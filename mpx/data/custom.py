@@ -83,7 +83,7 @@ class Samples:
         crc = zlib.crc32(str(len(self)).encode())
         for place in range(0, len(self), -(-len(self) // HASHED)):
             for part in self.one(place, place):
-                crc = zlib.crc32(part.contiguous().numpy(), crc)
+                crc = zlib.crc32(part.contiguous().numpy().tobytes(), crc)
         return crc
 
     def plan(self, seed: int, epoch: int) -> Tensor:

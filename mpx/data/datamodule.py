@@ -55,7 +55,7 @@ class DataModule(pl.LightningDataModule):
         if self.loader is None:
             self.loader, _ = choose_loader(self.cfg.loader, self.data.train.nbytes, device)
         if self.loader == "resident":
-            reader = ResidentReader(split, self.seed, device)
+            reader: ResidentReader | WorkerReader = ResidentReader(split, self.seed, device)
         else:
             reader = WorkerReader(split, self.seed, device, self.cfg.workers)
         self._readers.append(reader)

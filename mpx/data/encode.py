@@ -25,7 +25,7 @@ def encode(cfg: SimpleNamespace, texts: dict[str, list[str]]) -> tuple[Ids, int,
     from tokenizers import Tokenizer
 
     trained = Tokenizer.from_str(written)
-    return ids, trained.get_vocab_size(), trained.token_to_id("[PAD]")
+    return ids, trained.get_vocab_size(), tokenizer.SPECIAL.index("[PAD]")
 
 
 def encode_words(cfg: SimpleNamespace, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int, int]:

@@ -23,6 +23,7 @@ from mpx.data.splits import Data
 from mpx.errors import UserError, first_line
 from mpx.spec import Spec
 
+Part = tuple[tuple[str, ...], Tensor]  # paths, labels int64 [N]
 SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from
 
 
@@ -46,7 +47,7 @@ class Files:
     @property
     def checksum(self) -> int:
         """The checksum of the files' names and sizes. Reading a large set would take hours, and a copy has other times."""
-        crc = zlib.crc32(self.labels.numpy())
+        crc = zlib.crc32(self.labels.numpy().tobytes())
         for path in map(Path, self.paths):
             crc = zlib.crc32(f"{path.parent.name}/{path.name} {path.stat().st_size}".encode(), crc)
         return crc
@@ -86,21 +87,23 @@ class Files:
 def load(cfg: SimpleNamespace) -> Data:
     """Read the folder's splits. Raises UserError for a missing or empty folder, and for classes that differ."""
     size, root = cfg.image_size, Path(str(cfg.path)).expanduser()
-    classes, *train = listed(root / "train", None)
-    _, *val = listed(root / "val", classes)
+    classes, train = listed(root / "train", None)
+    _, val = listed(root / "val", classes)
     if (root / "test").is_dir():
-        _, *test = listed(root / "test", classes)
+        _, test = listed(root / "test", classes)
     else:
         kept, held_out = hold_out(train[1], max(1, round(cfg.val_share * len(train[0]))))
-        train, val, test = pick(*train, kept), pick(*train, held_out), val
-    shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
-    parts = (train, val, test)
-    splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate(parts)]
+        train, val, test = pick(train, kept), pick(train, held_out), val
+    mean, std, random = per_channel(cfg.mean), per_channel(cfg.std), cfg.augment != "none"
+    splits = [
+        Files(paths, labels, mean, std, size, cfg.resize, augment)
+        for (paths, labels), augment in ((train, random), (val, False), (test, False))
+    ]
     return Data(Spec("image", (3, size, size), len(classes), names=classes), *splits)
 
 
-def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
-    """(classes, paths, labels int64 [N]) of one split, sorted.
+def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...], Part]:
+    """(classes, (paths, labels int64 [N])) of one split, sorted.
 
     classes: of the train split. Raises UserError for an empty folder or other classes.
     """
@@ -117,11 +120,11 @@ def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...
         raise UserError(f"data.path: {where} has one class only ({names[0]}): give each class its folder, at least 2")
     if classes is not None and (other := sorted(set(names) ^ set(classes))):
         raise UserError(f"data.path: the class {other[0]} is in only one of {where} and train/: add it, or remove it there")
-    return names, tuple(path for path, _ in images.samples), torch.tensor(images.targets)
+    return names, (tuple(path for path, _ in images.samples), torch.tensor(images.targets))
 
 
-def pick(paths: tuple[str, ...], labels: Tensor, index: Tensor) -> tuple[tuple[str, ...], Tensor]:
-    return tuple(paths[i] for i in index.tolist()), labels[index]
+def pick(part: Part, index: Tensor) -> Part:
+    return tuple(part[0][i] for i in index.tolist()), part[1][index]
 
 
 def decode(path: str):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,7 +108,7 @@ def _fetch(kind: type, root: Path, path: Path, download: bool) -> None:
 
 
 @contextmanager
-def _unpacked(kind: type, root: Path) -> Iterator[str]:
+def _unpacked(kind: Any, root: Path) -> Iterator[str]:
     """A root in which torchvision finds the set's files unpacked: `root` itself, or a temporary folder.
 
     data.root may be read-only, and its packed files are checked against the publisher's MD5 sums.
@@ -139,9 +140,8 @@ def _check(name: str, train: Part, test: Part, where: Path) -> None:
 
 def published(cfg: SimpleNamespace, train: Part, test: Part) -> Data:
     """The end of the published train set is held out for validation, stratified."""
-    kept, held_out = hold_out(train[1], cfg.val_size)
-    parts = [(train[0][index], train[1][index]) for index in (kept, held_out)]
-    return image_data(cfg, *parts, test)
+    kept, held_out = ((train[0][index], train[1][index]) for index in hold_out(train[1], cfg.val_size))
+    return image_data(cfg, kept, held_out, test)
 
 
 def image_data(cfg: SimpleNamespace, train: Part, val: Part, test: Part, top: int = 255) -> Data:

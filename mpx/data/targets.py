@@ -92,8 +92,7 @@ def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str
     padded = any(bool((part == pad_id).any()) for part in ids.values())
     left = any(fills_left(part, pad_id) for part in ids.values())
     names = () if task == "regression" else tuple(classes)
-    padding = {"pad_id": pad_id, "padded": padded, "left": left}
-    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, **padding, task=task, names=names)
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size, pad_id, padded, left, task, names)
     _warn_of_train_texts(parts)
     return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
 

@@ -47,7 +47,7 @@ def load_sst2(cfg: SimpleNamespace) -> Data:
 def _fetch_sst2(where: Path) -> None:
     for name in ("train.tsv", "dev.tsv"):
         if find(where, name) is None:
-            download(GLUE, where / name, SHA256[name], lambda content, name=name: member(content, f"SST-2/{name}"))
+            download(GLUE, where / name, SHA256[name], partial(member, name=f"SST-2/{name}"))
     if find(where, TEST, "test.tsv") is None:
         download(TREEBANK, where / TEST, SHA256[TEST], glue_style)
 

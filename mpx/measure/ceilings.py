@@ -57,7 +57,8 @@ def measured_here(found: Ceilings) -> str:
 def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
     """rows: of what=copy, gemm and formats, all of one device."""
     copies = [row for row in rows if row.get("mib") and row.get("gb_per_s")]
-    dense, sparse = {}, {}
+    dense: dict[str, float] = {}
+    sparse: dict[str, float] = {}
     for row in rows:
         if row.get("tflops_per_s"):
             best = sparse if row.get("pattern") == "2of4" else dense
