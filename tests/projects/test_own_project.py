@@ -105,14 +105,6 @@ def test_a_project_of_the_package_lightning(forked, tmp_path):
     assert ran.record["sparsity"]["verified"]
 
 
-def test_a_package_of_the_project_that_is_called_lightning(forked, tmp_path):
-    (tmp_path / "lightning").mkdir()
-    (tmp_path / "lightning" / "__init__.py").touch()
-    shutil.copy(own_projects.__file__, tmp_path / "lightning" / "net.py")
-    ran = forked("module._target_=lightning.net.UNet", "datamodule._target_=lightning.net.Blobs", "trainer.max_epochs=1")
-    assert ran.code == 0, ran.err
-
-
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
     ran = train(*UNET, "precision=amp", "sparsity=2of4")
     checkpoint = ran.folder / "checkpoints" / "last.ckpt"
@@ -168,17 +160,6 @@ def test_audit_profile_and_layout(train):
     assert ran.record["speed"]["chosen"]["channels_last"] is True
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert weights["middle.0.weight"].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_a_project_that_skips_every_step_has_not_completed(train):
-    """What may help is what a project can do: optimizer.lr is no key of it."""
-    huge = [f"precision.loss_scale.{key}" for key in ("initial=1e30", "ceiling=1e31", "max_skips=3")]
-    ran = train(*GAN_WORDS, "precision=amp", *huge, "trainer.max_epochs=1", "trainer.log_every_n_steps=1")
-    assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
-    assert ran.err.startswith("error: 3 optimizer steps in a row were skipped because")
-    assert ran.err.endswith(
-        "else try a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, precision=amp_bf16.\n"
-    )
 
 
 @pytest.mark.parametrize(("words", "module", "at"), [(LM, TransformerLM, 6), (GAN_WORDS, GAN, 12)])

@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 import shutil
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 from full_disk import full_disk
-from made_data import text_file
 from omegaconf import OmegaConf
 from refused import assert_refused
 
@@ -53,21 +51,6 @@ def test_divergence(train):
     ran = train(*MLP, "optimizer=sgd", "optimizer.lr=1e30")
     assert_failed(ran, "the loss became infinite or NaN by step 2 (epoch 0, optimizer.lr=1e+30)", "diverged", 3)
     assert ran.record["precision"]["optimizer_steps"] == 2
-
-
-def test_divergence_between_two_looks_at_the_loss(train):
-    """The run ends by max_steps before the next look is due."""
-    steps = ["trainer.limit_train_batches=1.0", "trainer.max_steps=4"]
-    assert_failed(train(*MLP, "optimizer=sgd", "optimizer.lr=1e30", *steps), "by step 4", "diverged", 3)
-
-
-def test_a_language_model_without_a_finite_perplexity_diverged(train, tmp_path):
-    """Though its loss is finite: left out of a comparison as one that measured nothing, it would count for no seed."""
-    text_file(tmp_path / "text.txt")
-    text = ["data=text_file", f"data.path={tmp_path}/text.txt", "data.seq_len=32", "data.batch_size=8"]
-    ran = train("model=lstm", *text, *FEW_STEPS, "optimizer.lr=3e4")
-    assert_failed(ran, "the test perplexity is infinite or NaN.", "diverged", 3)
-    assert ran.record["metrics"]["test/loss"] > 709
 
 
 @pytest.mark.parametrize("precision", ["fp16_true", "o3"])
@@ -197,24 +180,12 @@ def test_checkpoint_without_a_part(train, trained, key):
     assert_refused(train(*MLP, LONGER, f"ckpt_path={file}"), "is not a training checkpoint of mpx: it has no model and training state.")
 
 
-def test_a_dense_checkpoint_beyond_the_start_is_permuted_before_it_is_pruned(train, trained):
-    ran = train(*MLP, "trainer.max_epochs=3", "sparsity=2of4", "sparsity.permute=true", "sparsity.start=0.1", f"ckpt_path={trained()}")
-    assert ran.code == 0, ran.err
-    assert ran.record["sparsity"]["permutation"]["kept_after"] > ran.record["sparsity"]["permutation"]["kept_before"]
-
-
 def test_an_interrupted_run_that_began_with_a_checkpoint_says_how_it_continues(train, trained, interrupted):
     """if_exists=resume refuses to stand beside ckpt_path."""
     words = [*MLP, "trainer.max_epochs=2"]
     ran = interrupted(2, *words, f"ckpt_path={trained()}")
     assert ran.err == "interrupted; the same command with if_exists=resume in place of ckpt_path continues it\n"
     assert train(*words, "if_exists=resume").code == 0
-
-
-def test_a_dense_run_goes_on_from_a_pruned_checkpoint_without_a_warning(train, trained, recwarn):
-    ran = train(*MLP, LONGER, f"ckpt_path={trained('sparsity=2of4', 'trainer.ema_decay=0.9')}")
-    assert (ran.code, ran.err) == (0, "")
-    assert not [warning for warning in recwarn if "callbacks" in str(warning.message)]
 
 
 def test_a_record_that_cannot_be_written_is_a_failure(train, monkeypatch):
@@ -259,14 +230,6 @@ def test_explanations(error, words):
     assert words in explain(error, CFG, Path("runs"))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a device that cannot be asked")
-def test_out_of_memory_is_explained_though_the_device_cannot_be_asked(monkeypatch):
-    """As where others fill it so far that it has no room for this process's context."""
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    error = RuntimeError("CUDA error: out of memory")
-    assert explain(error, CFG, Path("runs")).endswith("or a smaller model.")
-
-
 def test_a_bug_keeps_its_traceback():
     assert explain(ZeroDivisionError("division by zero"), CFG, Path("runs")) is None
 
@@ -285,24 +248,6 @@ class Clumsy(nn.Module):
             {statement}
         return self.out(x.flatten(1))
 """
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["os.makedirs('.')", "open(__file__ + '/cache')", "raise PermissionError('not today')", "os.mkdir('outputs/default')"],
-)
-@pytest.mark.parametrize("place", [".", "site-packages"])
-def test_the_users_own_code_keeps_its_traceback(train, tmp_path, monkeypatch, statement, place):
-    """Also where it is in the way of its own files, and not of mpx's; and where it is installed."""
-    (tmp_path / place).mkdir(exist_ok=True)
-    (tmp_path / place / "clumsy.py").write_text(CLUMSY.format(statement=statement))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / place)
-    monkeypatch.delitem(sys.modules, "clumsy", raising=False)
-    ran = train("model=custom", "model._target_=clumsy.Clumsy", *FEW_STEPS)
-    assert ran.code == 1
-    assert (ran.err.count("Traceback"), statement in ran.err) == (1, True), ran.err
-    assert ran.record["error"].startswith(("FileExistsError: ", "NotADirectoryError: ", "PermissionError: not today"))
 
 
 ROOM = 300_000  # bytes: for a record, and not for a checkpoint of 2.5 MB

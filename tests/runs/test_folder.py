@@ -53,12 +53,6 @@ def test_auto_in_a_sweep_leaves_finished_runs_and_resumes_cut_off_ones(setting):
     assert (folder.path.name, folder.resume_from.name) == ("seed0-2", "last.ckpt")
 
 
-def test_killed_before_the_first_checkpoint_starts_again_in_its_folder(setting):
-    leave(start(setting))
-    folder = start(setting, "resume")
-    assert (folder.path.name, folder.resume_from) == ("seed0", None)
-
-
 def test_resume_of_a_finished_run_leaves_it(setting):
     leave(start(setting), "completed", checkpoint=True)
     assert start(setting, "resume").finished["status"] == "completed"
@@ -131,18 +125,6 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(setting, tmp_path
     start(setting, "overwrite").abandon()  # its lock was given back
 
 
-def test_overwrite_of_a_run_that_was_killed_before_training_began(setting):
-    start(setting).lock.release()
-    assert start(setting, "overwrite").path.name == "seed0"
-
-
-def test_overwrite_spares_what_mpx_did_not_write(setting):
-    (setting / "seed0").mkdir(parents=True)
-    (setting / "seed0" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="was not written by mpx"):
-        start(setting, "overwrite")
-
-
 @pytest.mark.parametrize("if_exists", ["resume", "overwrite", "skip"])
 def test_a_folder_in_use_is_refused(setting, if_exists):
     running = start(setting)
@@ -157,35 +139,10 @@ def test_checkpoint_of_the_same_setting_continues_in_its_folder(setting):
     assert again.path == folder.path
 
 
-def test_checkpoint_of_a_finished_run_or_another_seed_gets_a_new_folder(setting):
-    folder = leave(start(setting), "completed", checkpoint=True)
-    ckpt = str(folder.path / "checkpoints" / "last.ckpt")
-    assert leave(start(setting, ckpt=ckpt)).path.name == "seed0-2"
-    other = claim(setting, 1, "auto", CONFIG, in_sweep=False, ckpt_path=ckpt)
-    assert (other.path.name, str(other.resume_from)) == ("seed1", ckpt)
-
-
 def test_overwrite_spares_the_checkpoint_that_it_should_continue(setting):
     folder = leave(start(setting), "completed", checkpoint=True)
     with pytest.raises(UserError, match="lies in the folder that if_exists=overwrite would empty"):
         start(setting, "overwrite", ckpt=str(folder.path / "checkpoints" / "last.ckpt"))
-
-
-def test_checkpoint_of_another_setting_gets_a_new_folder(setting, tmp_path):
-    ckpt = tmp_path / "some.ckpt"
-    ckpt.write_text("x")
-    folder = start(setting, ckpt=str(ckpt))
-    assert (folder.path.name, folder.resume_from) == ("seed0", ckpt)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [b"comparable: [a]", b"comparable: x", b"comparable: {1: 2, a: 3}", b"comparable: \xff\xe9", pytest.param(b"[" * 10_000, id="deep")],
-)
-def test_a_damaged_configuration_is_compared_with_nothing(setting, config):
-    first = leave(start(setting), checkpoint=True)
-    (first.path / "config.yaml").write_bytes(config)
-    assert start(setting, "resume").path == first.path
 
 
 @pytest.mark.parametrize(
@@ -203,12 +160,6 @@ def test_a_damaged_record_counts_as_none(setting, record):
     (first.path / "result.json").write_text(record)
     again = start(setting, "resume")
     assert (again.finished, again.resume_from.name) == (None, "last.ckpt")
-
-
-def test_a_folder_whose_number_is_none_is_no_run(setting):
-    first = leave(start(setting), status="completed")
-    (setting / "seed0-²").mkdir()
-    assert start(setting, "resume").path == first.path
 
 
 def test_record_is_written_whole_and_without_nan(tmp_path):

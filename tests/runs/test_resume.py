@@ -99,18 +99,6 @@ def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
     assert_same(*(last(only(uncut.outputs, study)) for study in ("cut", "uncut")))
 
 
-def test_a_validation_on_other_data_is_not_the_continued_runs(train, interrupted, tmp_path):
-    """It ends before its own."""
-    words = [*MLP, "sparsity=dense"]
-    first = train(*words, "trainer.max_epochs=2", "study=first")
-    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
-    for study, more, parts, at in (("same", [], {"val"}, [16, 18]), ("other", ["data.mean=[0.5]"], set(), None)):
-        ran = interrupted(18, *words, *more, f"ckpt_path={file}", f"study={study}")
-        record = json.loads((only(ran.outputs, study) / "result.json").read_text())
-        assert {name.split("/")[0] for name in record["metrics"]} == parts
-        assert record["environment"].get("validated_at_step") == at
-
-
 @pytest.mark.parametrize("case", ["asp", "asp, masks again and again", "one_shot"])
 def test_a_run_with_no_step_left_has_checkpoints_of_its_own(train, tmp_path, case):
     """They continue as the first run's do."""
@@ -201,16 +189,6 @@ def test_a_run_that_goes_on_from_another_setting_says_so(train, finished):
     record = json.loads((only(second.outputs, "second") / "result.json").read_text())
     assert record["environment"]["trained_before_with"] == ["optimizer.lr=0.05", "trainer.max_epochs=3"]
     assert unlike({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
-
-
-def test_a_dense_run_with_no_step_left_is_pruned_in_one_shot(train, tmp_path):
-    words = [*MLP, "trainer.max_epochs=2"]
-    dense = train(*words, "sparsity=dense", "study=dense")
-    file = shutil.copy(dense.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
-    one_shot = [*words, "sparsity.recipe=one_shot"]
-    pruned, whole = (train(*one_shot, *more) for more in ([f"ckpt_path={file}", "study=pruned"], ["study=whole"]))
-    assert pruned.code == whole.code == 0, pruned.err
-    assert_same(*(last(only(dense.outputs, study)) for study in ("pruned", "whole")))
 
 
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
@@ -307,17 +285,6 @@ def uncut(tmp_path_factory):
     run = Fork(*SETTING, folder=path)
     assert run.wait() == 0, run.err
     return only(path / "outputs", "default")
-
-
-@pytest.mark.slow
-def test_killed_at_the_last_epochs_end(start, finish, tmp_path):
-    """The line of an epoch comes just before its checkpoint, so the last one on the disk is of the epoch before, or of this one. The test
-    above kills before the pruning."""
-    stop_after(start(), "epoch 4/4", signal.SIGKILL)
-    assert not (only(tmp_path / "outputs", "default") / "result.json").exists()
-    record = finish()
-    assert record["environment"]["resumed_from_steps"] in ([18], [24])
-    assert record["sparsity"]["verified"] is True
 
 
 @pytest.mark.slow

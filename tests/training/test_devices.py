@@ -1,11 +1,9 @@
 """Two processes on one CPU machine train as one."""
 
 import json
-import shutil
 import signal
 import subprocess
 
-import own_projects
 import pytest
 import torch
 from processes import Fork, alive, wait_for
@@ -191,38 +189,6 @@ class Net(nn.Module):
 """
 
 
-@pytest.mark.slow
-def test_each_process_drops_other_units_and_continues_so(forked, tmp_path):
-    """Each save compares the weights, the masks and the optimizer's state of both."""
-    (tmp_path / "drops_net.py").write_text(DROPS)
-    words = [*SHORT[:1], "model=custom", "model._target_=drops_net.Net", "schedule=constant", "trainer.max_epochs=2", "sparsity=2of4"]
-    words += ["sparsity.start_step=5", "sparsity.recompute_every=2"]
-
-    def run(study, *more):
-        ran = forked(*words, *more, f"study={study}", env={"STUDY": study})
-        assert ran.code == 0, ran.err
-        return next((ran.outputs / study).glob("*/seed0/checkpoints/last.ckpt"))
-
-    def drawn(study):
-        return [(tmp_path / f"{study}-{rank}").read_text().split() for rank in (0, 1)]
-
-    two = "trainer.devices=2"
-    uncut, cut = run("uncut", two), tmp_path / "cut.ckpt"
-    shutil.copy(run("cut", two, "trainer.max_epochs=1"), cut)
-    continued = run("continued", two, f'ckpt_path="{cut}"')
-    ours, theirs = (torch.load(path, weights_only=True)["state_dict"] for path in (uncut, continued))
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-    first, second = drawn("uncut")
-    assert len(first) == len(second) == 2 * (1297 // 2 // 64)
-    assert len({*first, *second}) == 2 * len(first)
-    assert [one + other for one, other in zip(drawn("cut"), drawn("continued"), strict=True)] == [first, second]
-
-    alone = run("alone", "trainer.max_epochs=1")
-    run("more", two, f'ckpt_path="{alone}"')
-    first, second = drawn("more")
-    assert len({*first, *second}) == 2 * (1297 // 2 // 64)
-
-
 CHECKED = """
 import os
 from pathlib import Path
@@ -239,18 +205,6 @@ class Net(nn.Sequential):
                 file.write(str(x.sum().item()) + chr(10))
         return super().forward(x)
 """
-
-
-@pytest.mark.slow
-def test_processes_check_a_permutation_with_the_same_samples(forked, tmp_path):
-    """With samples of its own, one of them might find that the model has changed, and put its channels back alone."""
-    (tmp_path / "checked_net.py").write_text(CHECKED)
-    words = [*SHORT[:1], "model=custom", "model._target_=checked_net.Net", "trainer.devices=2", "trainer.max_epochs=1", "sparsity=2of4"]
-    ran = forked(*words, "sparsity.permute=true", "data.batch_size=32")
-    assert ran.code == 0, ran.err
-    first, second = ((tmp_path / f"seen-{rank}").read_text().split() for rank in (0, 1))
-    assert len(set(first)) == 1
-    assert first == second
 
 
 PROJECT = """
@@ -336,17 +290,6 @@ def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
     ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
     assert (ran.code, ran.record["status"]) == (1, "failed")
     assert "several devices cannot train parameters that take no part in the loss of a step" in ran.record["error"]
-    assert "Traceback" not in ran.err
-
-
-@pytest.mark.slow
-def test_a_project_whose_optimizers_step_in_turn(forked, tmp_path):
-    """In the step of one, the parameters of the other have no gradient. Each save compares the weights of both processes."""
-    shutil.copy(own_projects.__file__, tmp_path)
-    words = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
-    ran = forked(*words, *SHORT[:1], "precision=amp", "trainer.max_epochs=2", "trainer.devices=2")
-    assert ran.code == 0, ran.err
-    assert ran.record["precision"]["optimizer_steps"] > 0
     assert "Traceback" not in ran.err
 
 

@@ -162,20 +162,6 @@ def test_settings_must_fit_the_processes(monkeypatch, environment, devices, num_
         check_layout(devices, num_nodes)
 
 
-def test_a_batch_script_of_several_tasks_is_one_process(train, monkeypatch):
-    for name, value in TASKS.items():
-        monkeypatch.setenv(name, value)
-    ran = train(*SHORT, "model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=2")
-    assert ran.code == 0, ran.err
-
-
-def test_more_nodes_than_processes(train):
-    ran = train("trainer.num_nodes=2", "trainer.accelerator=cpu")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert ran.err.startswith("error: trainer.num_nodes=2, but one process was started.")
-    assert not ran.outputs.exists()
-
-
 def test_a_process_that_torchrun_started_alone_may_start_a_sweep(monkeypatch):
     for name, value in (ELASTIC | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}).items():
         monkeypatch.setenv(name, value)
