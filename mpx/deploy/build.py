@@ -27,7 +27,7 @@ from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
 from mpx.settings.target import named
 from mpx.spec import Spec
-from mpx.training.meters import Meters
+from mpx.training.tasks import Meters
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 HALF = (torch.float16, torch.bfloat16)

@@ -1,13 +1,13 @@
 """One run has one folder: its name, its lock, its checkpoints and its record.
 
 outcome.py      takes a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
-description.py  what the command asks for; name.py: the name of its setting, which names the folder
+name.py         what the command asks for, and the name of its setting, which names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it
 explain.py      puts an error in one line
 ranks.py        what the processes of one run tell one another outside training
 signals.py      one flag for the signals that end a run
-checkpoint.py   saves best.ckpt and last.ckpt, also after a signal; random_state.py
-history.py      checks what a run continues from
+checkpoint.py   saves best.ckpt and last.ckpt, also after a signal
+history.py      checks what a run continues from; the random states
 inputs.py       hashes of the files of a user's data, code and weights
 weights.py      reads weights, which mpx or others saved
 """

@@ -1,22 +1,27 @@
-"""The name of a setting: `<model>-<data>-<precision>-<sparsity>`, then every other override that changes the result."""
+"""What a command asks for: the name of its setting, `<model>-<data>-<precision>-<sparsity>` and every other override that changes the
+result, and the record of a run that has not begun."""
 
+import copy
 import hashlib
 import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
-from mpx.record.result import one_number
+from mpx.record.result import UNKNOWN, metric_name, one_number
+from mpx.runs.inputs import contents, inputs
 from mpx.settings import project
 from mpx.settings.data import OWN_FAMILIES, display_name, family
 from mpx.settings.fields import FREE, FREE_BELOW, NAMED, changes_result
 from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
-from mpx.settings.values import leaves
+from mpx.settings.values import as_dict, leaves
 
 OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is part of the name only where it is not the default
 ALIASES = {"precision": {"amp_fp16": "amp"}}
@@ -93,3 +98,34 @@ def spell(value: Any) -> str:
     plain = str(value) if not isinstance(value, float) else f"{value:g}" if float(f"{value:g}") == value else repr(value)
     safe = re.sub(r"[^\w.+,=-]", "_", plain)
     return safe if safe == plain else f"{safe}~{hashlib.sha256(plain.encode()).hexdigest()[:6]}"
+
+
+@dataclass(frozen=True)
+class Description:
+    trial: str  # the setting's name without the seed, which is also the name of its folder
+    comparable: dict[str, Any]  # the settings that change the result, flat
+    record: dict[str, Any]  # result.json of a run that did not get as far as training
+
+    @property
+    def config(self) -> str:
+        """The text of config.yaml."""
+        parts = {"comparable": self.comparable, "trial": self.trial} | {key: self.record[key] for key in ("config", "data", "inputs")}
+        return OmegaConf.to_yaml(OmegaConf.create(parts))
+
+
+def describe(cfg: DictConfig) -> Description:
+    """Raises UserError for a key that no choice has."""
+    chosen, changed, config = named(cfg), differences(cfg), as_dict(cfg)
+    record: dict[str, Any] = {
+        "status": "failed",
+        "setting": chosen | changed | {"seed": cfg.seed},
+        "config": config,
+        "data": {"name": chosen["data"], "contents": None if project.is_project(cfg) else contents(config["data"])},
+        "inputs": inputs(config),
+    }
+    record |= {"label": cfg.label} if cfg.label is not None else {}
+    if project.is_project(cfg):
+        record["metric"] = None if cfg.metric is None else {"name": metric_name(cfg.metric), "goal": cfg.metric_goal}
+        record["config"]["data"] = {}  # its batch size, once it is known
+    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
+    return Description(setting_name(chosen, changed), comparable(cfg), record)

@@ -16,9 +16,9 @@ from mpx.launch import TORCHRUN, Launch, launch
 from mpx.record.result import EXIT, write_result
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals
-from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed, refuse_others
+from mpx.runs.name import Description, describe
 
 GRACE = 10.0  # seconds in which rank 0 says why the run ends
 LOST = (  # gloo's and NCCL's words for a process that is gone

@@ -39,8 +39,8 @@ from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
+from mpx.training.optimizer import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.schedule import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.tasks import TrainingLoss, monitored
 from mpx.training.trainer import Beginning, LastValidation, build_trainer, callbacks
 

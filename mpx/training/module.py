@@ -19,10 +19,8 @@ from mpx.acceleration.graph import someone_watches
 from mpx.precision.plugin import ModePrecision
 from mpx.spec import NO_LABEL, Spec
 from mpx.training.ema import Ema
-from mpx.training.meters import Meters, Right
-from mpx.training.optimizer import build_optimizer, say_whether_recorded
-from mpx.training.schedule import Schedule
-from mpx.training.tasks import TrainingLoss
+from mpx.training.optimizer import Schedule, build_optimizer, say_whether_recorded
+from mpx.training.tasks import Meters, Right, TrainingLoss
 
 PLAIN = Acceleration()
 

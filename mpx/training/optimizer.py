@@ -1,11 +1,19 @@
-"""The optimizers, by their names in conf/optimizer."""
+"""The optimizers by their names in conf/optimizer, and the learning rate of each step by those in conf/schedule."""
 
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
+
+from mpx.errors import UserError
+from mpx.settings.values import as_dict
+from mpx.sparsity.recipes import Recipe
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
@@ -68,3 +76,125 @@ def say_whether_recorded(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = group["params"][0].is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+class Schedule:
+    """Learning rates by the number of optimizer steps that were taken. A step that the loss scaler skips does not count.
+
+    On a GPU, rate and position are tensors on the device, so that the host need not wait to know whether a step was skipped. They are
+    written in place, so that a CUDA graph finds them.
+
+    factor: step -> share of the peak learning rate, for steps 0 to `steps`.
+    """
+
+    def __init__(self, factor: Callable[[int], float], steps: int):
+        self.factors = torch.tensor([factor(step) for step in range(steps + 1)], dtype=torch.float64)
+        self.position = torch.zeros((), dtype=torch.int64)
+        self.rate = torch.zeros(())
+
+    def to(self, device: torch.device) -> None:
+        self.factors, self.position, self.rate = self.factors.to(device), self.position.to(device), self.rate.to(device)
+
+    def apply(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set the learning rate of the next step."""
+        at = self.position.clamp(max=len(self.factors) - 1)
+        share = self.factors.index_select(0, at.reshape(1)).reshape(())  # self.factors[at] would wait for the device
+        rate = optimizer.defaults["lr"] * share
+        for group in optimizer.param_groups:
+            group["lr"] = self.rate.copy_(rate) if rate.device.type == "cuda" else rate.item()
+
+    def advance(self, skipped: Tensor | None) -> None:
+        """Count the newest step. skipped: a bool on the device, whether it was skipped; None: it was not."""
+        self.position += 1 if skipped is None else ~skipped
+
+    def start_phase(self, at: int) -> None:
+        """Continue at step `at`, even if skipped steps have delayed the schedule."""
+        self.position.clamp_(min=at)
+
+
+def count_steps(trainer: DictConfig, batches: int) -> tuple[int, int]:
+    """Optimizer steps of the whole run, and of an epoch. batches: per epoch of one device's loader.
+
+    Lightning's estimated_stepping_batches would set up the loaders before their state is restored, so that a run that was cut off within an
+    epoch would start that epoch again. Raises UserError if no batch is left.
+    """
+    limit = trainer.limit_train_batches
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    if batches == 0:
+        raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
+    of_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+    steps = of_epoch * trainer.max_epochs
+    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps), of_epoch
+
+
+def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int], devices: int) -> None:
+    """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
+    about the test after training.
+
+    sizes: samples of each split.
+    """
+    for split, called in (("val", "validation"), ("test", "test")):
+        if 0 < sizes[split] < devices:
+            raise UserError(
+                f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
+                "larger set."
+            )
+        limit, there = trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / eval_batch_size)
+        if isinstance(limit, float) and int(there * limit) == 0:
+            raise UserError(
+                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
+                f"or a smaller data.eval_batch_size than {eval_batch_size}."
+            )
+
+
+def build_schedule(schedule: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
+    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
+
+    Raises UserError if these are two steps, or if `schedule.restart` falls on step 0.
+    """
+    share = schedule.restart
+    restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
+    if restart_at == 0 and steps > 1:  # a run of one step has no other
+        raise UserError(f"schedule.restart={share:g} is step 0 of {steps}, where the schedule begins anyway. Raise it, or leave it out.")
+    if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
+        if restart_at not in (None, recipe.plan.start):
+            raise UserError(
+                f"schedule.restart={share:g} is step {restart_at}, but sparsity.recipe=asp prunes before step {recipe.plan.start} and "
+                "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
+            )
+        restart_at = recipe.plan.start
+    return Schedule(lr_factor(schedule, steps, restart_at), steps)
+
+
+def lr_factor(schedule: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
+    """step -> share of the peak learning rate.
+
+    restart_at: the step before which the model is pruned, or a dense run starts again. The schedule runs once up to it and again after it,
+    as ASP repeats the schedule of the dense phase for the fine-tuning.
+    """
+
+    first = _phase(schedule, restart_at or total_steps)
+    if not restart_at:
+        return first
+    second = _phase(schedule, total_steps - restart_at)
+    return lambda step: second(step - restart_at) if step >= restart_at else first(step)
+
+
+def _phase(schedule: DictConfig, length: int) -> Callable[[int], float]:
+    """step -> share of the peak, in a phase of `length` steps. Its last share goes on after it."""
+    length = max(length, 1)
+    settings = SimpleNamespace(**as_dict(schedule))  # read at every step; a DictConfig is slow to read
+    warmup = math.ceil(Fraction(str(settings.warmup)) * length)  # in floats, 0.07 * 100 is above 7
+    return lambda step: _share(settings, min(step, length), length, warmup)
+
+
+def _share(settings: SimpleNamespace, step: int, length: int, warmup: int) -> float:
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(length - warmup, 1)
+    if settings.name == "constant":
+        return 1.0
+    if settings.name == "step":
+        return settings.factor ** sum(step / length >= milestone for milestone in settings.milestones)
+    curve = (1 + math.cos(math.pi * progress)) / 2 if settings.name == "cosine" else 1 - progress
+    return settings.final + (1 - settings.final) * curve

@@ -25,9 +25,8 @@ from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
-from mpx.training.meters import judged
 from mpx.training.module import TrainingModule
-from mpx.training.tasks import loss_of
+from mpx.training.tasks import judged, loss_of
 
 
 def build_recipe(sparsity: DictConfig, steps: int, epoch: int) -> Recipe | None:

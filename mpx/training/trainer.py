@@ -21,8 +21,7 @@ from mpx.private.lightning import (
     skip_empty_hooks,
 )
 from mpx.runs.checkpoint import Checkpoints, WholeFiles, reached_max_steps
-from mpx.runs.history import History
-from mpx.runs.random_state import RandomState
+from mpx.runs.history import History, RandomState
 from mpx.runs.ranks import cluster_environment
 from mpx.settings.sparsity import nothing_to_train
 from mpx.settings.values import as_dict

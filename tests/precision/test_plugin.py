@@ -12,7 +12,7 @@ from mpx.errors import UserError
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 from mpx.training.ema import Ema
-from mpx.training.schedule import Schedule
+from mpx.training.optimizer import Schedule
 
 CPU, INF = torch.device("cpu"), float("inf")
 

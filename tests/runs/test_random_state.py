@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.runs.random_state import RandomState, restore_states, states
+from mpx.runs.history import RandomState, restore_states, states
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.errors import UserError
-from mpx.training.optimizer import build_optimizer, say_whether_recorded
-from mpx.training.schedule import build_schedule, lr_factor
+from mpx.training.optimizer import build_optimizer, build_schedule, lr_factor, say_whether_recorded
 
 
 def schedule(name, **kwargs):

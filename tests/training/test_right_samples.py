@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from mpx.data import load
 from mpx.models import build
 from mpx.spec import Spec
-from mpx.training.meters import Right
+from mpx.training.tasks import Right
 
 
 def kept(folder):

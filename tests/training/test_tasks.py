@@ -14,8 +14,7 @@ from mpx.errors import UserError
 from mpx.record.files import rows
 from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.jobs import objectives
-from mpx.training.meters import Meters
-from mpx.training.tasks import loss_of, monitored, primary_metric
+from mpx.training.tasks import Meters, loss_of, monitored, primary_metric
 
 
 def taken(meters, *batches):
