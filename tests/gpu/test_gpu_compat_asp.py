@@ -124,7 +124,7 @@ def test_pruned_values_come_back():
     ASP.init_optimizer_for_pruning(optimizer)
     ASP.compute_sparse_masks()
     ASP.restore_pruned_weights()
-    assert all(torch.equal(value, dense[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in dense.items())
 
 
 def test_masks_follow_a_model_that_moves():
