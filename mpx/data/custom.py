@@ -143,7 +143,7 @@ def split(part: Any, name: str, cfg: SimpleNamespace) -> Tensors | Samples:
             raise UserError(f"data._target_: {where} have {len(x)} x and {len(y)} y: give one y for each x, and at least one")
         check_x(x[0], where, cfg.kind)
         return Tensors(x.float() if x.is_floating_point() else x, with_type(y, cfg.task, where), cfg.kind)
-    if not hasattr(part, "__getitem__") or not isinstance(part, Sized) or len(part) == 0:
+    if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")) or len(part) == 0:
         raise UserError(
             f"data._target_: the {name} data are a {type(part).__name__}; a Dataset with __len__ and __getitem__ that is "
             "not empty, or a pair of tensors (x, y), is needed"

@@ -23,6 +23,7 @@ from mpx.data.order import generator
 from mpx.spec import Spec
 
 
+@dataclass(frozen=True)
 class InMemory:
     """A split whose dataclass fields are tensors and settings."""
 
@@ -79,10 +80,10 @@ class Images(InMemory):
         return self.images[index], self.labels[index]
 
     def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.augment != "none":
+        if rows is not None and self.augment != "none":
             x = augment.crop_flip(x, rows[:, :3], self.pad, self.crop)
         x = augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device))
-        return augment.cut_out(x, rows[:, -2:], self.cutout) if self.cutout else x, y
+        return (x, y) if rows is None or not self.cutout else (augment.cut_out(x, rows[:, -2:], self.cutout), y)
 
 
 @dataclass(frozen=True)

@@ -106,13 +106,14 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"
     if (found := card(name)) is not None:
         peaks = {fmt: found.dense(fmt) for fmt in flops}
-        if all(peaks.values()):
-            return Limit(_together(flops, peaks), _words(flops, peaks, f"vendor's dense peak, {found.source}"))
-    measured = ceilings(output_dir, device)
-    peaks = {fmt: measured.dense.get(fmt) if measured else None for fmt in flops}
-    if all(peaks.values()):
-        return Limit(_together(flops, peaks), _words(flops, peaks, measured_here(measured)))
-    missing = ", ".join(fmt for fmt, peak in peaks.items() if peak is None)
+        known = {fmt: peak for fmt, peak in peaks.items() if peak}
+        if len(known) == len(flops):
+            return Limit(_together(flops, known), _words(flops, known, f"vendor's dense peak, {found.source}"))
+    measured = ceilings(output_dir, device) or Ceilings()
+    known = {fmt: measured.dense[fmt] for fmt in flops if measured.dense.get(fmt)}
+    if len(known) == len(flops):
+        return Limit(_together(flops, known), _words(flops, known, measured_here(measured)))
+    missing = ", ".join(fmt for fmt in flops if fmt not in known)
     return Limit(None, f"no vendor's peak known for {missing} on {name}, none measured: python -m mpx.bench what=gemm does")
 
 

@@ -92,7 +92,7 @@ def _cudnn() -> int | None:
 
 
 def _host() -> dict[str, Any]:
-    host = {"os": f"{platform.system()} {platform.release()}"}
+    host: dict[str, Any] = {"os": f"{platform.system()} {platform.release()}"}
     host |= _known("cpu", _cpu_model(), "the operating system does not tell")
     host |= _known("host", host_id(), "the operating system does not tell")
     host |= {"cores": usable_cores(), "threads": torch.get_num_threads()}

@@ -33,7 +33,7 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
 
     Workspaces of kernels outside the allocator and the CUDA context (about 0.5 GiB) are not included.
     """
-    host = {"peak_rss_gib": _peak_rss() / GIB}
+    host: dict[str, float | str | None] = {"peak_rss_gib": _peak_rss() / GIB}
     if device.type != "cuda":
         reason = f"PyTorch keeps no allocator statistics on {device.type}"
         nothing = {"peak_allocated_gib": None, "peak_allocated_gib_reason": reason}
