@@ -84,7 +84,7 @@ class Recorder:
             Loop, self._run, warmup_steps=warmup_steps, device=device, model=model, scaler=scaler, observe=observe,
             output_dir=str(output_dir),
         )  # fmt: skip
-        self._signals = ExitStack()
+        self._signals, self._stop = ExitStack(), signals.Stop()
         self.ended = False
 
     def __enter__(self) -> "Recorder":
@@ -97,7 +97,7 @@ class Recorder:
                 "Train one after the other."
             )
         keep_apart(precision=self.record["setting"]["precision"])
-        self._signals.enter_context(signals.termination_raises())
+        self._stop = self._signals.enter_context(signals.termination_raises())
         _open = self
         return self
 
@@ -144,7 +144,7 @@ class Recorder:
         counts as waiting for data, except before `metrics` and in `pause`.
         """
         samples, loop = check_samples(samples), self._begin()
-        loop.begin_step()
+        self.begin_step()
         try:
             yield
         except BaseException:
@@ -154,7 +154,10 @@ class Recorder:
 
     def begin_step(self) -> None:
         """`step` in two halves, for callbacks."""
-        self._begin().begin_step()
+        loop = self._begin()
+        if self._stop.first is not None:  # Python drops an exception that is raised where it frees an object or forks
+            raise self._stop.end()
+        loop.begin_step()
 
     def end_step(self, samples: int, shapes: Shapes | None = frozenset()) -> None:
         """samples: those that the step has had in this process. shapes: of each of them; None: they differ."""

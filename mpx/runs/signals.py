@@ -134,16 +134,16 @@ def ends(error: BaseException) -> bool:
 
 
 @contextmanager
-def termination_raises() -> Iterator[None]:
+def termination_raises() -> Iterator[Stop]:
     """In the block, SIGTERM raises SystemExit(143) where it would end the process without a word.
 
-    A handler of the program's own stays.
+    A handler of the program's own stays. Yields what knows whether a signal has come: Python may have dropped the exception.
     """
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
     ):
-        yield
+        yield Stop()
         return
     stop = Stop()
 
@@ -155,7 +155,7 @@ def termination_raises() -> Iterator[None]:
 
     signal.signal(signal.SIGTERM, handler)
     try:
-        yield
+        yield stop
     finally:
         if signal.getsignal(signal.SIGTERM) is handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -85,8 +85,9 @@ def check_record(given: Mapping[str, Any], names: Mapping[str, Any], changes: Ma
         check_value(name, names[name], {name: RECORDER[f"setting.{name}"]}, program)
     if not isinstance(changes, Mapping | None):
         raise UserError(f'changes={changes!r} must be a mapping. For example changes={{"lr": 0.1}}.')
-    if key := next((key for key in changes or {} if key in KNOWN_FROM), None):
-        raise UserError(f"changes has the key {key!r}, which is known from {KNOWN_FROM[key]}. Leave it out.")
+    for key in changes or {}:
+        if key in KNOWN_FROM:
+            raise UserError(f"changes has the key {key!r}, which is known from {KNOWN_FROM[key]}. Leave it out.")
     _check_each("changes", changes or {}, program)
 
 

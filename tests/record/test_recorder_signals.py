@@ -28,6 +28,21 @@ def _trains_until_told(folder):
         train(run, nn.Linear(16, 8), 10**9)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_whose_exception_python_drops_ends_the_loop_with_the_next_step(recorder):
+    class Garbage:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit), recorder() as run:  # noqa: PT012
+            Garbage()
+            train(run, nn.Linear(16, 8))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_process_that_is_told_to_go_leaves_its_record(tmp_path):
     process = forks.Process(target=_trains_until_told, args=(tmp_path,))
     process.start()
