@@ -130,7 +130,7 @@ def test_the_version_tells_source_files_apart(package):
     assert before == with_digest(PACKAGE)
     for change in (
         lambda: (package / "whole_file.py").write_text((package / "whole_file.py").read_text() + "\n"),
-        lambda: (package / "target.py").rename(package / "target2.py"),
+        lambda: (package / "spec.py").rename(package / "spec2.py"),
         lambda: (package / "errors.py").unlink(),
         lambda: (package / "loop" / "new.py").touch(),
     ):
@@ -154,7 +154,7 @@ import json, subprocess, mpx
 from pathlib import Path
 from mpx.measure.environment import environment
 before = environment()
-Path(mpx.__file__).with_name("target.py").write_text("")
+Path(mpx.__file__).with_name("spec.py").write_text("")
 subprocess.run({COMMIT}, check=True)
 print(json.dumps([before, environment()]))
 """
