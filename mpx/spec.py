@@ -32,3 +32,10 @@ class Spec:
     left: bool = field(default=False, repr=False)  # text: some sample begins with padding
     task: str = "classification"
     names: tuple[str, ...] = field(default=(), repr=False)  # of the classes; not in the text, by which speeds are kept
+
+    @property
+    def ids(self) -> int:
+        """`vocab_size` of text and lm. Raises ValueError for images, which have no token ids."""
+        if self.vocab_size is None:
+            raise ValueError(f"{self.kind} data have no token ids")
+        return self.vocab_size

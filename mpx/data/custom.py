@@ -173,7 +173,7 @@ def spec_of(cfg: SimpleNamespace, splits: list[Tensors | Samples]) -> Spec:
                 f"{shape} and {width}: make them alike"
             )
     tensors = {f"the {name} data": part for part, name in zip(splits, SPLITS, strict=True) if isinstance(part, Tensors)}
-    classes = width[0] if cfg.task not in Y else cfg.classes or max(2, 1 + int(splits[0].y.max()))
+    classes = width[0] if cfg.task not in Y else cfg.classes or max(2, 1 + int(tensors["the train data"].y.max()))
     vocab_size = None
     if cfg.kind == "text":
         vocab_size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))

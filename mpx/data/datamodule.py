@@ -51,7 +51,9 @@ class DataModule(pl.LightningDataModule):
 
     def _reader(self, split) -> tuple[ResidentReader | WorkerReader, int, int]:
         """(reader of the split on the trainer's device, rank, number of ranks)."""
-        device = self.trainer.strategy.root_device
+        trainer = self.trainer
+        assert trainer is not None, "Lightning asks for loaders"
+        device = trainer.strategy.root_device
         if self.loader is None:
             self.loader, _ = choose_loader(self.cfg.loader, self.data.train.nbytes, device)
         if self.loader == "resident":
@@ -59,7 +61,7 @@ class DataModule(pl.LightningDataModule):
         else:
             reader = WorkerReader(split, self.seed, device, self.cfg.workers)
         self._readers.append(reader)
-        return reader, self.trainer.global_rank, self.trainer.world_size
+        return reader, trainer.global_rank, trainer.world_size
 
 
 def choose_loader(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:

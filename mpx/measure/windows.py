@@ -97,7 +97,8 @@ class Windows:
 
     def waited(self) -> None:
         """The time since the last step of the open window was spent waiting for data."""
-        self._waits.append((self._marks[-1], self.clock.mark()))
+        if self._marks is not None:
+            self._waits.append((self._marks[-1], self.clock.mark()))
 
     @property
     def warm(self) -> bool:
@@ -198,7 +199,8 @@ class Windows:
     def finish_with_last_step(self) -> None:
         """End the time to train at the end of the newest step."""
         self.leave("end")
-        self._ended = self._began + sum(self.parts.values())
+        if self._began is not None:
+            self._ended = self._began + sum(self.parts.values())
 
     @property
     def samples_per_s(self) -> float | None:

@@ -6,6 +6,7 @@ module, `patch_embedding`, which turns patches of pixels into tokens as in ViT (
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
@@ -28,13 +29,14 @@ class BertClassifier(nn.Module):
     The mask is [B, 1, 1, T], which attention broadcasts. transformers would expand a [B, T] mask to [B, 1, T, T] and wait for the device
     to check whether it is all ones.
 
-    pool: what is classified, "first" or "mean" of the tokens. padded: whether any token is padding; without a mask attention uses its
-    fastest kernel.
+    plain: transformers' BertForSequenceClassification or BertForTokenClassification. pool: what is classified, "first" or
+    "mean" of the tokens. padded: whether any token is padding; without a mask attention uses its fastest kernel.
     """
 
-    def __init__(self, plain: BertForSequenceClassification, pool: str, *, padded: bool):
+    def __init__(self, plain: Any, pool: str, *, padded: bool):
         super().__init__()
-        self.bert, self.dropout, self.classifier = plain.bert, plain.dropout, plain.classifier
+        self.bert: Any = plain.bert
+        self.dropout, self.classifier = plain.dropout, plain.classifier
         self.pool, self.pad_id, self.padded = pool, plain.config.pad_token_id, padded
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ class BertImageClassifier(BertClassifier):
     shape: [C, H, W]. Raises ValueError for images of another size, whose patches do not match the learnt positions.
     """
 
-    def __init__(self, plain: BertForSequenceClassification, pool: str, patch: int, shape: tuple[int, ...]):
+    def __init__(self, plain: Any, pool: str, patch: int, shape: tuple[int, ...]):
         super().__init__(plain, pool, padded=False)
         channels, *self.size = shape
         self.patch = patch
@@ -86,20 +88,22 @@ class BertImageClassifier(BertClassifier):
 class BertTagger(BertClassifier):
     """`forward(token ids [B, T]) -> logits [B, T, classes]`, by the layers of BertForTokenClassification, which has no pooler."""
 
-    def __init__(self, plain: BertForTokenClassification, *, padded: bool):
+    def __init__(self, plain: Any, *, padded: bool):
         super().__init__(plain, "mean", padded=padded)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.dropout(self._read(x)))
 
 
-def first_token(layer: nn.Module, states: Tensor, mask: Tensor | None) -> Tensor:
+def first_token(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
     """A BertLayer's output for the first token only: states [B, T, hidden] -> [B, 1, hidden]."""
     attention, first = layer.attention.self, states[:, :1]
     query, key, value = attention.query(first), attention.key(states), attention.value(states)
-    heads = [x.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2) for x in (query, key, value)]  # [B, heads, T, size]
+    query, key, value = (  # [B, heads, T, size]
+        x.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2) for x in (query, key, value)
+    )
     dropout = attention.dropout.p if attention.training else 0.0
-    context = nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout)  # [B, heads, 1, size]
+    context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)  # [B, heads, 1, size]
     return layer.feed_forward_chunk(layer.attention.output(context.transpose(1, 2).flatten(2), first))
 
 
@@ -110,6 +114,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
             "the texts are filled up on the left, and BERT counts tokens from the first one. Fill them up on the right: a "
             "data.tokenizer does so that is loaded with padding_side='right' and saved with save_pretrained."
         )
+    plain: Any
     patch = patch_size(cfg["patch"], spec) if spec.kind == "image" else 1
     tokens = prod(spec.shape[-2:]) // patch**2 if spec.kind == "image" else spec.shape[0]
     settings = {"num_labels": spec.classes, "attn_implementation": "sdpa"}
@@ -155,7 +160,7 @@ def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig
     )
 
 
-def _pretrained(network: type, name: str, spec: Spec, tokens: int, settings: dict) -> nn.Module:
+def _pretrained(network: type, name: str, spec: Spec, tokens: int, settings: dict) -> Any:
     """Raises UserError for a model that is not a BERT, or a BERT with too few token ids or positions."""
     model, fresh = load(network, name, "model.pretrained", spec, **settings)
     # transformers loads another model's files into a BERT without an error, and leaves nearly all weights random.

@@ -7,6 +7,7 @@ transformers' own with another `forward`, so parameters have their usual names.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,14 +44,15 @@ class LogitsOnly:
     mpx_counts: bool = False  # give positions that begin after padding on the left
 
     def forward(self, x: Tensor) -> Tensor:
-        inputs = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
+        inputs: dict[str, Any] = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
         if self.mpx_pad_id is not None:
             inputs["attention_mask"] = (x != self.mpx_pad_id).long()  # [B, T]
         if self.mpx_counts:
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if self.mpx_kind == "lm":
             inputs["use_cache"] = False
-        return super().forward(**inputs, return_dict=True).logits
+        network: Any = super()
+        return network.forward(**inputs, return_dict=True).logits
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
@@ -73,13 +75,13 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 @torch.no_grad()
-def _fit_to_padding(model: nn.Module, spec: Spec, who: str) -> None:
+def _fit_to_padding(model: Any, spec: Spec, who: str) -> None:
     """Check that padding does not change what the network computes of a text, and let it count positions if it needs that.
 
     Raises UserError for a network whose results change. Most that classify by the first or the last token do, where that is padding.
     """
     ids, fill = sample(spec), max(1, spec.shape[0] // 4)
-    text, padding = ids[:, fill:], torch.full_like(ids[:, :fill], spec.pad_id)
+    text, padding = ids[:, fill:], torch.full_like(ids[:, :fill], spec.pad_id or 0)
     padded = torch.cat([padding, text] if spec.left else [text, padding], 1)
     side, other = ("left", "right") if spec.left else ("right", "left")
     with evaluating(model), suppress(*REFUSALS):  # a network that needs whole texts
@@ -97,7 +99,7 @@ def _fit_to_padding(model: nn.Module, spec: Spec, who: str) -> None:
     )
 
 
-def logits_only(spec: Spec) -> type:
+def logits_only(spec: Spec) -> Any:
     """The auto class for this kind of data, with networks that are also LogitsOnly."""
     pad_id = spec.pad_id if spec.kind == "text" and spec.padded else None
 
@@ -123,13 +125,13 @@ def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
 
 def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
     """The settings that the data set determines, if this configuration has them and `kwargs` does not set them."""
-    settings = {"num_labels": spec.classes}
+    settings: dict[str, Any] = {"num_labels": spec.classes}
     if spec.kind == "image":
         settings |= {"image_size": spec.shape[1], "num_channels": spec.shape[0]}
     else:
         settings |= {"vocab_size": spec.vocab_size, "pad_token_id": spec.pad_id}
         for token in ("bos_token_id", "eos_token_id"):  # the published ids do not exist in a smaller vocabulary
-            if isinstance(getattr(default, token, None), int) and getattr(default, token) >= spec.vocab_size:
+            if isinstance(getattr(default, token, None), int) and getattr(default, token) >= spec.ids:
                 settings[token] = None
         positions = getattr(default, "max_position_embeddings", None)
         if isinstance(positions, int) and 0 < positions < spec.shape[0]:  # xlnet has -1, for any length
@@ -146,7 +148,7 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
             raise UserError(f"model.kwargs.{key} is not a setting of {name}; allowed: {', '.join(sorted(known))}.{nearest(key, known)}")
 
 
-def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> nn.Module:
+def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> Any:
     labels = {} if spec.kind == "lm" else {"num_labels": spec.classes}
     try:
         model, fresh = load(logits_only(spec), name, key, spec, **labels, **kwargs)

@@ -4,6 +4,7 @@ Channels, classes and, for networks with a fixed image size, that size come from
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -41,9 +42,10 @@ def _torchvision_shape(name: str, spec: Spec) -> dict:
 
 def _adapt_first_conv(model: nn.Module, channels: int) -> None:
     """Replace the first convolution if the images do not have three channels, which torchvision's networks expect."""
-    name, old = next(((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)), (None, None))
-    if old is None or old.in_channels == channels:
+    first: tuple[str, Any] | None = next(((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None or first[1].in_channels == channels:
         return
+    name, old = first
     shape = old.out_channels, old.kernel_size, old.stride, old.padding, old.dilation
     model.set_submodule(name, nn.Conv2d(channels, *shape, bias=old.bias is not None))
 
@@ -54,11 +56,12 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
 
     name = cfg["name"]
     _check_name(name.split(".")[0], timm.list_models(), "timm")
-    kwargs = {"num_classes": spec.classes, "in_chans": spec.shape[0]} | (cfg.get("kwargs") or {})
+    kwargs: dict[str, Any] = {"num_classes": spec.classes, "in_chans": spec.shape[0]} | (cfg.get("kwargs") or {})
+    sized: dict[str, Any] = {"img_size": tuple(spec.shape[1:])} | kwargs
 
     def create() -> nn.Module:
         try:
-            return timm.create_model(name, **{"img_size": tuple(spec.shape[1:])} | kwargs)
+            return timm.create_model(name, **sized)
         except TypeError as error:
             if "img_size" not in str(error):
                 raise

@@ -44,6 +44,8 @@ class LSTMClassifier(nn.Module):
 class LSTMTagger(LSTMClassifier):
     """Classifies the output of each token."""
 
+    embedding: nn.Embedding
+
     def forward(self, x: Tensor) -> Tensor:
         """x: token ids [B, T] -> [B, T, classes]."""
         outputs, _ = self.lstm(self.dropout(self.embedding(x)))  # [B, T, hidden]
@@ -83,8 +85,8 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     between = cfg["dropout"] if cfg["num_layers"] > 1 else 0.0  # nn.LSTM applies it between layers, and warns if there is one
     lstm = nn.LSTM(inputs, cfg["hidden_size"], cfg["num_layers"], batch_first=True, dropout=between, bidirectional=cfg["bidirectional"])
     if spec.kind == "lm":
-        embedding = nn.Embedding(math.ceil(spec.vocab_size / ROWS) * ROWS, size)
-        return LSTMLanguageModel(lstm, embedding, spec.vocab_size, cfg["dropout"], cfg["tie_weights"])
-    embedding = None if spec.kind == "image" else nn.Embedding(spec.vocab_size, size, padding_idx=spec.pad_id)
+        embedding = nn.Embedding(math.ceil(spec.ids / ROWS) * ROWS, size)
+        return LSTMLanguageModel(lstm, embedding, spec.ids, cfg["dropout"], cfg["tie_weights"])
+    words = None if spec.kind == "image" else nn.Embedding(spec.ids, size, padding_idx=spec.pad_id)
     network = LSTMTagger if spec.task == "tokens" else LSTMClassifier
-    return network(lstm, embedding, cfg["dropout"], spec.classes, spec.pad_id)
+    return network(lstm, words, cfg["dropout"], spec.classes, spec.pad_id)

@@ -19,7 +19,7 @@ class MLP(nn.Module):
         self.embedding = None
         inputs = prod(spec.shape)
         if spec.kind == "text":
-            self.embedding = nn.Embedding(spec.vocab_size, embedding_size, padding_idx=spec.pad_id)
+            self.embedding = nn.Embedding(spec.ids, embedding_size, padding_idx=spec.pad_id)
             inputs = embedding_size
         layers = []
         for fan_in, fan_out in pairwise([inputs, *widths]):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from typing import Any
 from urllib.parse import urlparse
 
 import torch
@@ -16,7 +17,7 @@ from mpx.spec import Spec
 DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)  # what reading weights raises for files that are not whole
 
 
-def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[nn.Module, set[str]]:
+def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[Any, set[str]]:
     """`auto_class.from_pretrained(name, **kwargs)`, and the parameters that its files lack, which have random values.
 
     Its classes have the order of the data set's. Local files come first, so that a machine without a network does not wait for one. key:
@@ -39,7 +40,7 @@ def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[n
 
 
 @torch.no_grad()
-def order_classes(model: nn.Module, names: tuple[str, ...], who: str) -> None:
+def order_classes(model: Any, names: tuple[str, ...], who: str) -> None:
     """Where the model was tuned for the same classes in another order, move the rows of its last layer.
 
     Raises UserError if it has no such layer.
@@ -59,13 +60,13 @@ def order_classes(model: nn.Module, names: tuple[str, ...], who: str) -> None:
 
 def check_vocabulary(known: int, spec: Spec, who: str) -> None:
     """Raise UserError for a model with fewer token ids than the data set has."""
-    if spec.vocab_size > known:
+    if spec.ids > known:
         raise UserError(
             f"{who} knows {known} token ids and the data set uses {spec.vocab_size}; tokenise the data with the tokenizer of that model."
         )
 
 
-def _from_pretrained(auto_class: type, name: str, **kwargs):
+def _from_pretrained(auto_class: Any, name: str, **kwargs):
     kwargs = {"dtype": torch.float32} | kwargs  # transformers' default is the format of the file; mpx's precision decides on it
     return auto_class.from_pretrained(name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs)
 

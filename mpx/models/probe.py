@@ -44,9 +44,9 @@ def sample(spec: Spec, side: int | None = None) -> Tensor:
     if spec.kind == "image":
         channels, height, width = spec.shape
         return torch.ones(1, channels, side or height, side or width)
-    ids = torch.arange(spec.shape[0]) % spec.vocab_size
+    ids = torch.arange(spec.shape[0]) % spec.ids
     if spec.pad_id is not None:
-        ids[ids == spec.pad_id] = (spec.pad_id + 1) % spec.vocab_size
+        ids[ids == spec.pad_id] = (spec.pad_id + 1) % spec.ids
     return ids[None]
 
 
@@ -88,7 +88,7 @@ def _check_causal(model: nn.Module, spec: Spec, who: str) -> None:
     """Raise UserError if another last token changes the logits of an earlier one."""
     ids = sample(spec)
     changed = ids.clone()
-    changed[0, -1] = (changed[0, -1] + 1) % spec.vocab_size
+    changed[0, -1] = (changed[0, -1] + 1) % spec.ids
     if not torch.allclose(model(ids)[:, :-1], model(changed)[:, :-1], atol=1e-4):
         raise UserError(
             f"{who} sees the tokens that it must predict: on lm data a network must be causal; choose a causal one, such as gpt2 "

@@ -5,6 +5,7 @@ small stem differs in one convolution.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     return model
 
 
-def _replace_stem(model: nn.Module, stem: str, channels: int, side: int) -> None:
+def _replace_stem(model: Any, stem: str, channels: int, side: int) -> None:
     """Fit the first convolution to the image's channels; for small images it is 3×3 with stride 1 and without pooling."""
     small = stem == "small" or (stem == "auto" and side <= SMALL_IMAGE)
     if small:

@@ -64,7 +64,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
 
 def _check_fixed(cfg: DictConfig, typed: Sequence[str]) -> None:
     for key in sorted(typed, key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
-        if (group := FIXED.get(key)) not in cfg:  # None, or a group that a project of the user's own does not have
+        if (group := FIXED.get(key)) is None or group not in cfg:  # a group that a project of the user's own does not have
             continue
         if cfg[group].get("family", cfg.data.name if "data" in cfg else None) not in SETTABLE.get(key, ()):
             raise UserError(f"{key} belongs to the choice of {group} and is not set by itself. Use {group}=CHOICE, see --help.")
