@@ -2,7 +2,7 @@
 
 import csv
 
-from documents import README, ROOT, text
+from documents import ROOT, text
 from experiment import EXPERIMENTS, script
 
 
@@ -70,31 +70,3 @@ def test_what_the_page_says_of_speed_is_what_the_rows_say():
     assert f"on an H200 it was {' and '.join(large_there[:2])} times for BERT-large, {' and '.join(base_there[:2])} for BERT-base" in page
     assert f"dense FP8 is faster than with 2:4 in BF16 ({large[2]} times dense BF16)" in page
     assert large[0] < large[2] < large[1]
-
-
-def test_what_the_pages_say_of_the_recipes_is_what_the_rows_say():
-    made = script("served/accuracy_card.py")
-    with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
-        by_recipe, validation = {}, {}
-        for found in csv.DictReader(file):
-            if not found["format"]:
-                by_recipe.setdefault((found["task"], found["recipe"]), {})[int(found["seed"])] = float(found["trained_accuracy"])
-                validation.setdefault((found["task"], found["recipe"]), {})[int(found["seed"])] = float(found["validation_accuracy"])
-    cifar, fashion = "resnet18_cifar10", "resnet18_fashion_mnist"
-    asp, sr_ste = (examined(made, by_recipe[cifar, name], by_recipe[cifar, "dense"]) for name in ("asp", "sr_ste"))
-    better = examined(made, validation[cifar, "sr_ste"], validation[cifar, "asp"])
-    page, readme = (" ".join(text(path).split()) for path in (ROOT / "docs" / "sparsity.md", README))
-    assert f"{-sr_ste[0]:.2f} points below dense ({sr_ste[1]:+.2f} to {sr_ste[2]:+.2f})".replace("-", "−") in page
-    assert f"that of `asp` {-asp[0]:.2f} ({-asp[2]:.2f} to {-asp[1]:.2f})" in page
-    assert "by {:.1f} points ({:.1f} to {:.1f})".format(*better) in page
-    words = f"{-sr_ste[0]:.1f} points below dense by this recipe (95 %: {sr_ste[1]:+.1f} to {sr_ste[2]:+.1f}), {-asp[0]:.1f} by the default"
-    assert words.replace("-", "−") in readme
-    asp, sr_ste = (examined(made, by_recipe[fashion, name], by_recipe[fashion, "dense"]) for name in ("asp", "sr_ste"))
-    assert f"{-sr_ste[0]:.2f} points below dense ({abs(sr_ste[2]):.2f} to {-sr_ste[1]:.2f}) by `sr_ste`" in page
-    assert f"{-asp[0]:.2f} ({-asp[2]:.2f} to {-asp[1]:.2f}) by `asp`" in page
-
-
-def examined(made, mine, theirs):
-    """Difference and interval, in points."""
-    found = made.examine(mine, theirs, made.METRICS["test/accuracy"], made.MARGIN, made.CONFIDENCE)
-    return [100 * value for value in (found.difference, found.low, found.high)]

@@ -78,8 +78,8 @@ class Throughput(Windows, Callback):
     def samples_per_s(self) -> float | None:
         return None if self._uncounted else super().samples_per_s
 
-    def _unmeasured(self) -> str:
-        return UNCOUNTED if self._uncounted else super()._unmeasured()
+    def unmeasured(self) -> str:
+        return UNCOUNTED if self._uncounted else super().unmeasured()
 
     def pause(self) -> None:
         """Leave out everything until `resume`. Call both between two steps."""

@@ -226,10 +226,10 @@ class Windows:
             "time_to_train_parts_s": dict(self.parts),
         }
         if rate is None:
-            record["train_samples_per_s_reason"] = self._unmeasured()
+            record["train_samples_per_s_reason"] = self.unmeasured()
         return record
 
-    def _unmeasured(self) -> str:
+    def unmeasured(self) -> str:
         """Why there is no throughput."""
         if self._lost:
             why = "was interrupted before the end of its first timed window"

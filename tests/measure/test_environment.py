@@ -132,7 +132,7 @@ def test_the_version_tells_source_files_apart(package):
         lambda: (package / "whole_file.py").write_text((package / "whole_file.py").read_text() + "\n"),
         lambda: (package / "spec.py").rename(package / "spec2.py"),
         lambda: (package / "errors.py").unlink(),
-        lambda: (package / "loop" / "new.py").touch(),
+        lambda: (package / "runs" / "new.py").touch(),
     ):
         change()
         assert with_digest(package) != before

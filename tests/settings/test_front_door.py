@@ -1,6 +1,7 @@
 """The words of a command line, as mpx gives them to Hydra."""
 
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 
 from mpx.runs.name import differences
 from mpx.settings.extras import CONF
@@ -28,4 +29,5 @@ def test_the_settings_that_a_mapping_holds():
 def test_two_spellings_are_one_setting():
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for word in ("model.lr.sgd=0.05", "+model={lr:{sgd:0.05}}"):
+            HydraConfig.instance().set_config(compose("train", [word], return_hydra_config=True))
             assert differences(compose("train", [word])) == {"optimizer.lr": 0.05}
