@@ -91,7 +91,12 @@ def test_model(few, name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("sst2", "wikitext2") else ()) for name in stems("data") if name != "cifar10"]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("sst2", "wikitext2") else ())
+        for name in stems("data")
+        if name != "cifar10"
+    ],
 )
 def test_data(few, name):
     if name == "huggingface":

@@ -134,8 +134,7 @@ def _not_nested(key: str, name: Any) -> UserError:
 def _plain(settings: Any) -> dict[str, Any]:
     """The settings as from a command line: without Hydra's `defaults` list, and with paths as text."""
     if OmegaConf.is_config(settings):
-        plain: dict[str, Any] = dict(settings)
-        plain = {key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value for key, value in plain.items()}
+        plain: Any = OmegaConf.to_container(settings, resolve=True)
     else:
         plain = dict(settings if isinstance(settings, Mapping) else vars(settings))
     return {key: str(value) if isinstance(value, PurePath) else value for key, value in plain.items() if key != "defaults"}
