@@ -7,9 +7,6 @@ import torch
 from few_steps import FEW_STEPS
 from refused import assert_refused
 
-from mpx.errors import UserError
-from mpx.sparsity.apex import ask
-
 INSTALL = "NVIDIA's is installed by pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex; or use sparsity.backend=mpx."
 APEX = ["sparsity=2of4", "sparsity.backend=apex"]
 
@@ -46,12 +43,6 @@ def test_the_web_toolkit_of_that_name(train, installed):
     assert_refused(train(*APEX), f"{whose} {INSTALL}")
 
 
-def test_a_module_of_that_name(train, installed, tmp_path):
-    installed("../apex.py")
-    (tmp_path / "site" / "apex").rmdir()
-    assert_refused(train(*APEX), "apex.py, which is not NVIDIA's")
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -72,11 +63,3 @@ def test_no_device(train, installed, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = train("model=mlp", *APEX, *FEW_STEPS)
     assert_refused(ran, "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
-
-
-def test_an_apex_that_does_not_import(installed):
-    """As one that was built for another PyTorch."""
-    installed("contrib/sparsity/asp.py", "__init__.py")
-    layer = torch.nn.Linear(16, 8)
-    with pytest.raises(UserError, match=r"this apex fails at m4n2_1d masks \(RuntimeError: was imported\)\. Use sparsity\.backend=mpx\."):
-        ask(layer, [layer.weight], "m4n2_1d")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mpx.errors import UserError
-from mpx.sparsity.apex import Apex, ask
+from mpx.sparsity.apex import Apex
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
@@ -92,23 +92,3 @@ def test_what_this_apex_cannot_is_found_out_before_training():
         except UserError as error:
             assert pattern != NofM(2, 4)
             assert str(error).startswith(f"sparsity.backend=apex: this apex fails at {apex.calculator} masks (")  # noqa: PT017
-
-
-def test_layers_that_apex_has_no_answer_to():
-    apex = Apex(NofM(2, 4), model := nn.LSTM(16, 16), nullcontext)
-    with pytest.raises(UserError, match=r"apex's ASP cannot prune LSTM \(\)\. Use sparsity\.backend=mpx, or sparsity\.skip\."):
-        apex.masks([model.weight_ih_l0])
-
-
-def test_other_shapes_stay_dense():
-    model = nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 32))
-    apex = Apex(NofM(2, 4), model, nullcontext)
-    reasons = [weight.reason for weight in weights(model, apex, Rules(shape="any"))]
-    assert reasons == ["24×24: apex only prunes multiples of 8×16", "32×24: apex only prunes multiples of 8×16"]
-
-
-def test_ask_again_and_for_another_model():
-    one, two = nn.Linear(16, 8), nn.Linear(16, 8)
-    for model in (one, two, one):
-        (mask,) = ask(model, [model.weight], "m4n2_1d")
-        assert torch.equal(mask, NofM(2, 4).mask(model.weight))

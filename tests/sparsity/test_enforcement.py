@@ -115,17 +115,6 @@ def assert_serves_sparse_averages(folder, record):
     assert not any(torch.equal(state[weight], saved["state_dict"][weight].float()) for weight in pruned)
 
 
-@pytest.mark.parametrize("overrides", [("sparsity.recipe=sr_ste",), ("sparsity.recompute_every=1",)], ids=["sr_ste", "recomputed"])
-def test_a_validation_changes_no_average(train, overrides):
-    """Weights come back in the masks of later steps, and their averages have gone on meanwhile."""
-    metrics = []
-    for every in (1, 3):
-        words = (*RUN, *overrides, "optimizer.lr=0.5", "trainer.ema_decay=0.9", "trainer.max_epochs=3", "trainer.limit_test_batches=1.0")
-        ran = train("sparsity=2of4", *words, f"trainer.check_val_every_n_epoch={every}", f"study=every{every}")
-        metrics.append(json.loads(next(ran.outputs.glob(f"every{every}/*/seed0/result.json")).read_text())["metrics"])
-    assert metrics[0] == metrics[1]
-
-
 def test_a_violated_pattern_fails_the_run(train, monkeypatch):
     monkeypatch.setattr(Masks, "mask_gradients", lambda self: None)
     ran = train(*RUN, "sparsity=2of4")

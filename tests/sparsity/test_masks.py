@@ -6,7 +6,7 @@ from torch import nn
 
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import NEVER_ZERO, Masks
-from mpx.sparsity.patterns import NofM, Unstructured, is_2of4, mask_2of4
+from mpx.sparsity.patterns import NofM, Unstructured, is_2of4
 from mpx.sparsity.tiles import Tiles
 
 
@@ -113,28 +113,6 @@ def test_masks_survive_a_checkpoint():
     assert (second.kept, second.complete) == (first.kept, True)
 
 
-def test_remembered_values_stay_where_they_are_until_others_are_loaded():
-    """A recorded step reads them there, and is recorded again when the version has counted up."""
-    model = nn.Linear(16, 8)
-    masks = masks_of(model, remember=True)
-    versions = [masks.version]
-    masks.prune([])
-    place = masks.stash["weight"].data_ptr()
-    versions.append(masks.version)
-    for _ in range(2):
-        masks.compute()
-        masks.apply()
-        masks.bind(model)
-    assert (masks.version, masks.stash["weight"].data_ptr()) == (versions[-1], place)
-    masks.load_state_dict(masks.state_dict())
-    versions.append(masks.version)
-    moved = nn.Linear(16, 8, dtype=torch.float64)
-    masks.bind(moved)
-    assert masks.pruned[0].parameter is moved.weight
-    assert masks.stash["weight"].dtype == torch.float64
-    assert sorted({*versions, masks.version}) == [*versions, masks.version]
-
-
 @pytest.mark.parametrize("change", [lambda masks: masks.pop("1.weight"), lambda masks: masks.update(other=masks["0.weight"])])
 def test_masks_of_other_layers_are_refused(change):
     def model():
@@ -170,20 +148,3 @@ def test_recomputed_masks_let_remembered_values_back_in():
     masks.prune([])
     assert torch.equal(masks.masks["weight"], away)
     assert masks.verify() == []
-
-
-def test_a_share_of_the_pruning_takes_the_smallest_first():
-    model = nn.Linear(16, 8)
-    masks, full = masks_of(model), mask_2of4(model.weight)
-    magnitude = model.weight.detach().abs()
-    masks.prune([], share=0.25)
-    gone = ~masks.masks["weight"]
-    assert gone.sum() == 16
-    assert not (gone & full).any()
-    assert magnitude[gone].max() <= magnitude[~gone & ~full].min()
-    assert not masks.complete
-    assert masks.verify() == []
-    masks.prune([])
-    assert masks.complete
-    assert torch.equal(masks.masks["weight"], full)
-    assert masks.kept["weight"] == pytest.approx(float((magnitude * full).sum() / magnitude.sum()))

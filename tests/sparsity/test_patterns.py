@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mpx.sparsity import patterns
 from mpx.sparsity.patterns import NofM, Unstructured, kept_magnitude, mask_2of4
-from mpx.sparsity.tiles import ROWS, Tiles
+from mpx.sparsity.tiles import Tiles
 
 PATTERNS = {
     "2of4": (NofM(2, 4), lambda w: brute_force.n_of_m(w, 2, 4)),
@@ -64,14 +63,6 @@ def test_many_weights_at_once_are_masked_as_one_by_one(name, weights):
 
 
 @EVERY
-def test_mask_lies_in_memory_as_its_weight_does(name):
-    weight = torch.randn(16, 16, 3, 3).to(memory_format=torch.channels_last)
-    mask = PATTERNS[name][0].mask(weight)
-    assert mask.stride() == weight.stride()
-    assert torch.equal(mask, PATTERNS[name][0].mask(weight.contiguous()))
-
-
-@EVERY
 def test_holds_finds_one_value_too_many(name):
     pattern, _ = PATTERNS[name]
     weight = nn.Parameter(torch.randn(8, 16, 3, 3))
@@ -80,21 +71,6 @@ def test_holds_finds_one_value_too_many(name):
         assert pattern.holds(weight)
         weight.masked_fill_(weight == 0, 1e-30) if name == "unstructured" else weight[5, :, 2, 1].fill_(1.0)
     assert not pattern.holds(weight)
-
-
-@pytest.mark.slow  # the compiler takes its time
-def test_compiled_masks_are_the_same():
-    weights = [torch.randn(8, 16), torch.randn(16, 12, 3), torch.randn(4, 7)]
-    for compiled, eager in zip(NofM(2, 4).masks(weights, compiled=True), NofM(2, 4).masks(weights), strict=True):
-        assert torch.equal(compiled, eager)
-
-
-def test_masks_without_a_compiler(monkeypatch):
-    """A slim image with a GPU, say: slower, but the same."""
-    monkeypatch.setattr(patterns, "builds_kernels", lambda: False)
-    monkeypatch.setattr(patterns, "_compiled", None)
-    weight = torch.randn(8, 16)
-    assert torch.equal(NofM(2, 4).masks([weight], compiled=True)[0], mask_2of4(weight))
 
 
 def test_the_share_that_is_kept():
@@ -116,12 +92,6 @@ def test_infinite_and_nan_weights_are_among_the_n_that_stay(n):
     assert mask_2of4(torch.tensor([[0.0, 5.0, float("nan"), 3.0]])).tolist() == [[False, True, True, False]]
 
 
-def test_greedy_tile_of_pytorchs_own_test():
-    """test_pruning_algo_largest_abs_values_greedy in pytorch/test/test_sparse_semi_structured.py."""
-    tile = torch.tensor([[4, 3, 2, 1], [-1, -3, 0.6, 0.5], [1, 2, 3, 4], [10, 2, -1, 5]])
-    assert Tiles("greedy").mask(tile).int().tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1]]
-
-
 @pytest.mark.parametrize("fill", [torch.randn, torch.rand])
 def test_greedy_keeps_more_than_best_only_with_seven_values(fill):
     tiles = fill(4, 20000, generator=torch.Generator().manual_seed(1))
@@ -131,23 +101,6 @@ def test_greedy_keeps_more_than_best_only_with_seven_values(fill):
     assert more.any()
     assert values[more].eq(7).all()
     assert set(values.tolist()) == {7, 8}
-
-
-def test_there_are_90_patterns_of_a_tile():
-    assert len(ROWS) == len(set(ROWS)) == 90
-
-
-@pytest.mark.parametrize(
-    ("pattern", "share"),
-    [(NofM(2, 4), 0.745), (Tiles("best"), 0.703), (Tiles("greedy"), 0.693)],
-    ids=["2of4", "best", "greedy"],
-)
-def test_share_of_normal_tiles_that_stays(pattern, share):
-    """Mean over 4×4 tiles: .746, .704 and .694 of a tile's magnitude."""
-    tiles = torch.randn(20000, 4, 4, generator=torch.Generator().manual_seed(0))
-    flat = tiles.permute(1, 0, 2).reshape(4, -1)
-    kept = (flat.abs() * pattern.mask(flat)).view(4, -1, 4).sum((0, 2))
-    assert share < (kept / tiles.abs().sum((1, 2))).mean() < share + 0.002
 
 
 @pytest.mark.parametrize(
@@ -163,8 +116,3 @@ def test_share_of_normal_tiles_that_stays(pattern, share):
 )
 def test_shapes_that_cannot_be_pruned_say_why(pattern, shape, reason):
     assert pattern.misfit(shape) == reason
-
-
-def test_one_dimension_is_refused():
-    with pytest.raises(ValueError, match=r"needs a weight \[out, in, ...\], got \(8,\)"):
-        mask_2of4(torch.zeros(8))

@@ -18,18 +18,6 @@ def test_more_magnitude_is_kept(train, precision):
     assert {row["name"] for row in found["layers"]} == {row["name"] for row in sparsity["layers"] if row["pruned"]}
 
 
-def test_the_pruning_after_it_keeps_what_it_found(train):
-    """Without fine-tuning: the magnitude that the masks keep is what the permutation promised."""
-    setting = ["model=mlp", "sparsity=2of4", "sparsity.recipe=one_shot", *SHORT, "trainer.ema_decay=null"]
-    ran = train(*setting, "sparsity.permute=true")
-    assert ran.code == 0, ran.err
-    sparsity = ran.record["sparsity"]
-    by_name = {row["name"]: row["kept_magnitude"] for row in sparsity["layers"]}
-    assert sparsity["permutation"]["reason"] is None
-    for row in sparsity["permutation"]["layers"]:
-        assert by_name[row["name"]] == pytest.approx(row["kept_after"], abs=1e-6)
-
-
 NETS = """
 from torch import nn
 

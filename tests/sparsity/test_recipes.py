@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.models.mlp import MLP
-from mpx.record.files import rows
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import plan
 from mpx.sparsity.layers import Rules, weights
@@ -183,15 +182,6 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
     assert set() < pruned < after.keys()
     for name, value in after.items():
         assert torch.equal(value, before[name] * NofM(2, 4).mask(before[name]) if name in pruned else before[name]), name
-
-
-def test_a_validation_before_the_pruning_is_not_that_of_the_run(train, interrupted):
-    """The run is cut off before the pruned model is validated."""
-    ran = interrupted(14, *RUN, "trainer.max_epochs=2", "sparsity.start_step=13")
-    assert any(row.startswith("val/loss,12,") for row in rows(ran.folder / "curves.csv"))
-    assert ran.record["metrics"] == {}
-    assert "validated_at_step" not in ran.record["environment"]
-    assert ran.record["sparsity"]["verified"] is True
 
 
 def test_coverage_and_sensitivity_are_reported(train):

@@ -42,12 +42,6 @@ def test_a_start_beyond_the_run(train):
     assert_refused(ran, "sparsity.start_epoch=3 lies beyond the run, which has 2 steps (2 an epoch). Lower it.")
 
 
-def test_an_end_before_the_start(train):
-    ran = train("model=mlp", "sparsity=2of4", "sparsity.recipe=gradual", "sparsity.start_step=3", "sparsity.end=0.1", *FEW_STEPS,
-                "trainer.limit_train_batches=4")  # fmt: skip
-    assert_refused(ran, "sparsity.end=0.1 is step 0, before the pruning starts at step 3. Raise sparsity.end.")
-
-
 def test_a_name_that_no_layer_has(train):
     assert_refused(
         train("model=mlp", "sparsity=2of4", "sparsity.only=[encoder]", *FEW_STEPS), 'sparsity.only=["encoder"] names no layer of this'
@@ -67,24 +61,3 @@ def test_dense_checkpoints_that_are_none(train, tmp_path, content, message):
     file = tmp_path / "dense.ckpt"
     file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
     assert_refused(train("model=mlp", "sparsity=2of4", f"sparsity.dense_ckpt={file}", *FEW_STEPS), f"sparsity.dense_ckpt={file} {message}")
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda ema: ema["averages"].popitem(),
-        lambda ema: ema["averages"].update(dict.fromkeys(ema["averages"], torch.ones(3))),
-    ],
-    ids=["one fewer", "other shapes"],
-)
-def test_averages_that_are_not_those_of_the_model(train, spoil):
-    dense = train("model=mlp", "trainer.ema_decay=0.9", "study=dense", *FEW_STEPS)
-    file = dense.folder / "checkpoints" / "last.ckpt"
-    checkpoint = torch.load(file, weights_only=True)
-    spoil(checkpoint["callbacks"]["Ema"])
-    torch.save(checkpoint, file)
-    ran = train("model=mlp", "sparsity=2of4", f'sparsity.dense_ckpt="{file}"', "study=pruned", *FEW_STEPS)
-    assert ran.code == 2
-    assert ran.err.startswith(f"error: sparsity.dense_ckpt={file}: its averages (trainer.ema_decay) are damaged, or another model's (")
-    assert ran.err.count("\n") == 1
-    assert not (ran.outputs / "pruned").exists()

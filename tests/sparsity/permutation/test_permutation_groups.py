@@ -68,45 +68,6 @@ def test_concatenated_channels_stay_within_their_part():
     assert_same_function(model, torch.randn(3, 6))
 
 
-def test_a_gate_moves_with_what_it_gates():
-    def forward(m, x):
-        value, gate = m.a(x).chunk(2, -1)
-        return m.out(value * gate.sigmoid())
-
-    model = net(forward, a=nn.Linear(6, 32), out=nn.Linear(16, 4))
-    assert groups_by_axis(model, torch.randn(3, 6))["a.weight", 0] == [16]
-    assert permuted_names(assert_same_function(model, torch.randn(3, 6))) == {"out.weight"}
-
-
-def test_attention_written_out_keeps_heads_apart():
-    def forward(m, x):
-        q, k, v = (one(x).view(2, 5, 2, 16).transpose(1, 2) for one in (m.q, m.k, m.v))
-        attended = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
-        return m.out(attended.transpose(1, 2).flatten(2))
-
-    model = net(forward, q=nn.Linear(6, 32), k=nn.Linear(6, 32), v=nn.Linear(6, 32), out=nn.Linear(32, 4))
-    x = torch.randn(2, 5, 6)
-    sizes = groups_by_axis(model, x)
-    assert sizes["out.weight", 1] == sizes["q.weight", 0] == sizes["k.weight", 0] == [16, 16]
-    assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
-
-
-def test_repeated_heads_move_as_one():
-    """repeat_interleave, as in attention whose queries share keys and values: each of those reaches two heads of the output layer."""
-
-    def forward(m, x):
-        q = m.q(x).view(2, 5, 2, 16).transpose(1, 2)
-        k, v = (one(x).view(2, 5, 1, 16).repeat_interleave(2, dim=2).transpose(1, 2) for one in (m.k, m.v))
-        attended = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
-        return m.out(attended.transpose(1, 2).flatten(2))
-
-    model = net(forward, q=nn.Linear(6, 32), k=nn.Linear(6, 16), v=nn.Linear(6, 16), out=nn.Linear(32, 4))
-    x = torch.randn(2, 5, 6)
-    sizes = groups_by_axis(model, x)
-    assert sizes["out.weight", 1] == sizes["v.weight", 0] == sizes["q.weight", 0] == sizes["k.weight", 0] == [16]
-    assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
-
-
 def test_groups_and_depthwise_convolutions():
     class Convolutions(nn.Sequential):
         def forward(self, x):
@@ -121,15 +82,6 @@ def test_groups_and_depthwise_convolutions():
     assert sizes["3.weight", 1] == [16, 16]
     assert sizes["8.weight", 1] == sizes["6.weight", 0] == [32, 32]
     assert permuted_names(assert_same_function(model, x)) == {"3.weight", "8.weight"}
-
-
-@pytest.mark.parametrize(("side", "moves"), [(1, True), (2, False)])
-def test_flattened_positions_move_as_one_channel(side, moves):
-    model = shaken(nn.Sequential(nn.Conv2d(3, 16, 1), nn.AdaptiveMaxPool2d(side), nn.Flatten(), nn.Linear(16 * side**2, 4)))
-    report = assert_same_function(model, torch.randn(2, 3, 8, 8))
-    assert ("3.weight" in permuted_names(report)) is moves
-    if not moves:
-        assert reasons(report)["3.weight"] == "each of its input channels is 4 neighbouring inputs, which move together"
 
 
 def test_an_unknown_operation_holds_what_reaches_it():
@@ -156,8 +108,3 @@ def test_channels_are_followed_through(name):
     torch.manual_seed(0)
     report = assert_same_function(shaken(make()), torch.randn(*shape))
     assert {layer.name: layer.permuted for layer in report.layers}[last]
-
-
-def test_stripes_that_are_no_multiple_of_four_stay():
-    model = net(lambda m, x: m.out(torch.cat([m.a(x), m.b(x)], 1)), a=nn.Linear(8, 6), b=nn.Linear(8, 10), out=nn.Linear(16, 4))
-    assert "not a multiple of 4" in reasons(permuted(model, torch.randn(3, 8)))["out.weight"]

@@ -43,17 +43,3 @@ def test_packed_projection_of_torchs_own_attention(batch_first):
     model = shaken(nn.Sequential(nn.Linear(12, 32), layer, nn.Linear(32, 5)))
     report = assert_same_function(model, torch.randn(3, 7, 12))
     assert reasons(report) == {"0.weight": MODEL_INPUT}
-
-
-@pytest.mark.parametrize("make", [nn.GRU, nn.RNN])
-def test_other_recurrent_layers(make):
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inside, self.recurrent, self.out = nn.Linear(8, 16), make(16, 16, 2), nn.Linear(16, 4)
-
-        def forward(self, x):
-            return self.out(self.recurrent(self.inside(x))[1][-1])
-
-    report = assert_same_function(shaken(Last()), torch.randn(5, 2, 8))
-    assert reasons(report) == {"inside.weight": MODEL_INPUT}
