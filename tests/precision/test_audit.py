@@ -31,23 +31,6 @@ def net():
 X = torch.randn(2, 3, 8, 8)
 
 
-class Experts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(2, 16, 8))
-
-    def forward(self, x):
-        return nn.functional.grouped_mm(x, self.weight, offs=torch.tensor([3, 8], dtype=torch.int32)).square()
-
-
-def test_products_of_experts_are_not_in_the_format_of_autocast():
-    """It leaves them alone, as it does on a GPU. Before, the audit did not see them."""
-    audit = audited("amp_bf16", Experts(), torch.randn(8, 16), autocast="bf16")
-    assert audit.observed() == {"matmul": {"fp32": 2}}
-    assert sum(row.flops for row in audit.rows()) == 2 * 2 * 8 * 16 * 8
-    assert complaint(audit) is not None
-
-
 @pytest.mark.parametrize(("mode", "emulate", "fmt"), [("fp32", False, "fp32"), ("amp", True, "fp16"), ("amp_bf16", False, "bf16"),
                                                       ("tf32", True, "tf32")])  # fmt: skip
 def test_calls_by_format(mode, emulate, fmt):
@@ -65,17 +48,6 @@ def test_rows_by_hand():
     assert [(row.kind, row.inputs, row.output, row.accumulator, row.tensor_cores) for row in rows] == [
         ("matmul", "fp32", "fp32", "fp32", None)
     ] * 2
-
-
-@pytest.mark.parametrize(("columns", "kept"), [(1, True), (2, False)])
-def test_a_product_with_a_vector_keeps_tf32s_promise_in_fp32(columns, kept):
-    """cuBLAS has no TF32 kernel for it. The kernels' names are those of an H100."""
-    audit = audited("tf32", nn.Linear(16, columns), torch.randn(8, 16))
-    for call in audit.calls:
-        call.kernels.append(("internal::gemvx::kernel<int, int, float, float" if kept else "ampere_sgemm_128x64_nn", 1.0))
-    assert audit.observed() == {"matmul": {"fp32": 2}}
-    assert audit.as_promised() == {"matmul": float(kept)}
-    assert (complaint(audit) is None) == kept
 
 
 def test_fp8_linear_layers():
@@ -132,18 +104,3 @@ def test_a_run_that_leaves_its_format(train, tmp_path, monkeypatch, strict):
     assert ("error: precision=amp_bf16 promises matmul in bf16" in ran.err) == strict
     assert ran.record["status"] == ("failed" if strict else "completed")
     assert ran.record["precision"]["audit"]["as_promised"]["matmul"] < 1
-
-
-@pytest.mark.parametrize("closing", [False, True])
-def test_a_mode_promises_nothing_of_an_optimizers_own_products(closing):
-    """Muon multiplies in BF16 whatever the model's format."""
-    model, audit = nn.Linear(16, 32), Audit(MODES["fp32"], emulate=False, flops_of=operation_flops)
-    optimizer = torch.optim.Muon([model.weight])
-
-    def compute():
-        model(torch.ones(4, 16)).sum().backward()
-
-    with audit:
-        optimizer.step(closure=compute) if closing else (compute(), optimizer.step())
-    assert audit.observed() == {"matmul": {"fp32": 2}}
-    assert complaint(audit) is None

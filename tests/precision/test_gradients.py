@@ -5,17 +5,12 @@ import math
 from contextlib import nullcontext
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
-from silent import silent_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.checkpoint import checkpoint
 
 from mpx.precision.emulate import Emulate
-from mpx.precision.gradients import LOWEST, SAMPLE, GradientWatch, exponents
-from mpx.precision.numerics import Numerics
-from mpx.private.torch_dispatch import dispatch_mode
+from mpx.precision.gradients import SAMPLE, GradientWatch
 
 
 def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
@@ -58,38 +53,6 @@ def test_rounding_happens_after_counting():
     assert watch.counts.tolist() == [6, 6, 6, 0]
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("emulate", [None, "fp16"])
-def test_activations_that_a_checkpoint_computes_again_are_no_gradients(reentrant, emulate):
-    """The hidden activations vanish in FP16, the gradients do not."""
-    x, w = torch.full((5, 2), 1e-5, requires_grad=True), torch.full((2, 2), 1e-5)
-    context = Emulate(emulate) if emulate else nullcontext()
-    with context:
-        loss = checkpoint(lambda x: (x @ w) + x, x, use_reentrant=reentrant).sum()
-    watch = GradientWatch("fp16", None)
-    with watch, context:
-        (loss * 1e4).backward()
-    assert watch.counts.tolist() == [10, 0, 0, 0]
-
-
-def test_emulated_and_native_agree():
-    torch.manual_seed(0)
-    gradient = torch.randn(500) * 2.0 ** torch.randint(-40, 10, (500,)).float()
-    assert counts("fp16", 1, gradient, emulate="fp16") == counts("fp16", 1, gradient.half().float(), torch.float16)
-
-
-def test_fp8_gradients_count_as_they_are_cast():
-    from mpx.precision.fp8 import linear
-
-    x = torch.eye(16, requires_grad=True)
-    gradient = torch.zeros(16, 16)
-    gradient[0, :3] = torch.tensor([1.0, 2.0**-20, 2.0**-15])  # scaled by 2^8: 2^-12 and 2^-7, of which E4M3 holds one
-    out = linear(x, torch.eye(16), native=False)
-    with GradientWatch("fp8_e4m3", None) as watch:
-        out.backward(gradient)
-    assert watch.counts[:2].tolist() == [3, 1]
-
-
 def test_a_large_tensor_is_sampled():
     """Of every channel alike, also where memory runs over the channels first."""
     x = torch.zeros(16, 64, 64, 64).to(memory_format=torch.channels_last)
@@ -101,28 +64,6 @@ def test_a_large_tensor_is_sampled():
     assert gradient.numel() > 2 * SAMPLE
     assert nonzero == gradient.numel()
     assert lost / nonzero == pytest.approx(0.5, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", ["lstm", "attention"])
-def test_inside_of_fused_operations_is_not_counted(name):
-    """As on a GPU, where nobody can look there: the shares of both are comparable."""
-    x = torch.randn(3, 4, 8, requires_grad=True)
-    lstm = torch.nn.LSTM(8, 8)
-    with Emulate("fp16"):
-        out = lstm(x)[0] if name == "lstm" else torch.nn.functional.scaled_dot_product_attention(x, x, x)
-        watch = GradientWatch("fp16", None)
-    with watch, Emulate("fp16"):
-        out.sum().backward()
-    assert watch.counts is None
-
-
-def test_exponents():
-    values = torch.tensor([0.0, 1.0, 1.5, -2.0, 2.0**-70, 0.25])
-    found = exponents(values)
-    assert found[0] == 1
-    assert {LOWEST - 1 + i: int(n) for i, n in enumerate(found) if i and n} == {0: 2, 1: 1, -60: 1, -2: 1}
-    assert torch.equal(exponents(values * 1024, 1024.0), found)
-    assert exponents(torch.tensor([math.inf, math.nan]))[-1] == 2
 
 
 def test_a_run_records_and_logs_what_vanishes_and_a_loss_scale_saves_it(train):
@@ -148,34 +89,6 @@ def test_a_run_records_and_logs_what_vanishes_and_a_loss_scale_saves_it(train):
     assert with_scale["loss_scale"]["initial"] == 65536
     assert with_scale["gradient_underflow_fraction"] < precision["gradient_underflow_fraction"] / 10
     assert with_scale["gradient_underflow_unscaled_fraction"] == pytest.approx(precision["gradient_underflow_fraction"], rel=0.5)
-
-
-@pytest.mark.filterwarnings("ignore")  # Lightning's own hints
-def test_a_backward_pass_that_fails_leaves_no_watch_behind(tmp_path):
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            raise RuntimeError("out of memory")
-
-    class Net(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(2, 1)
-
-        def training_step(self, x, index):
-            return Fails.apply(self.layer(x)).sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    trainer = silent_trainer(default_root_dir=tmp_path, callbacks=[Numerics()])
-    with pytest.raises(RuntimeError, match="out of memory"):
-        trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(2, 2)))
-    assert dispatch_mode() is None
 
 
 def test_the_norm_is_that_of_unscaled_unclipped_gradients(train):

@@ -114,12 +114,6 @@ def test_gradients_are_clipped_after_unscaling(tmp_path, fused, algorithm, limit
     assert [weight for _, weight in module.seen] == pytest.approx([-1.0, -2.0], rel=1e-5)
 
 
-def test_clipping_does_not_hide_an_overflow(tmp_path):
-    module, precision = Ramp([3.0, INF, 3.0], fused=True), plugin(initial=1024.0)
-    run(module, precision, tmp_path, gradient_clip_val=1.0)
-    assert [weight for _, weight in module.seen] == pytest.approx([-1.0, -1.0, -2.0], rel=1e-5)
-
-
 def test_accumulation_steps_once_per_group(tmp_path):
     module, precision = Ramp([1.0, 2.0, 3.0, 4.0]), plugin(initial=8.0)
     run(module, precision, tmp_path, accumulate_grad_batches=2)
@@ -196,13 +190,6 @@ def fit_by_lbfgs(mode, tmp_path):
     return module.losses, precision
 
 
-@pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if not mode.scaled])
-def test_lbfgs_trains_where_nothing_is_scaled(mode, tmp_path):
-    losses, precision = fit_by_lbfgs(mode, tmp_path)
-    assert losses[-1] < 0.01 * losses[0]
-    assert precision.steps == 3 < len(losses)
-
-
 @pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.scaled])
 def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, tmp_path):
     with pytest.raises(
@@ -253,16 +240,6 @@ def test_what_apexs_levels_mean(tmp_path, mode, conv, norm, out, stored):
         assert not torch.equal(module.conv.weight, module.conv.weight.half().float())  # the masters are finer than FP16
 
 
-class Tied(nn.Module):
-    """A decoder that shares the embedding's weight, and a buffer that is added to activations."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.decoder = nn.Embedding(8, 4), nn.Linear(4, 8)
-        self.decoder.weight = self.embedding.weight
-        self.register_buffer("position", torch.randn(3, 4))
-
-
 class Logits(pl.LightningModule):
     def __init__(self):
         super().__init__()
@@ -283,17 +260,3 @@ def test_evaluation_is_in_the_format_too(tmp_path, mode):
     assert torch.equal(logits.float(), logits.half().float())
     assert not torch.equal(logits.float(), in_fp32.half().float())  # not only the result is rounded
     assert torch.allclose(logits.float(), in_fp32, atol=1e-2)
-
-
-@pytest.mark.parametrize("emulate", [True, False])
-def test_o2_casts_tied_weights_and_buffers(emulate):
-    """Without emulation, which would hide mixed formats by computing them in FP32."""
-    model = Tied()
-    precision = ModePrecision(MODES["o2"], CPU, emulate=emulate)
-    precision.convert_module(model)
-    with precision.forward_context():
-        assert model.embedding.weight is model.decoder.weight
-        out = model.decoder(model.embedding(torch.tensor([[1, 2, 3]])) + model.position)
-    assert out.dtype == torch.float16
-    out.float().sum().backward()
-    assert model.embedding.weight.grad.dtype == torch.float32

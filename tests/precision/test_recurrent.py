@@ -3,20 +3,17 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from mpx.precision.emulate import Emulate
-from mpx.precision.formats import ROUND, to_fp16
+from mpx.precision.formats import ROUND
 from mpx.precision.ops import inside
-from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
+from mpx.precision.recurrent import LAYERS, layers
 
 OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}]
 MADE = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN, "relu": lambda *sizes, **how: nn.RNN(*sizes, nonlinearity="relu", **how)}
 FUNCTIONS = {"lstm": torch.lstm, "gru": torch.gru, "tanh": torch.rnn_tanh, "relu": torch.rnn_relu}
-CELL_TYPES = (nn.GRUCell, nn.LSTMCell, nn.RNNCell)
-LAYER_TYPES = (nn.GRU, nn.LSTM, nn.RNN)
 
 
 def tensors(value):
@@ -44,17 +41,6 @@ def test_layers_compute_what_pytorchs_do(name, options):
     hx = tuple(states) if name == "lstm" else states[0]
     how = (layer.bias, layer.num_layers, 0.0, True, layer.bidirectional, layer.batch_first)
     got = layers(LAYERS[FUNCTIONS[name]], "fp16", x, hx, layer._flat_weights, *how)
-    assert_equal_with_gradients(got, layer(x, hx), [x, *states, *layer.parameters()])
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("make", "function"), [(nn.GRUCell, torch.gru_cell), (nn.LSTMCell, torch.lstm_cell)])
-def test_cells_compute_what_pytorchs_do(make, function, bias):
-    torch.manual_seed(0)
-    layer, x = make(6, 8, bias=bias), torch.randn(5, 6, requires_grad=True)
-    states = [torch.randn(5, 8, requires_grad=True) for _ in range(2 if make is nn.LSTMCell else 1)]
-    hx = tuple(states) if make is nn.LSTMCell else states[0]
-    got = cell(CELLS[function], "fp16", x, hx, *layer.parameters())
     assert_equal_with_gradients(got, layer(x, hx), [x, *states, *layer.parameters()])
 
 
@@ -90,36 +76,6 @@ def test_values_are_the_formats_and_near_fp32s(name, fmt):
         assert (a.float() - b).norm() <= 0.01 * b.norm()
 
 
-@pytest.mark.parametrize("make", LAYER_TYPES)
-def test_packed_sequences(make):
-    torch.manual_seed(0)
-    layer, x = make(6, 8), torch.randn(4, 3, 6)
-    packed = pack_padded_sequence(x, torch.tensor([4, 2, 1]))
-    exact = layer(packed)[0].data
-    with Emulate("fp16"):
-        out = layer(packed)[0].data
-        out.sum().backward()
-    assert out.dtype == torch.float16
-    assert torch.allclose(out.float(), exact, atol=3e-3)
-    assert torch.equal(to_fp16(layer.weight_hh_l0.grad), layer.weight_hh_l0.grad)
-
-
-@pytest.mark.parametrize("make", [*LAYER_TYPES, *CELL_TYPES])
-def test_bias_gradients_overflow(make):
-    """A sum over batch and steps that FP16 does not hold, of gradients that it does."""
-    layer = make(2, 3)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.zero_()
-    x = torch.zeros((64, 2) if make in CELL_TYPES else (1, 64, 2))
-    for scale, finite in ((1000.0, True), (8000.0, False)):
-        layer.zero_grad()
-        with Emulate("fp16"):
-            (tensors(layer(x))[0] * scale).sum().backward()
-        biases = torch.cat([parameter.grad for name, parameter in layer.named_parameters() if "bias" in name])
-        assert bool(biases.isfinite().all()) == finite
-
-
 @pytest.mark.parametrize("make", [nn.GRU, nn.LSTM])
 def test_steps_are_parts_of_one_operation(make):
     """Seen as an RNN, forward and backward, and no more when it has ended."""
@@ -136,23 +92,6 @@ def test_steps_are_parts_of_one_operation(make):
     assert len(seen) > 4
     assert set(seen) == {("rnn", "fp16")}
     assert inside() is None
-
-
-@pytest.mark.parametrize(
-    ("make", "packed"), [*((make, False) for make in (*CELL_TYPES, *LAYER_TYPES)), *((make, True) for make in LAYER_TYPES)]
-)
-def test_a_recurrent_layer_takes_the_output_of_another_layer(make, packed):
-    """An FP16 tensor meets FP32 weights, which PyTorch allows only under autocast."""
-    torch.manual_seed(0)
-    first, second = nn.Linear(4, 4), make(4, 3)
-    with Emulate("fp16"):
-        x = first(torch.randn(2, 4) if make in CELL_TYPES else torch.randn(3, 2, 4))
-        assert x.dtype == torch.float16
-        out = tensors(second(pack_padded_sequence(x, torch.tensor([3, 2])) if packed else x))[0]
-        assert out.dtype == torch.float16
-        out.float().sum().backward()
-    assert not torch.is_autocast_enabled("ipu")
-    assert first.weight.grad.norm() > 0
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -85,16 +85,6 @@ def test_a_skipped_step_leaves_optimizer_state_alone(optimizer):
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
 
-def test_gradients_of_several_dtypes_are_unscaled_together():
-    scale = LossScale("cpu", initial=4.0)
-    gradients = [torch.full((2,), 8.0), torch.full((2,), 8.0).half()]
-    scale.unscale_(gradients)
-    assert [gradient.tolist() for gradient in gradients] == [[2.0, 2.0], [2.0, 2.0]]
-    gradients[1].fill_(INF)
-    scale.unscale_(gradients)
-    assert scale.found_inf.item() == 1.0
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_sparse_gradients_overflow_as_in_grad_scaler(dtype):
     """Of two that meet at one index FP16 cannot hold the sum."""
@@ -135,19 +125,6 @@ def test_a_skipped_first_step_leaves_no_garbage_in_the_momentum(fused, monkeypat
     assert [weight for _, weight in seen] == [0.0, -1.0, -2.5]
 
 
-@pytest.mark.parametrize("gradients", [[1.0, 1.0, 1.0], [INF, 1.0, 1.0]])
-def test_a_fused_sgd_with_dampening_begins_as_another_does(gradients):
-    """PyTorch does not dampen the first gradient."""
-    fused, plain = (run(LossScale("cpu", initial=4.0), gradients, fused=fused, momentum=0.5, dampening=0.5) for fused in (True, False))
-    assert fused == plain
-
-
-def test_a_static_scale_is_not_overridden_by_a_checkpoint():
-    static = LossScale("cpu", initial=128.0, dynamic=False)
-    static.load_state_dict(LossScale("cpu").state_dict())
-    assert (static.scale.item(), static.initial) == (128.0, 128.0)
-
-
 def test_a_dynamic_scale_does_not_begin_at_a_static_one():
     """fp16_true's scale of 1, carried into amp, would have let gradients vanish for thousands of steps."""
     static = LossScale("cpu", initial=1.0, dynamic=False)
@@ -155,11 +132,3 @@ def test_a_dynamic_scale_does_not_begin_at_a_static_one():
     dynamic = LossScale("cpu")
     dynamic.load_state_dict(static.state_dict())
     assert (dynamic.scale.item(), dynamic.initial, dynamic.lowest.item(), int(dynamic.skipped)) == (2.0**16, 2.0**16, 2.0**16, 1)
-
-
-def test_trouble_of_an_earlier_part_does_not_end_a_resumed_run():
-    first = LossScale("cpu", initial=4.0, floor=2.0)
-    run(first, [INF] * 4)
-    again = LossScale("cpu", initial=4.0, floor=2.0)
-    again.load_state_dict(first.state_dict())
-    assert (int(again.skipped), int(again.at_floor), int(again.most_in_a_row)) == (4, 0, 0)

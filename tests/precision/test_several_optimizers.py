@@ -1,6 +1,5 @@
 """A manual optimization with two optimizers scales, skips and adjusts as a hand-written loop with torch.amp.GradScaler."""
 
-import json
 
 import pytest
 import pytorch_lightning as pl
@@ -101,22 +100,6 @@ def test_as_the_loop_by_hand(backwards, clip):
     assert plugin.record()["optimizer_steps"] == 2 * len(FACTORS) - 4
     assert plugin.skipped == 4
     assert numerics.samples == len(FACTORS)  # global_step counts both optimizers
-
-
-def test_manual_optimization_has_no_flops_per_second(tmp_path):
-    """A GAN may train its generator in every third batch: the first batch does not stand for the others."""
-    callbacks = [mpx.Throughput(0), record := mpx.Record(output_dir=tmp_path)]
-    trainer = silent_trainer(callbacks=callbacks, plugins=mpx.Precision("fp32"))
-    trainer.fit(Two("each", None), torch.utils.data.DataLoader(batches(), batch_size=None))
-    speed = json.loads((record.folder / "result.json").read_text())["speed"]
-    assert speed["train_samples_per_s"] > 0
-    assert speed["model_tflops_per_s"] is None
-    assert speed["mfu_reason"].startswith("manual optimization may compute other operations in other batches")
-
-
-def test_numerics_sample_as_often_where_a_batch_has_several_steps():
-    """A batch takes two steps, so every third step lies in the batches that begin at 0, 2, 6, 8 and 12."""
-    assert trained(Two("each", None), mpx.Precision("fp32"), every=3).samples == 5
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "o2"])
