@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers_for_amp import LEVELS, backward, perceptron, same, snapshot, train_step
+from helpers_for_amp import LEVELS, perceptron, same, snapshot, train_step
 from torch import nn
 
 from mpx.compat import amp
@@ -31,47 +31,6 @@ def test_master_weights_start_unrounded():
     assert next(amp.master_params(optimizer)).item() == torch.tensor(1 / 3).item()
     assert model.state_dict()["weight"].item() == torch.tensor(1 / 3).item()
     assert model.weight.item() == torch.tensor(1 / 3).half().item()
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_weights_changed_after_initialize(monkeypatch, processes):
-    """By hand or by DistributedDataParallel, which makes the FP16 weights of all processes equal, not the master weights."""
-    monkeypatch.setattr("mpx.compat.amp.optimizers.rank_and_world", lambda: (0, processes))
-    model = nn.Linear(1, 2)
-    nn.init.constant_(model.weight, 1 / 3)
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.0), opt_level="O2", verbosity=0)
-    with torch.no_grad():
-        model.weight[1] = 0.5
-    assert model.state_dict()["weight"].flatten().tolist() == torch.tensor([1 / 3, 0.5]).tolist()
-    backward(model(torch.ones(1, 1)).sum(), optimizer)
-    first = torch.tensor(1 / 3) if processes == 1 else torch.tensor(1 / 3).half()
-    assert next(amp.master_params(optimizer)).flatten().tolist() == [first.item(), 0.5]
-
-
-def test_state_dict_into_a_given_dict():
-    perceptron("O1")
-    there = {"epoch": 3}
-    assert amp.state_dict(there) is there
-    assert there == {"epoch": 3, "loss_scaler0": {"loss_scale": 65536.0, "unskipped": 0}}
-
-
-def test_apex_checkpoint_of_another_number_of_losses():
-    perceptron("O1", num_losses=2)
-    with pytest.warns(UserWarning, match=r"amp.load_state_dict: 1 loss scales for num_losses=2"):
-        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 7}})
-    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 8.0, "unskipped": 7}
-    assert amp.state_dict()["loss_scaler1"] == {"loss_scale": 65536.0, "unskipped": 0}
-    with pytest.warns(UserWarning, match=r"amp.load_state_dict: 3 loss scales for num_losses=2"):
-        amp.load_state_dict({f"loss_scaler{i}": {"loss_scale": 4.0 + i, "unskipped": 0} for i in range(3)})
-    assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [4.0, 5.0]
-
-
-def test_count_of_a_fixed_scale_does_not_stop_growth():
-    """apex compares for equality with 2000: a count beyond it would never grow the scale again."""
-    model, optimizer = perceptron("O1")
-    amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 5000}})
-    train_step(model, optimizer)
-    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 16.0, "unskipped": 0}
 
 
 @pytest.mark.parametrize("level", LEVELS)

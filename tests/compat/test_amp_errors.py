@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from helpers_for_amp import backward, perceptron
+from helpers_for_amp import perceptron
 from torch import nn
 
 from mpx.compat import amp
@@ -58,11 +58,6 @@ def test_half_model():
         amp.initialize(nn.Sequential(nn.Linear(2, 2)).half())
 
 
-def test_parallel_model():
-    with pytest.raises(UserError, match=r"^amp.initialize: wrap the model in DataParallel afterwards; initialize wants the model itself.$"):
-        amp.initialize(nn.DataParallel(nn.Linear(2, 2)))
-
-
 def test_optimizer_twice():
     model, optimizer = perceptron("O1")
     with pytest.raises(UserError, match=r"^amp.initialize: optimizer 0 \(SGD\) was initialised before; make a new one.$"):
@@ -85,48 +80,8 @@ def test_before_initialize(call, name):
         call()
 
 
-def test_foreign_optimizer():
-    model, optimizer = perceptron("O1")
-    other = torch.optim.Adam(model.parameters())
-    text = r"^amp.scale_loss: this Adam did not come from amp.initialize; pass what it returned.$"
-    with pytest.raises(UserError, match=text), amp.scale_loss(torch.ones(()), [optimizer, other]):
-        pass
-
-
-@pytest.mark.parametrize("loss_id", [2, -1])
-def test_loss_id(loss_id):
-    _, optimizer = perceptron("O1", num_losses=2)
-    text = rf"^amp.scale_loss\(loss_id={loss_id}\): allowed is 0 to 1; amp.initialize\(num_losses=…\) makes more.$"
-    with pytest.raises(UserError, match=text), amp.scale_loss(torch.ones(()), optimizer, loss_id=loss_id):
-        pass
-
-
-def test_delayed_gradients_of_another_loss():
-    model, optimizer = perceptron("O1", num_losses=2)
-    backward(model(torch.ones(2, 4)).sum(), optimizer, loss_id=0, delay_unscale=True)
-    text = (
-        r"^amp.scale_loss\(loss_id=1\): an optimizer holds gradients scaled for loss_id=0 \(delay_unscale=True\); "
-        r"end them with a pass of that loss_id and delay_unscale=False.$"
-    )
-    with pytest.raises(UserError, match=text), amp.scale_loss(torch.ones(()), optimizer, loss_id=1):
-        pass
-
-
-def test_unknown_key_in_state_dict():
-    perceptron("O1")
-    with pytest.raises(UserError, match=r"^amp.load_state_dict: unexpected epoch; allowed are loss_scaler0, loss_scaler1, …$"):
-        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 0}, "epoch": 1})
-    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 65536.0
-
-
 def test_a_step_with_a_closure():
     model = nn.Linear(2, 2)
     model, optimizer = amp.initialize(model, torch.optim.LBFGS(model.parameters()), verbosity=0)
     with pytest.raises(UserError, match=r"^amp: optimizer.step\(closure\) is not possible, as in apex; [^\n]*$"):
         optimizer.step(lambda: 0)
-
-
-def test_replicas():
-    model = amp.initialize(nn.Linear(2, 2), verbosity=0)
-    with pytest.raises(UserError, match=r"^nn.DataParallel of a model from amp.initialize: use [^\n]*DistributedDataParallel.$"):
-        model._replicate_for_data_parallel()

@@ -1,7 +1,6 @@
 """half_function, float_function and promote_function, with FP16 emulated and with a device's own autocast."""
 
 import sys
-import types
 
 import pytest
 import torch
@@ -86,17 +85,6 @@ def test_promote_function(how):
     assert seen == [{torch.float32}, {torch.float16}, {torch.float16, torch.float32}]
 
 
-def test_registered_functions(how):
-    mine = types.SimpleNamespace(exact=product, rough=lambda x, w: x * w, widest=lambda x, w: x)
-    amp.register_float_function(mine, "exact")
-    amp.register_half_function(mine, "rough")
-    amp.register_promote_function(mine, "widest")
-    assert run(lambda x, w: mine.exact(x, w)).item() == SMALL**2
-    assert run(lambda x, w: mine.rough(x, w)).item() == 0
-    assert run(lambda x, w: mine.widest(x.half(), w)).dtype == torch.float32
-    assert mine.rough(torch.tensor(SMALL), torch.tensor(SMALL)).item() == SMALL**2
-
-
 def test_sigmoid_before_binary_cross_entropy(how, monkeypatch):
     """The reason why most scripts register a function. PyTorch's autocast refuses this loss inside."""
     monkeypatch.setattr(torch, "sigmoid", torch.sigmoid)
@@ -105,24 +93,6 @@ def test_sigmoid_before_binary_cross_entropy(how, monkeypatch):
     amp.register_float_function(nn.functional, "binary_cross_entropy")
     out = run(lambda x, w: nn.functional.binary_cross_entropy(torch.sigmoid(x @ w), torch.ones(1, 1)))
     assert out.item() == pytest.approx(0.6931, abs=1e-4)
-
-
-def test_casts_come_back_after_an_error(how):
-    @amp.float_function
-    def fails(x, w):
-        raise ValueError("here")
-
-    with pytest.raises(ValueError, match="here"):
-        run(fails)
-    assert casts.here.region is None
-    assert run(product).item() == 0
-
-
-def test_fp64_is_left_alone(how):
-    seen = []
-    body = amp.half_function(lambda x, w: seen.append(x.dtype) or x)
-    assert run(body, x=torch.ones(1, 1, dtype=torch.float64)).dtype == torch.float64
-    assert seen == [torch.float64]
 
 
 @pytest.mark.parametrize("outputs", [None, torch.float16])
@@ -144,13 +114,3 @@ def test_compiles_without_graph_break(monkeypatch, level):
     model = amp.initialize(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), opt_level=level, verbosity=0)
     x = torch.randn(4, 8)
     assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
-
-
-def test_attention_and_rnn_without_casts(how):
-    """Emulation replaces these as a whole; float_function has to undo that as well."""
-    x = torch.randn(1, 2, 3, 4)
-    exact = nn.functional.scaled_dot_product_attention(x, x, x)
-    body = amp.float_function(lambda x, w: nn.functional.scaled_dot_product_attention(x, x, x))
-    assert torch.equal(run(body, x=x), exact)
-    rnn, x = nn.LSTM(2, 2), torch.randn(3, 1, 2)
-    assert torch.equal(run(amp.float_function(lambda x, w: rnn(x)[0]), x=x), rnn(x)[0])

@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers_for_amp import LEVELS, Weights, backward, perceptron, snapshot, train_step
+from helpers_for_amp import LEVELS, Weights, perceptron, snapshot, train_step
 from torch import nn
 
 from mpx.compat import amp
-from mpx.errors import UserError
 
 X = torch.ones(2)
 
@@ -61,75 +60,3 @@ def test_parameter_of_two_optimizers_is_unscaled_once(level):
         scaled_loss.backward()
     for optimizer in optimizers:
         assert [p.grad.float().unique().item() for p in amp.master_params(optimizer)] == [1.0, 1.0]
-
-
-class Wrapper:
-    """Like apex's LARC: around an optimizer, but no torch.optim.Optimizer, and with methods that take no more than they must."""
-
-    def __init__(self, optimizer):
-        self.optim = optimizer
-
-    @property
-    def state(self):
-        return self.optim.state
-
-    @property
-    def param_groups(self):
-        return self.optim.param_groups
-
-    def zero_grad(self):
-        self.optim.zero_grad()
-
-    def add_param_group(self, param_group):
-        self.optim.add_param_group(param_group)
-
-    def step(self):
-        self.optim.step()
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_wrapped_optimizer(level):
-    torch.manual_seed(0)
-    model = nn.Linear(4, 3)
-    model, optimizer = amp.initialize(model, Wrapper(torch.optim.SGD(model.parameters(), lr=0.1)), opt_level=level, verbosity=0)
-    before = snapshot(model, optimizer)
-    train_step(model, optimizer)
-    assert not any(torch.equal(a, b) for a, b in zip(before, snapshot(model, optimizer), strict=True))
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_allow_incoming_model_not_fp32(level):
-    """Two steps of FP16 and FP32 weights side by side, as without amp."""
-    results = []
-    for with_amp in (False, True):
-        model = Weights(1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.125)
-        if with_amp:
-            with pytest.raises(UserError, match=r"weight1 is torch\.float16 already"):
-                amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-            amp._amp_state.allow_incoming_model_not_fp32 = True
-            model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=4.0)
-        for _ in range(2):
-            optimizer.zero_grad()
-            loss = model(torch.ones(2))
-            if with_amp:
-                backward(loss, optimizer)
-            else:
-                loss.backward()
-            optimizer.step()
-        results.append([p.detach().float() for p in model.parameters()])
-    torch.testing.assert_close(*results)
-
-
-@pytest.mark.parametrize("kind", [nn.Linear, lambda *size: nn.Conv1d(*size, 1), nn.Bilinear])
-def test_half_layers_in_o1(kind):
-    torch.manual_seed(0)
-    model, x = (kind(4, 4, 4), (torch.randn(2, 4), torch.randn(2, 4))) if kind is nn.Bilinear else (kind(4, 4), (torch.randn(4, 4),))
-    exact = model(*x)
-    amp._amp_state.allow_incoming_model_not_fp32 = True
-    model = amp.initialize(model.half(), opt_level="O1", verbosity=0)
-    found = model(*x)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(exact, found, rtol=1e-2, atol=2e-3)
-    found.sum().backward()
-    assert {p.grad.dtype for p in model.parameters()} == {torch.float16}

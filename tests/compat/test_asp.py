@@ -1,7 +1,6 @@
 """apex's snippet and its interface over mpx's masks: what is pruned, held, saved, restored, permuted and refused."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -90,12 +89,6 @@ def test_2d_masks(name):
         assert is_2of4(layer.weight.transpose(0, 1))
 
 
-def test_callable_mask():
-    model = perceptron()
-    pruned(model, mask_calculator=lambda weight: (weight > 0).int())
-    assert (model[0].weight >= 0).all()
-
-
 @pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize(
     "make",
@@ -117,14 +110,6 @@ def test_held_at_every_step_with_and_without_closure(make, closure):
     assert_held(pruning, *([] if lbfgs else [optimizer]))
 
 
-def test_an_optimizer_that_moves_weights_without_gradients_is_refused_at_its_first_step():
-    model = perceptron()
-    optimizer = torch.optim.Muon([weight for weight in model.parameters() if weight.dim() == 2], lr=0.02)
-    pruned(model, optimizer)
-    with pytest.raises(UserError, match=r"^ASP: a step of Muon moves pruned weights \(0.weight\). Use another optimizer.$"):
-        train(model, optimizer)
-
-
 def test_two_optimizers_of_one_model_in_turn():
     """A graph that holds the weights of one stays whole while the other steps."""
     torch.manual_seed(0)
@@ -143,17 +128,6 @@ def test_two_optimizers_of_one_model_in_turn():
     assert_held(pruning, generator, discriminator)
 
 
-def test_infinite_and_nan_gradients_where_pruned():
-    model = perceptron()
-    optimizer = torch.optim.Adam(model.parameters())
-    pruning = pruned(model, optimizer)
-    for weight in pruning.masks.pruned:
-        mask = pruning.masks.masks[weight.name]
-        weight.parameter.grad = torch.where(mask, 1.0, torch.where(torch.rand(mask.shape) > 0.5, torch.inf, torch.nan))
-    optimizer.step()
-    assert_held(pruning, optimizer)
-
-
 def test_grad_scaler_and_a_scheduler_that_was_built_first():
     model = perceptron()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -168,41 +142,6 @@ def test_grad_scaler_and_a_scheduler_that_was_built_first():
         assert_held(pruning, optimizer)
     scheduler.step()  # warnings are errors
     assert scaler.get_scale() == 2.0
-
-
-def test_moved_model_keeps_its_masks():
-    model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pruning = pruned(model, optimizer, allow_recompute_mask=True)
-    for dtype in (torch.bfloat16, torch.float64):
-        train(model.to(dtype), optimizer)
-        assert_held(pruning)
-    ASP.restore_pruned_weights()
-    assert model[0].weight.ne(0).all()
-
-
-def test_several_models_in_one_process():
-    models = perceptron(1), perceptron(2)
-    optimizers = [torch.optim.Adam(model.parameters()) for model in models]
-    prunings = [ASP.init_model_for_pruning(model, verbosity=0, allow_permutation=False) for model in models]
-    for optimizer, pruning in zip(optimizers, prunings, strict=True):
-        pruning.init_optimizer_for_pruning(optimizer)
-    prunings[0].compute_sparse_masks()
-    assert not ASP.is_sparsity_enabled()
-    ASP.compute_sparse_masks()
-    for model, optimizer, pruning in zip(models, optimizers, prunings, strict=True):
-        train(model, optimizer)
-        assert_held(pruning, optimizer)
-
-
-def test_same_model_again_starts_afresh():
-    model = perceptron()
-    optimizer = torch.optim.Adam(model.parameters())
-    pruned(model, optimizer)
-    pruning = pruned(model, optimizer, mask_calculator="m4n2_2d_best")
-    assert len(optimizer._optimizer_step_pre_hooks) == 1
-    train(model, optimizer)
-    assert pruning.masks.verify([optimizer]) == []
 
 
 def test_recomputed_masks_see_the_pruned_values_again():
@@ -263,14 +202,6 @@ def test_masks_beside_a_plain_state_dict(old, tmp_path):
     assert twin[0].weight.ne(0).all()
 
 
-def test_copies_and_pickles_are_plain_models():
-    model = perceptron()
-    pruned(model)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(twin[0].weight, model[0].weight)
-        assert set(twin.state_dict()) == {name for name, _ in model.named_parameters()}
-
-
 def test_permutation_keeps_the_function_and_more_magnitude(capsys):
     torch.manual_seed(0)
     model, x = ConvNet(), torch.randn(4, 3, 8, 8)
@@ -288,13 +219,6 @@ def test_permutation_keeps_the_function_and_more_magnitude(capsys):
         ASP.init_optimizer_for_pruning(stepped)
     ASP.restore_pruned_weights()
     torch.testing.assert_close(model(x), expected)
-
-
-def test_no_permutation_where_it_was_switched_off(capsys):
-    ASP.init_model_for_pruning(perceptron(), verbosity=1, example_input=torch.randn(2, 16))
-    ASP.set_permutation_saving_params(allow_permutation=False, save_permutation_graph=True)
-    ASP.compute_sparse_masks()
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])

@@ -10,7 +10,7 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
@@ -95,25 +95,6 @@ def test_toy_problem(script, capsys):
     weights = script("toy_problem")
     assert "Disabled sparsity for linear_layer_1.weight (dense weights restored)" in capsys.readouterr().out
     assert sparse(weights) == [False] * 4
-
-
-@pytest.mark.parametrize("pattern", ["m4n2_1d", "m4n2_2d_best"])
-@pytest.mark.parametrize("recompute", [False, True])
-def test_every_pattern_with_and_without_recomputed_masks(script, pattern, recompute, tmp_path):
-    steps = {"num_dense_steps": 20, "num_sparse_steps": 30, "num_sparse_steps_2": 10}
-    sizes = {"batch_size": 32, "input_features": 16, "output_features": 8, "hidden_features": 32, "num_layers": 4}
-    choice = {"seed": 4873, "seed2": 99875, "pattern": pattern, "whitelist": [torch.nn.Linear], "allow_recompute_mask": recompute}
-    args = SimpleNamespace(**steps, **sizes, **choice, verbosity=3, checkpoint_path="part1.chkp")
-
-    def continued(found):
-        saved = torch.load("part1.chkp")
-        found["main"](saved["step"], args, saved["model_state_dict"], saved["optimizer_state_dict"])
-
-    expected = script("checkpointing_test_reference", lambda found: found["main"](args))
-    script("checkpointing_test_part1", lambda found: found["main"](args))
-    found = script("checkpointing_test_part2", continued)
-    assert sparse(found) == [True] * 4
-    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("recompute", [False, True])

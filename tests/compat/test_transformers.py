@@ -1,7 +1,6 @@
 """The callbacks in transformers.Trainer, on a tiny BERT from a configuration and sentences made here."""
 
 import json
-import time
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainingArguments,
-    default_data_collator,
     set_seed,
 )
 from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
@@ -19,7 +17,6 @@ from transformers.trainer_callback import CallbackHandler, TrainerControl, Train
 import mpx
 from mpx.compare.collect import collect
 from mpx.compat.transformers import RecorderCallback, SparsityCallback
-from mpx.sparsity.layers import Rules
 from mpx.sparsity.patterns import NofM
 
 LENGTH, STEPS = 8, 12
@@ -128,32 +125,6 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
 
 
-@pytest.mark.parametrize(
-    ("accumulated", "lengths", "alike"),
-    [(1, (8, 8), True), (1, (8, 6), False), (2, (8, 6), False)],
-)
-def test_batches_that_are_padded_to_several_lengths(tmp_path, accumulated, lengths, alike):
-    """The FLOPs of the first step do not stand for those of steps with other lengths."""
-    batches = iter(range(1000))
-
-    class Padding(Trainer):
-        def get_train_dataloader(self):
-            self.data_collator = self.shortened
-            return super().get_train_dataloader()
-
-        def shortened(self, rows):
-            length = lengths[next(batches) % len(lengths)]
-            return default_data_collator([row | {"input_ids": row["input_ids"][:length]} for row in rows])
-
-    recorder, _ = train(
-        tmp_path, sparsity="dense", trainer=Padding, data=samples(8 * STEPS), gradient_accumulation_steps=accumulated, eval_strategy="no"
-    )
-    speed = json.loads((recorder.folder / "result.json").read_text())["speed"]
-    assert speed["train_samples_per_s"] > 0
-    assert (speed["model_tflops_per_s"] is not None) is alike
-    assert ("samples differ in size" in speed["mfu_reason"]) is not alike
-
-
 def test_a_training_that_begins_again_is_refused(tmp_path):
     """Batches that were made smaller without a word would be compared with those of the setting. So would a second Trainer.train."""
     model, forwards = bert(), []
@@ -170,33 +141,6 @@ def test_a_training_that_begins_again_is_refused(tmp_path):
     assert json.loads(file.read_text())["status"] == "failed"
 
 
-def test_a_loss_that_calls_the_model_twice(tmp_path):
-    """As R-Drop's. Its samples are those of the batch."""
-
-    class Twice(Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            first, second = model(**inputs), model(**inputs)
-            loss = first.loss + second.loss
-            return (loss, first) if return_outputs else loss
-
-    recorder, _ = train(tmp_path, sparsity="dense", trainer=Twice, gradient_accumulation_steps=2, eval_strategy="no", max_steps=6)
-    assert recorder.record["config"]["data"]["batch_size"] == 16
-    assert recorder.record["speed"]["model_tflops_per_s"] > 0
-
-
-def test_saving_is_no_part_of_the_steps(tmp_path):
-    class Slow(Trainer):
-        def _save_checkpoint(self, *given, **named):
-            time.sleep(0.3)
-            super()._save_checkpoint(*given, **named)
-
-    recorder, _ = train(tmp_path, sparsity="dense", trainer=Slow, eval_strategy="no", save_strategy="steps", save_steps=4)
-    speed = recorder.record["speed"]
-    assert speed["measured_steps"] == STEPS - 2
-    assert speed["time_to_train_parts_s"]["other"] > 2 * 0.3
-    assert max(recorder._loop.windows.step_ms) < 300
-
-
 def test_a_continued_training(tmp_path):
     """It ends as the uninterrupted one did, and the record counts the steps before but knows no time to train."""
     often = {"save_strategy": "steps", "save_steps": 4}
@@ -208,16 +152,6 @@ def test_a_continued_training(tmp_path):
     assert continued.record["environment"]["resumed_from_steps"] == [8]
     assert continued.record["speed"]["time_to_train_s"] is None
     assert (continued.folder / "curves.csv").read_text().splitlines()[1].startswith("train/loss,12,")
-
-
-def test_metrics_of_several_sets_and_after_the_block(tmp_path, capsys):
-    """Trainer's speeds are no metrics. What comes too late to be recorded is said."""
-    recorder, _ = train(tmp_path, sparsity="dense", evaluated={"a": samples(8), "b": samples(16)}, late=True)
-    assert set(recorder.record["metrics"]) == {f"val/{name}_{what}" for name in "ab" for what in ("loss", "accuracy")} | {
-        "test/loss",
-        "test/accuracy",
-    }
-    assert "its `with` block has ended, so it records no test/loss, test/accuracy" in capsys.readouterr().out
 
 
 def test_a_failed_training_is_recorded(tmp_path):
@@ -249,38 +183,6 @@ def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
     assert recorder.record["error"] == "train/loss is infinite or NaN"
 
 
-def test_steps_that_trainers_own_scaler_may_have_skipped_do_not_count_as_taken(tmp_path):
-    """fp16=True needs a GPU; its GradScaler does not."""
-
-    class Scaled(Trainer):
-        def __init__(self, *given, **named):
-            super().__init__(*given, **named)
-            self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
-
-    recorder, _ = train(tmp_path, sparsity="dense", trainer=Scaled)
-    found = recorder.record["precision"]
-    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)
-    assert (found["loss_scale"]["initial"], found["loss_scale"]["final"]) == (8.0, 8.0 * 2**STEPS)
-
-
-def test_the_best_model_of_a_training_is_a_pruned_one(tmp_path):
-    """With load_best_model_at_end, although the best loss of all is that of the dense phase."""
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
-    recorder, model = train(tmp_path, save_strategy="steps", max_steps=4, save_steps=2, eval_steps=2, **best)
-    assert recorder.record["sparsity"]["verified"]
-    assert NofM(2, 4).holds(model.bert.encoder.layer[0].attention.self.query.weight)
-
-
-def test_samples_that_cannot_be_counted(tmp_path):
-    class Shifted(Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            loss = model(**inputs, position_ids=torch.arange(LENGTH)[None]).loss
-            return (loss, {}) if return_outputs else loss
-
-    with pytest.raises(mpx.UserError, match=r"the samples of a step are unknown\. Give RecorderCallback\(recorder, samples=N\)"):
-        train(tmp_path, sparsity="dense", trainer=Shifted, eval_strategy="no")
-
-
 def test_mistakes():
     with pytest.raises(mpx.UserError, match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean 2of4\?"):
         SparsityCallback("2of5")
@@ -301,35 +203,3 @@ def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
     handler = CallbackHandler([callback] if order == "missing" else [callback, pruning], bert(), None, None, None)
     with pytest.raises(mpx.UserError, match=r"Trainer was not given before it. Write Trainer\(…, callbacks=\[pruning, RecorderCallback"):
         handler.on_train_begin(Arguments(), TrainerState(max_steps=4), TrainerControl())
-
-
-def test_nothing_to_prune(tmp_path):
-    pruning = SparsityCallback(rules=Rules(min_size=10**6))
-    handler = CallbackHandler([pruning], bert(), None, None, None)
-    with pytest.raises(mpx.UserError, match="finds nothing to prune"):
-        handler.on_train_begin(None, TrainerState(max_steps=4), TrainerControl())
-
-
-def test_masks_hold_in_a_loop_that_calls_as_trainer_does():
-    """Without accelerate too: transformers' own handler, in the order of Trainer's loop, with momentum and weight decay."""
-    model, pruning = bert(), SparsityCallback(start=0.5)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    handler, state, control = CallbackHandler([pruning], model, None, optimizer, None), TrainerState(max_steps=6), TrainerControl()
-    batch = {key: torch.tensor([one[key] for one in samples(8)]) for key in ("input_ids", "labels")}
-    handler.on_train_begin(None, state, control)
-    densities = []
-    for _ in range(6):
-        handler.on_step_begin(None, state, control)
-        model(**batch).loss.backward()
-        handler.on_pre_optimizer_step(None, state, control)
-        optimizer.step()
-        optimizer.zero_grad()
-        state.global_step += 1
-        densities.append(float((model.bert.encoder.layer[0].output.dense.weight != 0).float().mean()))
-    handler.on_train_end(None, state, control)
-    assert densities == [1.0] * 3 + [0.5] * 3
-    assert pruning.record()["verified"]
-    with torch.no_grad():
-        model.bert.encoder.layer[0].output.dense.weight.fill_(1.0)
-    with pytest.raises(RuntimeError, match="broke the 2of4 pattern"):
-        handler.on_save(None, state, control)
