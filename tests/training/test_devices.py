@@ -2,15 +2,13 @@
 
 import json
 import signal
-import subprocess
 
 import pytest
 import torch
-from processes import Fork, alive, wait_for
+from processes import Fork, wait_for
 from refused import assert_refused
 
 from mpx.compare.collect import read_predictions
-from mpx.machine import usable_cores
 from mpx.render.curves import read_curves
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
@@ -41,16 +39,6 @@ def test_two_ddp_processes(forked):
     assert (kept.samples, aside) == (360, [])
     assert ran.out.count("epoch 1/2") == 1
     assert "Traceback" not in ran.err
-
-
-@pytest.mark.slow
-def test_the_record_has_the_threads_that_two_processes_train_with(tmp_path):
-    unset = "import os; del os.environ['OMP_NUM_THREADS']"
-    assert Fork(*SHORT, "trainer.devices=2", "trainer.max_steps=2", folder=tmp_path, before=unset).wait() == 0
-    (file,) = tmp_path.glob("outputs/*/*/seed0/result.json")
-    record = json.loads(file.read_text())
-    assert record["environment"]["threads"] == max(1, usable_cores() // 2)
-    assert "val/loss" in record["metrics"]  # both processes have validated within the epoch
 
 
 @pytest.mark.slow
@@ -142,158 +130,6 @@ def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_whose_launcher_is_killed_end(tmp_path):
-    words = [*SHORT[:2], "trainer.devices=2", "trainer.max_epochs=9999", "trainer.progress=off"]
-    run = Fork(*words, folder=tmp_path)
-    wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt")))
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True, check=True).stdout.split()
-    assert len(listed) == 2
-    run.send_signal(signal.SIGKILL)
-    wait_for(lambda: not any(map(alive, map(int, listed))), seconds=60)
-    (file,) = tmp_path.glob("outputs/*/*/seed0/result.json")
-    assert json.loads(file.read_text())["status"] == "interrupted"
-
-
-UNUSED = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, input_shape, num_classes):
-        super().__init__()
-        self.layer, self.spare = nn.Linear(64, num_classes), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.layer(x.flatten(1))
-"""
-
-
-DROPS = """
-import os
-from pathlib import Path
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, input_shape, num_classes):
-        super().__init__()
-        self.layer = nn.Linear(64, num_classes)
-        self.sparse = nn.Linear(64, 64)
-
-    def forward(self, x):
-        kept = nn.functional.dropout(torch.ones(64), 0.5, self.training)
-        if self.training:
-            rank = os.environ.get("LOCAL_RANK", "0")
-            with Path(f"{os.environ['STUDY']}-{rank}").open("a") as file:
-                file.write("".join(str(int(one > 0)) for one in kept) + chr(10))
-        return self.layer(self.sparse(x.flatten(1)) * kept)
-"""
-
-
-CHECKED = """
-import os
-from pathlib import Path
-from torch import nn
-from mpx.private.torch_dispatch import dispatch_mode
-
-class Net(nn.Sequential):
-    def __init__(self, input_shape, num_classes):
-        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_classes))
-
-    def forward(self, x):
-        if len(x) == 2 and dispatch_mode() is None:  # not traced
-            with Path(f"seen-{os.environ.get('LOCAL_RANK', '0')}").open("a") as file:
-                file.write(str(x.sum().item()) + chr(10))
-        return super().forward(x)
-"""
-
-
-PROJECT = """
-import pytorch_lightning as pl
-import torch
-from torch.utils.data import DataLoader
-
-class Numbers(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def train_dataloader(self):
-        return DataLoader(torch.arange(8.0)[:, None], batch_size=2)
-
-    def val_dataloader(self):
-        return [self.train_dataloader(), DataLoader(torch.arange(10.0, 14.0)[:, None], batch_size=1)]
-
-    def training_step(self, batch, batch_idx):
-        self.log("train/mean", batch.mean(), on_step=True, on_epoch=True)
-        return self.layer(batch).square().mean()
-
-    def on_validation_epoch_start(self):
-        self.seen = []
-
-    def validation_step(self, batch, batch_idx, dataloader_idx):
-        self.seen.append(batch.mean())
-        self.log(f"val/mean{dataloader_idx}", batch.mean(), add_dataloader_idx=False)
-        self.log(f"val/largest{dataloader_idx}", batch.max(), reduce_fx="max", add_dataloader_idx=False)
-
-    def on_validation_epoch_end(self):
-        self.log("val/late", torch.stack(self.seen).mean())
-        if self.global_rank == 0:
-            self.log("val/own", float(len(self.seen)))
-        self.log("val/first", 1.0 + self.global_rank, rank_zero_only=True)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.001)
-"""
-
-
-@pytest.mark.slow
-def test_what_a_project_logs_is_of_both_processes(forked, tmp_path):
-    """Without sync_dist=True, Lightning would keep the values of each process's own samples."""
-    (tmp_path / "numbers_net.py").write_text(PROJECT)
-    words = ["module._target_=numbers_net.Numbers", "metric=val/mean0", *SHORT[:1], "trainer.max_epochs=2", "trainer.devices=2"]
-    ran = forked(*words)
-    assert ran.code == 0, ran.err
-    assert "Traceback" not in ran.err
-    found = ran.record["metrics"]
-    assert {name: value for name, value in found.items() if name.startswith("val/")} == {
-        "val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/largest1": 13, "val/late": 7.5, "val/own": 4, "val/first": 1,
-    }  # fmt: skip
-    assert found["train/mean_epoch"] == 3.5
-
-
-OWN_TRAINER = """
-import pytorch_lightning as pl
-from numbers_net import Numbers
-
-import mpx
-
-quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
-record = mpx.Record(study="own", metric="val/mean0")
-pl.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", callbacks=[record], **quiet).fit(Numbers())
-"""
-
-
-@pytest.mark.slow
-def test_what_a_trainer_of_ones_own_records_is_of_both_processes(tmp_path):
-    (tmp_path / "numbers_net.py").write_text(PROJECT)
-    (tmp_path / "own.py").write_text(OWN_TRAINER)
-    ran = Fork(folder=tmp_path, script=tmp_path / "own.py")
-    assert ran.wait() == 0, ran.err
-    record = json.loads(next(tmp_path.glob("outputs/own/*/seed0/result.json")).read_text())
-    found = {name: record["metrics"][name] for name in ("val/mean0", "val/largest0", "val/mean1", "val/late", "train/mean_epoch")}
-    assert found == {"val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/late": 7.5, "train/mean_epoch": 3.5}
-
-
-@pytest.mark.slow
-def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
-    (tmp_path / "unused_net.py").write_text(UNUSED)
-    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
-    assert (ran.code, ran.record["status"]) == (1, "failed")
-    assert "several devices cannot train parameters that take no part in the loss of a step" in ran.record["error"]
-    assert "Traceback" not in ran.err
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -308,17 +144,3 @@ def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
 def test_what_two_devices_cannot_train_is_said_once(command, tmp_path, words, line):
     (tmp_path / "few.py").write_text(FEW)
     assert_refused(command(*SHORT, *words, "trainer.devices=2"), f"error: {line}")
-
-
-def test_two_batch_sizes_are_refused(train):
-    line = "data.batch_size=32 is for each device, data.global_batch_size=64 for all of them together."
-    assert_refused(train(*SHORT, "data.global_batch_size=64", "data.batch_size=32"), line)
-
-
-def test_a_gpu_that_cuda_cannot_use(train, monkeypatch):
-    """The run would take the CPU, and many times as long."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    ran = train("model=mlp", "trainer.max_steps=2")
-    assert_refused(ran, "error: trainer.accelerator=auto: the driver shows 1 GPU, but CUDA cannot use it: ")
-    assert ran.err.endswith(", or do without by trainer.accelerator=cpu.\n")

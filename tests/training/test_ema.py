@@ -1,6 +1,5 @@
 """Averages of the weights bring the statistics of batch norms that belong to them."""
 
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,39 +57,7 @@ def test_the_average_is_normalised_by_its_own_statistics(drifting):
     torch.testing.assert_close(dict(module.model.state_dict()), trained, rtol=0, atol=0)
 
 
-def average_after(steps, module, ema):
-    """Of a single weight that becomes one and stays so for that many steps."""
-    nn.init.ones_(module.model.weight)
-    for _ in range(steps):
-        ema.update(None)
-    return ema.averages["weight"].item()
-
-
-def test_a_norm_without_statistics_has_none_to_average():
-    _, ema = averaging(0.9, nn.BatchNorm1d(4, track_running_stats=False))
-    assert set(ema.averages) == {"weight", "bias"}
-
-
 def weight(value):
     layer = nn.Linear(1, 1, bias=False)
     nn.init.constant_(layer.weight, value)
     return layer
-
-
-def test_a_long_average_forgets_random_weights_at_once():
-    assert average_after(30, *averaging(0.9999, weight(100.0))) == pytest.approx(1.0, abs=1e-3)
-
-
-def test_a_very_long_average_moves_by_its_share():
-    """1 - 0.9999999 in FP32 is 1.19e-7."""
-    module, ema = averaging(0.9999999, weight(0.0))
-    ema.steps.fill_(1e9)  # the decay is all of it then
-    assert average_after(1, module, ema) == pytest.approx(1e-7, rel=1e-5)
-
-
-def test_a_new_start_forgets_at_once_too():
-    """As after a pruning."""
-    module, ema = averaging(0.9999, weight(100.0))
-    ema.steps.fill_(1e6)
-    ema.restart(SimpleNamespace(lightning_module=module))
-    assert average_after(30, module, ema) == pytest.approx(1.0, abs=1e-3)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 from PIL import Image
-from refused import assert_refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -81,20 +80,3 @@ def test_training_on_crops(train):
         speed = json.loads(next(ran.outputs.glob(f"{study}/*/seed0/result.json")).read_text())["speed"]
         flops.append(speed["model_tflops_per_s"] / speed["train_samples_per_s"])
     assert flops[0] < 0.8 * flops[1]
-
-
-@pytest.mark.parametrize("task", ["mlp_digits", "bert_small_digits"])
-def test_a_network_of_one_size_takes_no_crops(train, task):
-    """A BERT could compute one, but its tokens would have the positions of others."""
-    ran = train(f"task={task}", "data.crop=6", "data.augment=crop")
-    assert ran.code == 2
-    assert ran.err.strip().splitlines()[-1] == (
-        "error: data.crop=6 is not for this model, which only takes images of 8×8 pixels. Use data.crop=null, or a network for images of "
-        "any size, such as model=resnet18."
-    )
-    assert not list(ran.outputs.glob("default/*"))
-
-
-def test_texts_have_no_mirror_image(train):
-    ran = train("task=lstm_sst2", "data.tta=flip")
-    assert_refused(ran, "data.tta")

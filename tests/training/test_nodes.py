@@ -12,8 +12,7 @@ from processes import Fork
 from refused import assert_refused
 
 from mpx.errors import UserError
-from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch, refuse_sweep
-from mpx.measure import environment
+from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
 STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "sparsity.permute=true", "optimizer=sgd"]
@@ -66,14 +65,6 @@ class Nodes:
 def result(folder, study="default"):
     (file,) = folder.glob(f"outputs/{study}/*/seed0/result.json")
     return file.parent, json.loads(file.read_text())
-
-
-def test_a_run_on_several_hosts_is_known_by_all_of_them(monkeypatch):
-    """Whichever of them is the first."""
-    monkeypatch.setattr(environment, "from_all", lambda mine: [mine, "aaaaaa", "bbbbbb", None])
-    assert {environment.host_of_all(mine) for mine in ("aaaaaa", "bbbbbb")} == {"aaaaaa-bbbbbb"}
-    monkeypatch.setattr(environment, "from_all", lambda mine: [mine, mine])
-    assert [environment.host_of_all(mine) for mine in ("aaaaaa", None)] == ["aaaaaa", None]
 
 
 @pytest.mark.slow
@@ -138,11 +129,6 @@ def test_who_started_this_process(environment, started):
     assert launch(environment) == started
 
 
-def test_tasks_of_unknown_layout_are_refused():
-    with pytest.raises(UserError, match="--ntasks-per-node"):
-        launch(TASKS | {"SLURM_STEP_NUM_TASKS": "4"})
-
-
 @pytest.mark.parametrize(
     ("environment", "devices", "num_nodes", "line"),
     [
@@ -160,12 +146,6 @@ def test_settings_must_fit_the_processes(monkeypatch, environment, devices, num_
         return check_layout(devices, num_nodes)
     with pytest.raises(UserError, match=line):
         check_layout(devices, num_nodes)
-
-
-def test_a_process_that_torchrun_started_alone_may_start_a_sweep(monkeypatch):
-    for name, value in (ELASTIC | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}).items():
-        monkeypatch.setenv(name, value)
-    refuse_sweep()
 
 
 @pytest.mark.parametrize(("environment", "by"), [(ELASTIC, "torchrun started 2"), (STEP, "srun started 4")])

@@ -1,15 +1,13 @@
 """Schedules against their formulas, and which parameters decay."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from mpx.errors import UserError
-from mpx.training.optimizer import build_optimizer, build_schedule, lr_factor, say_whether_recorded
+from mpx.training.optimizer import build_optimizer, lr_factor
 
 
 def schedule(name, **kwargs):
@@ -41,19 +39,6 @@ def test_schedule_restarts_at_the_pruning():
     assert [factor(step) for step in range(200)] == pytest.approx([half(step % 100) for step in range(200)])
 
 
-def test_a_dense_run_may_restart_as_a_pruned_one_does():
-    recipe = SimpleNamespace(plan=SimpleNamespace(start=30), restarts_schedule=True)
-    at = {share: schedule("cosine", restart=share) for share in (None, 0.3, 0.5)}
-    pruned = build_schedule(at[None], 100, recipe).factors
-    assert torch.equal(build_schedule(at[0.3], 100, None).factors, pruned)
-    assert torch.equal(build_schedule(at[0.3], 100, recipe).factors, pruned)
-    with pytest.raises(UserError, match=r"^schedule\.restart=0\.5 is step 50, but sparsity\.recipe=asp prunes before step 30 and"):
-        build_schedule(at[0.5], 100, recipe)
-    recipe.plan.start = 0  # as with sparsity.dense_ckpt
-    assert torch.equal(build_schedule(at[0.3], 100, recipe).factors, pruned)
-    assert not torch.equal(build_schedule(at[0.5], 100, None).factors, pruned)
-
-
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_biases_and_norms_do_not_decay(name):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(4, 5))
@@ -64,15 +49,6 @@ def test_biases_and_norms_do_not_decay(name):
     assert len(spared["params"]) == 4
 
 
-def test_adam_is_told_to_be_recorded_only_while_it_is():
-    """Also after a checkpoint of a step that was. A CUDA graph records one in tests/gpu/test_gpu_speed.py."""
-    cfg = OmegaConf.create({"name": "adamw", "lr": 0.1, "weight_decay": 0.5, "betas": [0.9, 0.99]})
-    optimizer = build_optimizer(nn.Linear(4, 4), cfg)
-    optimizer.param_groups[0]["capturable"] = True
-    say_whether_recorded(optimizer)
-    assert [group["capturable"] for group in optimizer.param_groups] == [False, False]
-
-
 def test_a_checkpoint_does_not_bring_back_the_settings_that_it_was_trained_with():
     first, second = (
         build_optimizer(nn.Linear(4, 4), OmegaConf.create({"name": "sgd", "lr": 0.1, "momentum": momentum, "weight_decay": decay}))
@@ -80,34 +56,6 @@ def test_a_checkpoint_does_not_bring_back_the_settings_that_it_was_trained_with(
     )
     second.load_state_dict(first.state_dict())
     assert [(group["momentum"], group["weight_decay"]) for group in second.param_groups] == [(0.8, 0.1), (0.8, 0.0)]
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-@pytest.mark.parametrize("saved_in", [torch.contiguous_format, torch.channels_last])
-def test_state_of_another_layout_goes_on_as_if_it_were_of_this_one(name, saved_in):
-    """One step, saved in one layout, and a second one after loading into the other, against both steps in plain contiguous weights."""
-    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | ({"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9})
-    loaded_in = torch.channels_last if saved_in == torch.contiguous_format else torch.contiguous_format
-    weights, gradients = torch.randn(4, 3, 2, 2), torch.randn(2, 4, 3, 2, 2)
-
-    def stepping(value, layout):
-        layer = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=layout)
-        layer.weight.data.copy_(value)
-        return layer.weight, build_optimizer(layer, OmegaConf.create(cfg))
-
-    def step(weight, optimizer, gradient):
-        weight.grad = torch.empty_like(weight).copy_(gradient)
-        optimizer.step()
-
-    expected, plain = stepping(weights, torch.contiguous_format)
-    saved, first = stepping(weights, saved_in)
-    for weight, optimizer in ((expected, plain), (saved, first)):
-        step(weight, optimizer, gradients[0])
-    loaded, second = stepping(saved.detach(), loaded_in)
-    second.load_state_dict(first.state_dict())
-    for weight, optimizer in ((expected, plain), (loaded, second)):
-        step(weight, optimizer, gradients[1])
-    assert torch.equal(loaded, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -124,12 +72,3 @@ def test_sgd_updates_every_16_bit_weight(dtype):
         expected = expected - 0.125 * momentum
         optimizer.step()
     torch.testing.assert_close(weight.detach().double(), expected, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("settings", [{"name": "adamw"}, {"name": "sgd", "momentum": 0.9}])
-def test_complex_weights_have_no_fused_step(settings):
-    weights = nn.ParameterList([torch.ones(2, dtype=torch.complex64), torch.ones(2)])
-    optimizer = build_optimizer(weights, OmegaConf.create(settings | {"lr": 0.1, "weight_decay": 0.0}))
-    sum((w * w.conj()).real.sum() for w in weights).backward()
-    optimizer.step()
-    assert all((w != 1).all() for w in weights)

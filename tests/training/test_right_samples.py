@@ -10,8 +10,6 @@ from omegaconf import OmegaConf
 
 from mpx.data import load
 from mpx.models import build
-from mpx.spec import Spec
-from mpx.training.tasks import Right
 
 
 def kept(folder):
@@ -42,10 +40,3 @@ def test_a_run_keeps_what_its_model_says_of_each_test_sample(train):
 def test_a_limited_test_keeps_its_first_samples(train):
     ran = train("model=mlp", "trainer.max_steps=1", "data.eval_batch_size=50", "trainer.limit_test_batches=2")
     assert kept(ran.folder)[0]["samples"] == 100
-
-
-@pytest.mark.parametrize("spec", [Spec("lm", (8,), 50, 50), Spec("image", (1, 8, 8), 1, task="regression")])
-def test_other_tasks_keep_none(spec):
-    right = Right(spec)
-    right.add(torch.zeros(2, 1), torch.zeros(2))
-    assert right.take() is None

@@ -6,7 +6,6 @@ import pytest
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.measure.throughput import Throughput
 from mpx.record.files import TAGS, rows
 
 
@@ -55,22 +54,6 @@ def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulat
     assert losses[0][-1:] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_the_final_rate_is_that_of_the_record(train):
-    ran = train("model=mlp", *FEW_STEPS, "trainer.warmup_steps=0")
-    (final,) = read(ran.folder).Scalars("final/train_samples_per_s")
-    assert final.value == pytest.approx(ran.record["speed"]["train_samples_per_s"], rel=1e-6)
-
-
-def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(train):
-    """Its steps would stand in the curves twice."""
-    first = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1")
-    shutil.rmtree(first.folder / "checkpoints")
-    (first.folder / "result.json").unlink()
-    again = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "if_exists=resume")
-    assert len(list(again.folder.glob("events.*"))) == 2
-    assert [event.step for event in read(again.folder).Scalars("train/loss")] == [1, 2]
-
-
 def test_a_run_that_was_killed_between_a_validation_and_its_checkpoint(train):
     """The checkpoint before is of one step less, as after an epoch of one step."""
     words = ("model=mlp", *FEW_STEPS, "trainer.max_epochs=3", "trainer.limit_train_batches=1", "trainer.log_every_n_steps=1")
@@ -84,43 +67,6 @@ def test_a_run_that_was_killed_between_a_validation_and_its_checkpoint(train):
     for tag in ("train/loss", "val/loss"):
         assert [event.step for event in events.Scalars(tag)] == [1, 2, 3]
         assert [row.split(",")[1] for row in rows(folder / "curves.csv") if row.startswith(tag)] == ["1", "2", "3"]
-
-
-def test_a_step_of_several_batches_is_logged_once_also_where_a_run_was_cut_off_within_it(train, monkeypatch):
-    words = ["model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "trainer.accumulate_grad_batches=2", "trainer.limit_train_batches=5"]
-    words += ["trainer.checkpoint_every_n_steps=1", "trainer.max_epochs=2"]
-    uncut = train(*words, "study=uncut")
-
-    def stop(self, trainer, module, batch, batch_idx):
-        if (trainer.current_epoch, batch_idx) == (1, 3):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Throughput, "on_train_batch_start", stop)
-        assert train(*words, "study=cut").code == 130
-    assert train(*words, "study=cut", "if_exists=resume").code == 0
-    whole, cut = (next(uncut.outputs.glob(f"{study}/*/seed0")) for study in ("uncut", "cut"))
-    assert rows(cut / "curves.csv") == rows(whole / "curves.csv")
-    for folder in (whole, cut):
-        assert [event.step for event in read(folder).Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_run_that_was_killed_after_its_last_checkpoint_knows_its_last_validation(train):
-    first = train("model=mlp", *FEW_STEPS)
-    known = first.record["metrics"]
-    (first.folder / "result.json").unlink()
-    assert train("model=mlp", *FEW_STEPS, "if_exists=resume").record["metrics"] == known
-
-
-def test_the_validation_after_a_pruning_that_follows_training_is_no_second_one_of_its_step(train):
-    words = ("model=mlp", "sparsity=2of4", "sparsity.recipe=one_shot", *FEW_STEPS)
-    first = train(*words)
-    known, curve = first.record["metrics"], rows(first.folder / "curves.csv")
-    assert [row.split(",")[1] for row in curve if row.startswith("val/")] == ["2", "3"]
-    (first.folder / "result.json").unlink()
-    again = train(*words, "if_exists=resume")
-    assert again.record["metrics"] == known
-    assert rows(again.folder / "curves.csv") == curve
 
 
 def test_a_run_that_continues_another_writes_its_curves(train, tmp_path):

@@ -1,6 +1,5 @@
 """Regression, multi-label and token classification: losses, metrics against hand-made values, and runs of each."""
 
-import json
 
 import pytest
 import torch
@@ -11,10 +10,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from mpx.compare.collect import collect
 from mpx.data.targets import targets
 from mpx.errors import UserError
-from mpx.record.files import rows
-from mpx.spec import NO_LABEL, Spec
-from mpx.sweep.jobs import objectives
-from mpx.training.tasks import Meters, loss_of, monitored, primary_metric
+from mpx.spec import NO_LABEL
+from mpx.training.tasks import Meters, loss_of
 
 
 def taken(meters, *batches):
@@ -48,30 +45,6 @@ def test_tokens_are_judged_where_they_have_a_label():
     assert found["f1"] == pytest.approx((2 / 3 + 6 / 7) / 2)
     assert found["loss"] == pytest.approx(cross_entropy(logits.flatten(0, 1), y.flatten()).item())
     assert found["loss"] == pytest.approx(loss_of(logits, y, task="tokens").item())
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_a_batch_without_labels_has_no_loss(smoothing):
-    logits, y = torch.randn(2, 4, 3, requires_grad=True), torch.randint(0, 3, (2, 4))
-    y[0, 1:] = NO_LABEL
-    expected = cross_entropy(logits.flatten(0, 1), y.flatten(), label_smoothing=smoothing)
-    assert loss_of(logits, y, smoothing, "tokens").item() == pytest.approx(expected.item())
-    loss = loss_of(logits, torch.full((2, 4), NO_LABEL), smoothing, "tokens")
-    loss.backward()
-    assert loss.item() == logits.grad.abs().max().item() == 0
-
-
-def test_the_metric_of_a_verdict_has_a_direction():
-    assert primary_metric(Spec("text", (4,), 1, task="regression")) == ("mse", "min")
-    assert monitored(Spec("text", (4,), 3, task="multilabel")) == ("val/map", "max")
-    assert monitored(Spec("image", (1, 8, 8), 10)) == ("val/accuracy", "max")
-    assert (primary_metric(Spec("lm", (4,), 9)), monitored(Spec("lm", (4,), 9))) == (("perplexity", "min"), ("val/loss", "min"))
-
-
-def test_a_search_takes_the_metric_of_the_task(tmp_path):
-    record = {"status": "completed", "metrics": {"val/mse": 0.5}, "metric": {"name": "test/mse", "goal": "min"}, "speed": {}}
-    (tmp_path / "result.json").write_text(json.dumps(record))
-    assert objectives({"status": "completed", "folder": str(tmp_path)}, "maximize") == -0.5
 
 
 ROWS = {
@@ -117,17 +90,6 @@ def test_best_is_the_epoch_with_the_lowest_error(train, words):
     seen = [float(line.split("val mse ")[1].split()[0]) for line in ran.out.splitlines() if "val mse " in line]
     assert len(set(seen)) == 4
     assert round(best["best"], 4) == min(seen)
-
-
-def test_the_sensitivity_of_layers_weighs_tokens_as_the_validation_does(train, words):
-    """Batches of texts of one word and of eight have as many tokens, and not as many labels."""
-    texts = [("film", "POS") if i % 2 else ("a " * 7 + "film", "O " * 7 + "POS") for i in range(60)]
-    pruned = ("sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.sensitivity=true", "sparsity.shape_rule=any")
-    few = ("data.batch_size=16", "data.eval_batch_size=1", "trainer.limit_val_batches=1.0")
-    ran = train(*words("tokens", rows=[",".join(row) for row in texts]), *few, *pruned)
-    assert ran.code == 0, ran.err
-    first = next(row for row in rows(ran.folder / "curves.csv") if row.startswith("val/loss"))  # of the weights that are then pruned
-    assert ran.record["sparsity"]["sensitivity"][0]["dense_loss"] == pytest.approx(float(first.split(",")[2]), rel=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bf16_true", "fp16_true"])

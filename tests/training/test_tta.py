@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from mpx.training.module import averaged
@@ -29,9 +28,3 @@ def test_each_view_has_its_weight():
 
 def mirrored(places, size):
     return [size - 2 if place == size else abs(place) for place in places]
-
-
-@pytest.mark.parametrize("kind", ["flip", "flip_shift"])
-def test_averages_are_fp32(kind):
-    x = torch.rand(2, 1, 4, 4, dtype=torch.bfloat16)
-    assert averaged(lambda images: images.sum((1, 2, 3))[:, None], x, kind).dtype == torch.float32
