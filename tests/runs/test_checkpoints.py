@@ -1,7 +1,5 @@
 """What last.ckpt and best.ckpt hold, when they are saved, and what happens to damaged ones."""
 
-import os
-from functools import partial
 
 import pytest
 import torch
@@ -12,8 +10,7 @@ from pytorch_lightning import Trainer
 from torchvision.models.resnet import ResNet
 
 from mpx.models import build
-from mpx.runs.checkpoint import WholeFiles
-from mpx.runs.folder import PART, damage
+from mpx.runs.folder import damage
 from mpx.sparsity.patterns import is_2of4
 from mpx.spec import Spec
 
@@ -30,22 +27,6 @@ def test_last_is_the_last_state_even_when_it_is_not_the_best(train):
     assert load(ran.folder, "best.ckpt")["global_step"] == 2
     assert load(ran.folder, "last.ckpt")["global_step"] == 8
     assert ran.record["precision"]["optimizer_steps"] == 8
-
-
-def test_best_stays_the_best_of_a_folder_that_has_moved(train, interrupted, tmp_path):
-    """No epoch after the first improves, and a run that continues in another place knows of the first."""
-    words = [*MLP, "optimizer.lr=1e-12", "if_exists=resume"]
-    for name, run in (("here", partial(interrupted, 5)), ("there", train)):
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / "outputs").symlink_to(tmp_path / name)
-        ran = run(*words)
-        (tmp_path / "outputs").unlink()
-        if name == "here":
-            (tmp_path / "here").rename(tmp_path / "there")
-    assert ran.code == 0, ran.err
-    (folder,) = (tmp_path / "there" / "default").glob("*/seed0")
-    assert load(folder, "best.ckpt")["global_step"] == 2
-    assert load(folder, "last.ckpt")["global_step"] == 8
 
 
 def test_best_is_pruned(train):
@@ -98,23 +79,6 @@ def test_a_checkpoint_loads_strictly_into_the_plain_model(train):
     model.load_state_dict(load(ran.folder, "last.ckpt")["state_dict"], strict=True)
 
 
-def test_what_a_killed_process_left_takes_no_checkpoint_along(tmp_path):
-    """Killed when best.ckpt had the second name that was to become last.ckpt: writing to that would have ruined best.ckpt."""
-    files, best, last = WholeFiles(), tmp_path / "best.ckpt", tmp_path / "last.ckpt"
-    files.save_checkpoint({"weight": 0}, best)
-    os.link(best, tmp_path / f".last.ckpt{PART}")
-    files.save_checkpoint({"weight": 1}, last)
-    assert [torch.load(path)["weight"] for path in (best, last)] == [0, 1]
-    assert sorted(os.listdir(tmp_path)) == ["best.ckpt", "last.ckpt"]
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_nothing(tmp_path):
-    (tmp_path / "a.ckpt").mkdir()  # a folder in the way
-    with pytest.raises(OSError, match="directory"):
-        WholeFiles().save_checkpoint({"weight": 0}, tmp_path / "a.ckpt")
-    assert os.listdir(tmp_path) == ["a.ckpt"]
-
-
 @pytest.fixture
 def cut(interrupted):
     """A run of four epochs that was interrupted in the last one, and whose first epoch was its best; its folder."""
@@ -146,18 +110,6 @@ def test_without_a_whole_checkpoint_nothing_is_touched(train, cut):
     assert ran.err.splitlines()[-1].startswith(f"error: {cut} has no whole checkpoint to continue from. Use if_exists=overwrite to start")
     assert all(file.stat().st_size == 1000 for file in files)
     assert ran.record["status"] == "interrupted"
-
-
-def test_a_part_that_does_not_fit_is_one_line(train, tmp_path):
-    words = [*MLP, "trainer.ema_decay=0.9"]
-    ran = train(*MLP, "trainer.max_epochs=1")
-    checkpoint = load(ran.folder, "last.ckpt")
-    checkpoint["callbacks"]["Ema"] = {"averages": {"layers.0.bias": torch.ones(3)}, "steps": torch.ones(())}
-    torch.save(checkpoint, tmp_path / "other.ckpt")
-    ran = train(*words, f"ckpt_path={tmp_path}/other.ckpt", "study=other")
-    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
-    assert ran.err.startswith(f"error: ckpt_path={tmp_path}/other.ckpt cannot be continued: ")
-    assert not (ran.outputs / "other").exists()
 
 
 def test_a_checkpoint_with_lightnings_best_continues(train, interrupted):

@@ -7,7 +7,6 @@ from few_steps import FEW_STEPS
 from made_data import text_csv
 
 from mpx.runs.inputs import contents
-from mpx.settings.data import display_name
 
 
 @pytest.fixture
@@ -21,26 +20,6 @@ def two(tmp_path):
     return lambda folder, *more: [*common, f"data.path={tmp_path}/{folder}/reviews.csv", *more]
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({"path": "/my data/trec.v2.csv"}, "trec.v2"),
-        ({"path": "text.txt.gz"}, "text"),
-        ({"path": "/a/my (own) file.csv"}, "my__own__file"),
-        ({"path": "a/b.csv", "name": "trec"}, "trec"),
-        ({"path": None, "name": "digits"}, "digits"),
-    ],
-    ids=str,
-)
-def test_a_set_is_called_by_its_name_or_its_file_and_never_by_a_path(settings, name):
-    assert display_name({"name": None, "family": "text_csv"} | settings) == name
-
-
-def test_a_folder_is_called_as_it_is(tmp_path):
-    (tmp_path / "cats.v2").mkdir()
-    assert display_name({"name": None, "family": "image_folder", "path": f"{tmp_path}/cats.v2/"}) == "cats.v2"
-
-
 def test_contents_are_of_the_files_and_not_of_their_place(tmp_path):
     for name in ("a.csv", "b.csv"):
         text_csv(tmp_path / name)
@@ -51,15 +30,6 @@ def test_contents_are_of_the_files_and_not_of_their_place(tmp_path):
     assert both[0] != contents({"family": "text_csv", "path": str(tmp_path / "b.csv")})
     assert contents({"name": "digits"}) is None
     assert contents({"family": "text_csv", "path": str(tmp_path / "none.csv")}) is None
-
-
-def test_a_folder_of_images_is_known_by_names_and_sizes(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name / "train").mkdir(parents=True)
-        (tmp_path / name / "train" / "x.png").write_bytes(b"12" if name == "one" else b"34")
-    one, two = ({"path": str(tmp_path / name)} for name in ("one", "two"))
-    assert contents(one | {"family": "image_folder"}) == contents(two | {"family": "image_folder"})
-    assert contents(one) != contents(two)
 
 
 def test_two_files_of_one_name_do_not_share_a_folder(train, two):

@@ -51,16 +51,6 @@ def test_a_scale_at_its_floor_ends_the_run_as_diverged(train):
     assert ran.record["precision"]["loss_scale"]["min"] == pytest.approx(1e29)
 
 
-def test_skipped_steps_leave_the_schedule_behind(train):
-    ran = train("model=mlp", "precision=amp", "precision.loss_scale.initial=1e30", "precision.loss_scale.ceiling=1e31",
-                "precision.loss_scale.backoff_factor=1e-9", "precision.loss_scale.max_skips=100", "trainer.max_epochs=1")  # fmt: skip
-    assert ran.code == 0, ran.err
-    precision = ran.record["precision"]
-    assert precision["skipped_steps"] > 0
-    assert last(ran.folder)["schedule"]["position"] == precision["optimizer_steps"]
-    assert last(ran.folder)["global_step"] == precision["optimizer_steps"] + precision["skipped_steps"]
-
-
 def test_average_of_the_weights_is_what_is_tested(train):
     """The test loss is that of a plain model with the averages in it, which the rate makes another than that of the last weights."""
     steps = ["trainer.limit_train_batches=10", "trainer.limit_test_batches=1.0"]

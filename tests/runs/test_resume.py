@@ -15,8 +15,6 @@ import torch
 from processes import Fork, alive, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.runs.history import unlike
-
 MLP = [
     "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
     "trainer.warmup_steps=0", "trainer.checkpoint_every_n_steps=3", "trainer.accelerator=cpu", "trainer.progress=off", "sparsity=2of4",
@@ -87,18 +85,6 @@ def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
     assert {value.dtype for value in found["state_dict"].values()} == {stored}
 
 
-def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
-    """From the checkpoint of its first epoch, which has 8 steps."""
-    words = [*MLP, "trainer.max_steps=22", "trainer.checkpoint_every_n_steps=null", "trainer.save_every_s=0"]
-    uncut = train(*words, "study=uncut")
-    cut = interrupted(12, *words, "study=cut", "if_exists=resume")
-    assert "if_exists=resume: this setting has no checkpoint to continue from, so it begins anew\n" in cut.out
-    continued = train(*words, "study=cut", "if_exists=resume")
-    assert continued.code == 0
-    assert f"continuing after step 8 of {only(uncut.outputs, 'cut')}/checkpoints/last.ckpt\n" in continued.out
-    assert_same(*(last(only(uncut.outputs, study)) for study in ("cut", "uncut")))
-
-
 @pytest.mark.parametrize("case", ["asp", "asp, masks again and again", "one_shot"])
 def test_a_run_with_no_step_left_has_checkpoints_of_its_own(train, tmp_path, case):
     """They continue as the first run's do."""
@@ -161,34 +147,6 @@ def finished(tmp_path_factory):
     assert Fork(*words, folder=folder).wait() == 0
     (file,) = folder.glob("outputs/*/*/seed0/checkpoints/last.ckpt")
     return words, shutil.copy(file, folder / "last.ckpt")
-
-
-@pytest.mark.parametrize("old", [False, True])
-def test_a_run_with_no_step_left_is_taken_where_training_would_be_the_same(train, finished, tmp_path, old):
-    """old: the checkpoint does not say how it was trained."""
-    words, file = finished
-    if old:
-        checkpoint = torch.load(file, weights_only=True)
-        del checkpoint["mpx"]["setting"]
-        torch.save(checkpoint, file := tmp_path / "old.ckpt")
-    other = "optimizer.lr=0.1" if old else "trainer.limit_test_batches=1"
-    ran = train(*words, other, f"ckpt_path={file}")
-    assert ran.code == 0, ran.err
-    assert ran.record["environment"]["resumed_from_steps"] == [16]
-
-
-def test_a_run_that_goes_on_from_another_setting_says_so(train, finished):
-    """Also after a further part in its own setting. The dense phase of a pruned run is none of another setting."""
-    words, file = finished
-    words = [*words, "trainer.max_epochs=4"]
-    first = train(*words, "optimizer.lr=0.1", "trainer.max_epochs=3", f"ckpt_path={file}", "study=first")
-    said = "earlier steps were trained with optimizer.lr=0.05, trainer.max_epochs=2: the result is not of this setting alone\n"
-    assert said in first.out
-    checkpoint = only(first.outputs, "first") / "checkpoints" / "last.ckpt"
-    second = train(*words, "optimizer.lr=0.1", f'ckpt_path="{checkpoint}"', "study=second")
-    record = json.loads((only(second.outputs, "second") / "result.json").read_text())
-    assert record["environment"]["trained_before_with"] == ["optimizer.lr=0.05", "trainer.max_epochs=3"]
-    assert unlike({"seed": 1, "sparsity.pattern": "dense"}, {"seed": 0, "sparsity.pattern": "2of4", "new": 1}) == {"seed": 1}
 
 
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -42,34 +41,6 @@ SHORT = [
     "trainer.limit_train_batches=40",
     "trainer.progress=off",
 ]
-COMPILED = """
-import ctypes, signal
-import triton
-import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from mpx.runs import signals
-
-@triton.jit
-def doubled(x, size: tl.constexpr):
-    place = x + tl.arange(0, size)
-    tl.store(place, tl.load(place) * 2)
-
-class Action(ctypes.Structure):
-    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
-
-def handler():
-    action = Action()
-    ctypes.CDLL(None).sigaction(signal.SIGINT, None, ctypes.byref(action))
-    return action.handler
-
-signals.stop_once()
-pythons = handler()
-triton.compile(ASTSource(doubled, {"x": "*fp32", "size": "constexpr"}, {"size": 128}), target=GPUTarget("cuda", 90, 32))
-print(handler() != pythons)
-signals.take_back()
-print(handler() == pythons)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -98,46 +69,6 @@ def test_the_first_is_a_flag_and_the_second_ends(monkeypatch, number):
     signal.raise_signal(number)  # while the record is written
 
 
-@pytest.mark.parametrize("number", signals.ENDING)
-def test_where_nothing_is_to_be_saved_the_first_ends(number):
-    signals.stop_once()
-    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
-        signal.raise_signal(number)
-
-
-def test_an_ignored_ctrl_c_stays_ignored():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signals.stop_once()
-    signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-def test_held_signals_come_at_the_end():
-    signals.stop_once()
-    reached = []
-
-    def interrupted():
-        with signals.held():
-            signal.raise_signal(signal.SIGINT)
-            reached.append(True)
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert reached == [True]
-
-
-@pytest.mark.slow
-def test_tritons_compiler_displaces_pythons_handler_until_it_is_taken_back(tmp_path, monkeypatch):
-    """Should the first line become False one day, a run need not take them back at each step."""
-    pytest.importorskip("triton")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    (tmp_path / "script.py").write_text(COMPILED)
-    ran = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert ran.stdout.split() == ["True", "True"], ran.stderr
-
-
 @pytest.mark.parametrize(
     ("displaced", "sent"),
     [("training_step 0 2", "training_step 0 30"), ("validation_step 0 0", "training_step 1 0")],
@@ -148,31 +79,6 @@ def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path,
     assert ran.err == "interrupted; the same command with if_exists=resume continues it\n"
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
     assert json.loads(result.read_text())["status"] == "interrupted"
-
-
-AMID_AN_EVENT = """
-import signal
-from queue import Queue
-
-put, events = Queue._put, []
-
-def interrupted(self, item):
-    put(self, item)
-    if isinstance(item, bytes):
-        events.append(item)
-    if len(events) == 40:
-        events.append(None)
-        signal.raise_signal(signal.SIGINT)
-
-Queue._put = interrupted
-"""
-
-
-def test_ctrl_c_while_an_event_is_handed_to_tensorboards_thread(tmp_path):
-    """The thread would find an event more than it was told of, and print a traceback."""
-    ran = Fork(*SHORT, "trainer.log_every_n_steps=1", folder=tmp_path, before=AMID_AN_EVENT)
-    assert ran.wait() in (130, -signal.SIGINT)
-    assert ran.err == "interrupted; the same command with if_exists=resume continues it\n"
 
 
 FEW = [
