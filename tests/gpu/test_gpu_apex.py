@@ -1,9 +1,7 @@
 """NVIDIA's own ASP, where the variable MPX_APEX names a checkout of it: in runs of mpx, and beside our masks."""
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -55,28 +53,3 @@ def test_one_shot_masks_are_mpxs(command, apex):
     apexs, ours = saved
     differing = {name: int((apexs[name] != ours[name]).sum()) for name in ours if not torch.equal(apexs[name], ours[name])}
     assert sum(differing.values()) <= 4, differing  # a group whose sums are equal in FP32 is possible, two are not
-
-
-def test_what_this_apex_cannot_ends_the_run_before_training(command, apex):
-    """As of its commit 6424da3; a version that mends it runs."""
-    ran = command("model=mlp", "sparsity=2of4_2d", "sparsity.backend=apex", *RUN, env=apex)
-    assert ran.code in (0, 2)
-    if ran.code == 2:
-        assert ran.err.count("\n") == 1
-        assert "error: sparsity.backend=apex: this apex fails at m4n2_" in ran.err
-        assert not ran.outputs.exists()
-    else:
-        assert ran.record["sparsity"]["verified"] is True
-
-
-def test_masks_of_resnet50_and_bert_base(tmp_path):
-    """Prints the counts."""
-    script = Path(__file__).parents[2] / "experiments" / "apex_masks" / "run.py"
-    done = subprocess.run(
-        [sys.executable, script, "--apex", os.environ["MPX_APEX"], "--out", tmp_path],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    print(done.stdout)
-    assert "mpx prunes the same layers as apex." in done.stdout
-    assert "The masks differ only in groups whose two candidate pairs have equal sums" in done.stdout

@@ -82,21 +82,6 @@ def test_resumes(level):
     assert [step(model, optimizer) for _ in range(3)] == pytest.approx(expected, rel=1e-3)
 
 
-class Calls(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))  # tells the device
-        self.exact, self.half = amp.float_function(torch.mm), amp.half_function(torch.mul)
-
-    def forward(self, x):
-        return x @ x, self.exact(x, x), self.half(x, x)
-
-
-def test_functions():
-    out = amp.initialize(Calls().cuda(), verbosity=0)(torch.full((1, 1), 2.0**-13, device="cuda"))
-    assert [value.item() for value in out] == [0, 2.0**-26, 0]
-
-
 @pytest.mark.filterwarnings("default")  # the compiler has advice of its own
 @pytest.mark.parametrize("level", LEVELS)
 def test_compiled(level):
@@ -114,45 +99,3 @@ def test_compiled(level):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-
-
-def test_init_casts_outside_of_models():
-    x = torch.full((1, 1), 2.0**-13, device="cuda")
-    linear = nn.Linear(4, 4).cuda()
-    handle = amp.init()
-    try:
-        assert (x @ x).item() == 0
-        assert linear(torch.ones(1, 4, device="cuda")).dtype == torch.float16
-        with torch.no_grad():
-            linear.weight.zero_()  # no weight of before is kept
-        assert torch.equal(linear(torch.ones(1, 4, device="cuda"))[0], linear.bias.half())
-    finally:
-        handle._deactivate()
-    assert (x @ x).item() == 2.0**-26
-
-
-@pytest.mark.parametrize("kind", [nn.Linear, nn.LSTM])
-def test_half_weights_in_o1(kind, monkeypatch):
-    monkeypatch.setattr(amp._amp_state, "allow_incoming_model_not_fp32", True)
-    model = kind(4, 4).cuda().half()
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O1", verbosity=0)
-    out = model(torch.randn(3, 4, device="cuda"))
-    out = out[0] if isinstance(out, tuple) else out
-    with amp.scale_loss(out.square().mean(), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
-    assert out.dtype == torch.float32
-    assert {p.grad.dtype for p in model.parameters()} == {torch.float16}
-    assert all(torch.isfinite(p).all() for p in model.parameters())
-
-
-def test_scaling_an_earlier_fp16_gradient_keeps_a_scale_that_fp16_cannot_hold():
-    """CUDA casts a scale of 2¹⁶ to FP16, which is infinity, before it multiplies an FP16 tensor by it."""
-    model = nn.Linear(4, 2).cuda()
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level="O3", loss_scale="dynamic", verbosity=0)
-    x = torch.full((8, 4), 2.0**-12, device="cuda")
-    for delay in (False, True, False):
-        with amp.scale_loss(model(x).float().sum() * 2.0**-6, optimizer, delay_unscale=delay) as scaled_loss:
-            scaled_loss.backward()
-    assert amp._amp_state.loss_scalers[0].loss_scale() == 2.0**16
-    torch.testing.assert_close(model.weight.grad, torch.full_like(model.weight, 3 * 2.0**-15))

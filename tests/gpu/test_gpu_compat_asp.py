@@ -117,30 +117,6 @@ def test_a_step_does_not_wait_for_the_device():
     held(pruning, optimizer)
 
 
-def test_pruned_values_come_back():
-    model, optimizer = made()
-    dense = {name: value.clone() for name, value in model.state_dict().items()}
-    ASP.init_model_for_pruning(model, allow_recompute_mask=True, **QUIET)
-    ASP.init_optimizer_for_pruning(optimizer)
-    ASP.compute_sparse_masks()
-    ASP.restore_pruned_weights()
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in dense.items())
-
-
-def test_masks_follow_a_model_that_moves():
-    model, _ = made()
-    model.cpu()
-    pruning = ASP.init_model_for_pruning(model, **QUIET)
-    ASP.compute_sparse_masks()
-    model.to(DEVICE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    ASP.init_optimizer_for_pruning(optimizer)
-    x, y = batch(0)
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    held(pruning, optimizer)
-
-
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_with_amp(level):
     model, _ = made()
@@ -154,20 +130,3 @@ def test_with_amp(level):
             scaled.backward()
         optimizer.step()
     held(pruning, optimizer)
-
-
-def test_two_optimizers_of_one_model_in_turn():
-    torch.manual_seed(0)
-    model = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(2)).to(DEVICE)
-    generator, discriminator = (torch.optim.AdamW(part.parameters(), fused=True) for part in model)
-    pruning = ASP.init_model_for_pruning(model, **QUIET)
-    ASP.compute_sparse_masks()
-    ASP.init_optimizer_for_pruning(generator)
-    ASP.init_optimizer_for_pruning(discriminator)
-    for _ in range(3):
-        fake = model[0](torch.randn(8, 16, device=DEVICE))
-        (-model[1](fake.detach()).square().mean()).backward()
-        discriminator.step()
-        model[1](fake).square().mean().backward()
-        generator.step()
-    held(pruning, generator, discriminator)

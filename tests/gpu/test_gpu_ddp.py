@@ -5,9 +5,6 @@ import json
 import pytest
 import torch
 
-from mpx.acceleration.graph import WARMUP_OF_SEVERAL
-from mpx.training.compiling import TIMED
-
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
 SHORT = ["trainer.max_epochs=4", "trainer.progress=off", "trainer.warmup_steps=2"]
@@ -54,28 +51,6 @@ def test_two_gpus_take_the_steps_of_one(command, model):
     one = command(*steps, "study=one", "data.batch_size=64")
     two = command(*steps, "study=two", *TWO)
     assert (one.code, two.code) == (0, 0), one.err + two.err
-    alike(*(weights(saved(two, study)) for study in ("one", "two")), atol=1e-5)
-
-
-TAGGED = """
-import torch
-
-def make():
-    x = torch.randint(1, 50, (384, 12), generator=torch.Generator().manual_seed(0))
-    labelled = torch.arange(12) < torch.arange(384)[:, None] % 12  # of some sentences no word
-    y = torch.where(labelled, x % 5, -100)
-    return (x, y), (x[:24], y[:24]), (x[24:48], y[24:48])
-"""
-
-
-def test_each_label_counts_alike_within_a_recorded_step(command, tmp_path):
-    (tmp_path / "tagged.py").write_text(TAGGED)
-    words = ["data=custom", "data.kind=text", "data.task=tokens", "data._target_=tagged.make", "model=lstm", "model.dropout=0.0", *SHORT]
-    words += ["optimizer=sgd", "optimizer.lr=0.1", "schedule=constant", "data.global_batch_size=16", "trainer.max_epochs=2"]
-    one = command(*words, "study=one")
-    two = command(*words, "study=two", "trainer.devices=2", "trainer.cuda_graphs=true")
-    assert (one.code, two.code) == (0, 0), one.err + two.err
-    assert json.loads((saved(two, "two") / "result.json").read_text())["speed"]["chosen"]["graph"]["replayed_steps"] > 20
     alike(*(weights(saved(two, study)) for study in ("one", "two")), atol=1e-5)
 
 
@@ -151,30 +126,3 @@ def test_a_rank_that_cannot_record_takes_the_other_back(command, tmp_path, where
     assert graph["given_up"].startswith("on rank 1: ")
     assert graph["replayed_steps"] == 0
     assert record["metrics"]["test/accuracy"] > 0.5
-
-
-TOLD_NET = """
-import os
-from torch import nn
-from mpx.training import compiling
-
-class Net(nn.Sequential):
-    def __init__(self, input_shape, num_classes, pays):
-        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_classes))
-        compiling.PAYS_FROM_S = 0.0 if int(os.environ.get("LOCAL_RANK", 0)) in pays else 1e9
-"""
-
-
-@pytest.mark.parametrize(("pays", "compiling"), [([0, 1], "default"), ([0], "off")])
-def test_both_compile_at_one_step_or_none(command, tmp_path, pays, compiling):
-    (tmp_path / "told_net.py").write_text(TOLD_NET)
-    given = f"+model.kwargs.pays={pays}".replace(" ", "")
-    ran = command(*SHORT, *TWO, "model=custom", "model._target_=told_net.Net", given, "precision=amp_bf16")
-    assert ran.code == 0, ran.err
-    chosen = json.loads((ran.folders[0] / "result.json").read_text())["speed"]["chosen"]
-    assert chosen["compile"] == compiling
-    if compiling == "off":
-        assert chosen["why"]["compile"].startswith("on rank 1: ")
-    else:
-        assert chosen["compiled"]["from_step"] == WARMUP_OF_SEVERAL + 3 + TIMED
-        assert chosen["graph"]["recorded"] >= 2

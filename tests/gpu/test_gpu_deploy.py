@@ -1,8 +1,6 @@
 """On a CUDA device: every format, backend and kind of weights serves what was trained, and 2:4 layers run on sparse Tensor Cores."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,10 +11,8 @@ from torch.export.passes import move_to_device_pass
 
 from mpx.deploy import algorithms, backends
 from mpx.deploy.__main__ import main
-from mpx.deploy.backends import Served, relative_error
-from mpx.deploy.choose import free
-from mpx.deploy.kernels import OWN_KERNEL, dense_kernels, layers, sparse_kernels, with_kernels
-from mpx.measure.memory import reset_peak
+from mpx.deploy.backends import relative_error
+from mpx.deploy.kernels import OWN_KERNEL, dense_kernels, sparse_kernels
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.sparsity.patterns import mask_2of4
@@ -147,67 +143,6 @@ def test_each_batch_size_is_served_by_its_fastest(deploy, fmt, backend):
     assert {name for name, kernel in served.items() if kernel.startswith("int8")} == set(row["quantised_layers"])
 
 
-@pytest.mark.parametrize(("fmt", "weights"), [("fp16", "dense"), ("bf16", "2of4"), ("int8", "dense")])
-def test_autotune(deploy, fmt, weights):
-    row, done = deploy("mlp", f"format={fmt}", "backend=autotune", BATCHES, f"weights={weights}")
-    assert row["backend"] == "autotune"
-    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
-    assert [line for line in done.err.splitlines() if not line.startswith("measuring ")] == []
-
-
-class Temporaries(nn.Module):
-    """Layer by layer, three results of the input's size are in memory at once; compiled, none is."""
-
-    def forward(self, x):
-        first, second = x.sin(), x.cos()
-        return (first * second - first).sum(-1)
-
-
-@torch.no_grad()
-def test_memory_is_that_of_what_is_recorded():
-    x, peaks = torch.randn(64, 2**20, device="cuda"), {}
-    for backend in ("graph", "compile"):
-        free()
-        reset_peak(x.device)
-        before = torch.cuda.memory_allocated()
-        served = Served(Temporaries(), backend, x.device)
-        served(x)
-        peaks[backend] = (torch.cuda.max_memory_allocated() - before) / x.nbytes
-        del served
-    assert peaks["graph"] >= 3  # and the copy of the input
-    assert peaks["compile"] < 2
-
-
-def test_a_dense_run_has_no_2of4(folder, tmp_path):
-    done = start(main, tmp_path, f'run="{folder("resnet20")}"', "format=fp16", "weights=2of4", BATCHES)
-    assert done.code == 2
-    assert "weights=2of4: no layer of this model can be served so (conv1: 1 input, of which 2of4 keeps all)" in done.err
-
-
-FAULT = """
-import sys, torch
-from mpx.deploy import __main__ as deploy, serve
-
-class Faulty(torch.nn.Module):
-    def forward(self, x):
-        return torch.zeros(2, device="cuda")[torch.full((4,), 9, device="cuda")]
-
-serve.in_format = lambda given, mode, device: Faulty() if mode.name != "fp32" else given.model.to(device)
-sys.argv[0] = deploy.__file__
-deploy.main()
-"""
-
-
-def test_a_kernels_fault_is_one_line_of_each_job(folder, tmp_path):
-    words = [f'run="{folder("mlp")}"', "format=[bf16,fp16]", "weights=dense", "backend=eager", "batch=[8]"]
-    done = subprocess.run([sys.executable, "-c", FAULT, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert ["format=bf16" in said[0], "format=fp16" in said[1]] == [True, True]
-    assert all("the GPU: a library's kernel failed (CUDA error: " in line and "Start the command again" in line for line in said)
-
-
 LAYERS = {
     "linear": (lambda bias: nn.Linear(128, 256, bias), [(1, 128), (64, 128), (3, 5, 128)]),
     "1×1": (lambda bias: nn.Conv2d(64, 128, 1, bias=bias), [(1, 64, 5, 5), (4, 64, 8, 8)]),
@@ -238,26 +173,6 @@ def test_a_layer_is_the_dense_one(fmt, name, bias):
             assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
             assert found.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
     algorithms.stop()
-
-
-@pytest.mark.alone
-@torch.no_grad()
-def test_large_layers_of_bert_pay(capsys):
-    """experiments/ceilings: 1.16 to 1.5 times as fast as dense for products alone. Prints what the layer with its bias gains."""
-    model = nn.Sequential(nn.Linear(1024, 4096), nn.Linear(4096, 1024)).to("cuda", torch.bfloat16)
-    for layer in model:
-        layer.weight.mul_(mask_2of4(layer.weight))
-    x = torch.randn(32768, 1024, device="cuda", dtype=torch.bfloat16)
-    table = layers(model, x, "bf16", sparse=True)
-    algorithms.stop()
-    with capsys.disabled():
-        for layer in table:
-            print(f"\n{layer.record({})}")
-    fastest = {layer.name: layer.fastest(lambda kernel: True) for layer in table}
-    chosen = {name: kernel for name, kernel in fastest.items() if kernel is not None}
-    assert chosen
-    expected = model(x)
-    assert relative_error(with_kernels(model, chosen, {})(x), expected) <= 16 * 2**-7
 
 
 EXPORTS = {"fp32": ("safetensors", "pt2", "onnx"), "bf16": ("safetensors", "pt2"), "int8": ("safetensors", "onnx"), "fp8": ("safetensors",)}

@@ -8,7 +8,6 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 
-from mpx.data.loaders import TrainLoader
 from mpx.data.readers import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
@@ -62,23 +61,6 @@ def test_a_validation_batch_is_queued_without_waiting(no_waiting):
         no_waiting(validate)
         loss = loss_of(module(split.finish(*split.raw(torch.arange(64), None), None)[0].to(device)), split.labels.to(device))
     assert module.meters["val_"]["loss"].compute().item() == pytest.approx(loss.item(), rel=1e-6)
-
-
-def test_an_epochs_order_is_the_same_as_on_a_cpu():
-    split = Images(
-        torch.randint(0, 256, (60, 1, 8, 8), dtype=torch.uint8),
-        torch.arange(60),
-        torch.zeros(1, 1, 1),
-        torch.ones(1, 1, 1),
-        255,
-        "crop_flip",
-        2,
-    )
-    indices = list(torch.randperm(60).split(16))
-    found = [list(ResidentReader(split, 3, torch.device(name)).batches(5, indices)) for name in ("cpu", "cuda")]
-    for (x, y), (on_gpu, labels) in zip(*found, strict=True):
-        assert torch.equal(y, labels.cpu())
-        assert torch.allclose(x, on_gpu.cpu())
 
 
 class Sleeper(pl.LightningModule):
@@ -138,27 +120,3 @@ def test_windows_are_measured_by_the_device_and_nobody_waits_at_their_ends():
     assert parts["validation"] == pytest.approx(3 * 4 * busy, rel=0.2)
     assert sum(parts.values()) == pytest.approx(record["time_to_train_s"], rel=0.02)
     assert min(host.times) < 6 * busy  # validation was queued before the device had done the steps
-
-
-class Late:
-    """A reader whose batches take 0.03 s of the host each."""
-
-    def batches(self, epoch, indices):
-        for _ in indices:
-            time.sleep(0.03)
-            yield torch.zeros(8, 1, device="cuda"), torch.zeros(8, device="cuda")
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(("busy", "low", "high"), [(True, 0.0, 0.05), (False, 0.8, 1.0)])
-def test_only_a_device_that_has_nothing_to_do_waits_for_its_batch(monkeypatch, busy, low, high):
-    """While it is busy with the steps before, some 0.1 s each, the host has the time to bring one."""
-    if not busy:
-        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
-    throughput = Throughput(warmup_steps=2)
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="gpu", devices=1, callbacks=[throughput], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
-    )  # fmt: skip
-    trainer.fit(Sleeper(), TrainLoader(Late(), 80, 8, seed=0), Batches(2))
-    assert low <= throughput.record(None)["data_wait_fraction"] <= high

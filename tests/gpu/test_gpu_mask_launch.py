@@ -82,13 +82,6 @@ def test_whole_models(model, last, dtype):
     assert_same(NofM(2, 4).masks(found, compiled=True), found)
 
 
-def test_what_the_kernel_does_not_take_is_masked_otherwise():
-    found = [torch.randn(8, 16, device="cuda"), torch.randn(8, 16, device="cuda").double(), torch.randn(8, 32, device="cuda")[:, ::2]]
-    for mask, exact in zip(NofM(2, 4).masks(found, compiled=True), NofM(2, 4).masks(found), strict=True):
-        assert torch.equal(mask, exact)
-        assert mask.stride() == exact.stride()
-
-
 def test_a_cuda_graph_masks_the_weights_as_they_are_now():
     found = [torch.randn(64, 64, device="cuda"), torch.randn(32, 16, 3, 3, device="cuda")]
     launched(found)
@@ -99,14 +92,3 @@ def test_a_cuda_graph_masks_the_weights_as_they_are_now():
         weight.normal_()
     graph.replay()
     assert_same(masks, found)
-
-
-def test_weights_first_seen_while_a_graph_is_recorded_are_masked_otherwise():
-    from mpx.sparsity.mask_launch import masks_by_place
-
-    masks_by_place([torch.randn(64, 64, device="cuda")], 2)
-    new = torch.randn(128, 64, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        assert masks_by_place([new], 2) == {}
-        new.add_(0)

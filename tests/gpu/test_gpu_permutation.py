@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -12,7 +11,6 @@ from mpx.models import build
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.sparsity.permutation import permute_model
-from mpx.sparsity.permutation.search import efficacy, on_cpu, search
 from mpx.spec import Spec
 from mpx.train import CONF
 from mpx.training.optimizer import build_optimizer
@@ -89,48 +87,3 @@ def test_training_goes_on_as_it_would_have(name):
         step(*one, x, y)
     with torch.no_grad():
         assert error(model(x), other(x)) < 1e-3  # Adam turns rounding of tiny gradients into steps
-
-
-def test_search_on_the_device():
-    np.random.seed(1)
-    matrix = torch.from_numpy(np.random.rand(128, 64)).float()
-    found, again = search(matrix.to(DEVICE), steps=1000), search(matrix.to(DEVICE), steps=1000)
-    assert torch.equal(found.order, again.order)
-    assert found.order.device.type == "cpu"
-    assert torch.equal(found.order, search(matrix, steps=1000).order)  # small steps are the CPU's, so the order is
-    assert found.order.sort().values.equal(torch.arange(64))
-    assert efficacy(matrix.to(DEVICE), found.order) == pytest.approx(efficacy(matrix, found.order))
-    assert efficacy(matrix, found.order) > 0.355  # apex's optimize_stripe_groups,8,0
-    assert found.before == pytest.approx(search(matrix, steps=1).before)
-
-
-def test_large_steps_on_the_device():
-    matrix = torch.randn(4096, 128, generator=torch.Generator().manual_seed(0))
-    assert not on_cpu(*matrix.shape)
-    found = search(matrix.to(DEVICE), steps=30)
-    assert found.order.sort().values.equal(torch.arange(128))
-    assert efficacy(matrix, found.order) == pytest.approx(efficacy(matrix, search(matrix, steps=30).order), rel=0.2)
-    assert found.after > found.before
-
-
-def test_all_orders_of_few_columns_on_the_device():
-    matrix = torch.randn(100_000, 16, generator=torch.Generator().manual_seed(0))
-    assert not on_cpu(*matrix.shape)
-    found = search(matrix.to(DEVICE))
-    assert found.after == pytest.approx(search(matrix).after)
-    assert found.after > found.before
-
-
-def test_drawn_rows_on_the_device():
-    """The work does not pay for a step over all rows; the order found is that of a CPU, since the rows drawn are few."""
-    matrix = torch.randn(65_536, 128, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 2, 128)
-    found = search(matrix.to(DEVICE), work=3e6)
-    assert found.steps == 4
-    assert found.order.equal(search(matrix, work=3e6).order)
-    assert found.after > found.before
-
-
-def test_half_precision_weights():
-    matrix = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.bfloat16)
-    found = search(matrix, steps=50)
-    assert found.after > found.before

@@ -67,18 +67,6 @@ def test_steps_do_not_wait_for_the_device(tmp_path):
     assert recorder.record["speed"]["measured_steps"] == 4
 
 
-@needs_gpu
-def test_a_default_convolution_is_not_called_fp32(tmp_path, capsys):
-    """From Ampere on, PyTorch's convolutions multiply FP32 operands in TF32 unless told otherwise."""
-    if torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("this GPU has no TF32")
-    net, x = nn.Conv2d(8, 8, 3).cuda(), torch.randn(2, 8, 16, 16, device="cuda")
-    with mpx.Recorder(setting=SETTING, model=net, output_dir=tmp_path) as recorder, recorder.step(2):
-        net(x).sum().backward()
-    assert set(recorder.record["precision"]["observed"]["conv"]) == {"tf32"}
-    assert "precision=fp32 means conv in fp32, but the first step ran tf32" in capsys.readouterr().out
-
-
 SAMPLES = [4, 6]  # of a batch, by rank
 
 

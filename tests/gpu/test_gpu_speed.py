@@ -107,15 +107,6 @@ def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, mod
     assert_alike(curves, choice, plain, switched, TOLERANCE["amp_bf16"])
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_other_modes_of_the_compiler(curves, mode):
-    choice = ["model=mlp", "precision=amp", "optimizer.lr=1e-3"]
-    (plain, _), (compiled, record) = curves(choice, PLAIN, [f"trainer.compile={mode}"])
-    assert record["speed"]["chosen"]["cuda_graphs"] is (mode == "max-autotune")
-    assert record["speed"]["chosen"]["compiled"]["given_up"] is None
-    assert_alike(curves, choice, plain, compiled, TOLERANCE["amp"])
-
-
 @pytest.mark.parametrize("model", ["resnet20", "lstm"])
 def test_pruning_clipping_and_averaging(curves, model):
     """The masks are chosen between replays, and the step is recorded again with them."""
@@ -126,14 +117,6 @@ def test_pruning_clipping_and_averaging(curves, model):
     assert record["sparsity"]["density"] == without["sparsity"]["density"]
     assert_alike(curves, choice, plain, graphed, TOLERANCE["amp"])
     assert record["metrics"]["test/loss"] == pytest.approx(without["metrics"]["test/loss"], rel=0.1)
-
-
-@pytest.mark.parametrize("recipe", ["gradual", "from_start", "sr_ste"])
-def test_other_recipes(curves, recipe):
-    choice = [*MODELS["resnet20"], "precision=amp_bf16", "sparsity=2of4", f"sparsity.recipe={recipe}"]
-    (plain, _), (graphed, record) = curves(choice, PLAIN, GRAPH)
-    assert record["sparsity"]["verified"] is True
-    assert_alike(curves, choice, plain, graphed, TOLERANCE["amp_bf16"])
 
 
 @pytest.mark.parametrize(

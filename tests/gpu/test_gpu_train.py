@@ -7,10 +7,7 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 
-from mpx.measure.flops import operation_flops
-from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES
-from mpx.precision.switches import float32_matmuls
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -50,25 +47,6 @@ def test_audit_sees_kernels(train, precision):
     assert "linear" in audit["as_promised"] or precision != "fp8"  # products in FP8 are a kind of their own
 
 
-def test_a_product_with_a_vector_keeps_tf32s_promise():
-    """As the mean over tokens of mpx's LSTM: cuBLAS computes it in FP32."""
-    weights, features = torch.randn(64, 1, 128, device="cuda"), torch.randn(64, 128, 512, device="cuda", requires_grad=True)
-    audit = Audit(MODES["tf32"], emulate=False, flops_of=operation_flops, kernels_of=weights.device)
-    with float32_matmuls(MODES["tf32"], emulate=False), audit:
-        (weights @ features).square().sum().backward()
-    assert audit.observed() == {"bmm": {"fp32": 2}}
-    assert audit.broken() == []
-
-
-def test_strict_run_stops_where_cudnn_leaves_the_format(train):
-    """cuDNN has no TF32 recurrence for a small LSTM: its persistent kernel is FP32."""
-    small = ["model=lstm", "precision=tf32", "model.hidden_size=64", *FEW_STEPS, "audit=true"]
-    refused, allowed = train(*small, "study=a"), train(*small, "precision.strict=false", "study=b")
-    assert (refused.code, allowed.code) == (1, 0)
-    assert "error: precision=tf32 promises rnn in tf32, but" in refused.err
-    assert "Use precision.strict=false to train all the same" in refused.err
-
-
 def test_numerics_agree_with_the_emulation(train):
     """The share of vanishing gradients, counted on FP16 products that are computed again, is that of the emulated ones."""
     few = [
@@ -97,26 +75,6 @@ def test_out_of_memory_is_one_line(train):
     assert ran.code == 1
     assert "error: out of memory with data.batch_size=16384: lower it" in ran.err
     assert "Traceback" not in ran.err
-
-
-@pytest.mark.alone
-def test_out_of_memory_names_others_who_hold_it(command):
-    """The command runs in a process of its own, beside this one, which holds half of the device."""
-    held = torch.empty(torch.cuda.mem_get_info()[1] // 2, dtype=torch.uint8, device="cuda")
-    ran = command("model=bert_small", *OUT_OF_MEMORY, *FEW_STEPS)
-    del held
-    torch.cuda.empty_cache()
-    assert ran.code == 1
-    assert "error: out of memory with data.batch_size=16384: lower it" in ran.err
-    assert "Other programs hold " in ran.err
-
-
-@pytest.mark.parametrize("precision", ["tf32", "amp", "amp_bf16", "fp8", "fp16_true", "o2"])
-def test_emulated_on_a_gpu(train, precision):
-    ran = train("model=lstm", f"precision={precision}", "precision.emulate=always", *FEW_STEPS)
-    assert ran.code == 0, ran.err
-    assert ran.record["precision"]["emulated"] is True
-    assert set(ran.record["precision"]["audit"]["as_promised"].values()) == {1.0}
 
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_batch(train):
