@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -39,20 +38,6 @@ def test_crops_are_parts_of_the_image_and_its_border(pad, crop):
         assert torch.allclose(result, expected.flip(-1) if mirrored else expected)
 
 
-def test_squares_lie_within_the_crop():
-    split = Images(torch.full((500, 1, 8, 8), 9, dtype=torch.uint8), torch.zeros(500), torch.zeros(1, 1, 1), torch.ones(1, 1, 1), 9, "crop")
-    split = replace(split, crop=5, cutout=1)
-    rows = split.plan(0, 0)
-    lost = split.finish(*split.raw(torch.arange(500), rows), rows)[0] == 0
-    assert lost.flatten(1).sum(1).tolist() == [1] * 500
-
-
-def test_no_shift_and_no_flip_is_the_image_itself():
-    x = torch.arange(2 * 9, dtype=torch.uint8).view(2, 1, 3, 3)
-    rows = torch.tensor([[1, 1, 0], [1, 1, 1]], dtype=torch.uint8)
-    assert torch.equal(augment.crop_flip(x, rows, 1), torch.stack([x[0], x[1].flip(-1)]))
-
-
 def test_draws_cover_every_shift_and_both_sides():
     rows = augment.draw(10_000, "crop_flip", places(2), seed=0, epoch=0)
     for column, values in enumerate((5, 5, 2)):
@@ -60,24 +45,11 @@ def test_draws_cover_every_shift_and_both_sides():
         assert (shares - 1 / values).abs().max() < 0.02
 
 
-def test_choices():
-    assert augment.draw(10, "none", 9, seed=0, epoch=0) is None
-    assert augment.draw(1000, "crop", 9, seed=0, epoch=0)[:, 2].sum() == 0
-    assert torch.equal(augment.draw(9, "crop", 9, 0, 0), augment.draw(9, "crop", 9, 0, 0))
-    assert not torch.equal(augment.draw(9, "crop", 9, 0, 0), augment.draw(9, "crop", 9, 0, 1))
-
-
 def test_each_image_is_mirrored_in_every_other_epoch():
     mirrored = [augment.draw(500, "crop_flip", 9, 0, epoch)[:, 2] for epoch in range(4)]
     assert all(torch.equal(one, 1 - other) for one, other in pairwise(mirrored))
     assert not torch.equal(mirrored[0], augment.draw(500, "crop_flip", 9, 1, 0)[:, 2])
     assert torch.equal(mirrored[0][:100], augment.draw(100, "crop_flip", 9, 0, 0)[:, 2])
-
-
-def test_normalise():
-    x = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3)
-    made = augment.normalise(x, 255, torch.full((1, 1, 1), 0.2), torch.full((1, 1, 1), 0.4))
-    torch.testing.assert_close(made.flatten(), torch.tensor([-0.5, 0.0, 2.0]))
 
 
 @pytest.mark.parametrize("side", [1, 2, 5, 30])
@@ -90,30 +62,3 @@ def test_cut_out_equals_a_loop_over_samples(side):
         first = [max(0, middle - side // 2) for middle in (down, across)]
         expected[:, first[0] : max(0, down - side // 2 + side), first[1] : max(0, across - side // 2 + side)] = 0
         assert torch.equal(result, expected)
-
-
-def test_centres_cover_every_pixel_and_follow_seed_and_epoch():
-    centres = augment.draw_centres(10_000, 4, 7, seed=0, epoch=0)
-    for column, pixels in enumerate((4, 7)):
-        shares = torch.bincount(centres[:, column], minlength=pixels) / 10_000
-        assert (shares - 1 / pixels).abs().max() < 0.02
-    assert torch.equal(centres, augment.draw_centres(10_000, 4, 7, 0, 0))
-    assert not torch.equal(centres, augment.draw_centres(10_000, 4, 7, 0, 1))
-    assert not torch.equal(centres, augment.draw_centres(10_000, 4, 7, 1, 0))
-
-
-@pytest.mark.parametrize("kind", ["none", "crop_flip"])
-def test_a_batch_with_squares_is_the_one_without_where_nothing_is_cut(kind):
-    images = torch.randint(0, 256, (50, 1, 8, 8), dtype=torch.uint8)
-    plain = Images(images, torch.zeros(50, dtype=torch.int64), torch.tensor([[[0.3]]]), torch.tensor([[[0.2]]]), augment=kind, pad=2)
-    index = torch.arange(7, 31)
-
-    def batch(split):
-        plan = split.plan(0, 3)
-        rows = None if plan is None else plan[index]
-        return split.finish(*split.raw(index, rows), rows)[0]
-
-    cut, whole = batch(replace(plain, cutout=4)), batch(plain)
-    assert torch.equal(cut[cut != 0], whole[cut != 0])
-    lost = (cut == 0).flatten(1).sum(1)
-    assert (lost.min() >= 4, lost.max() == 16) == (True, True)

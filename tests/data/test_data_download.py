@@ -63,12 +63,6 @@ def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
     assert not (tmp_path / "file").exists()
 
 
-def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "TIMEOUT_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UserError, match=r"download failed .*timed out"):
-        files.download(f"http://127.0.0.1:{silent.getsockname()[1]}/", tmp_path / "file", SHA)
-
-
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -89,12 +83,6 @@ def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch
     assert "\n" not in str(caught.value)
     assert time.perf_counter() - start < 15
     assert socket.getdefaulttimeout() is None
-
-
-def test_a_folder_that_cannot_be_made(config, tmp_path):
-    (tmp_path / "wikitext-2").write_text("")
-    with pytest.raises(UserError, match=r"^data\.root: .*train\.txt is missing and the download failed \(.*File exists"):
-        mpx.data.load(config("wikitext2", root=str(tmp_path)))
 
 
 def test_sst2_archive_member_and_form():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mpx.data.order import eval_batches, generator, hold_out, stratified_order, train_batches
+from mpx.data.order import eval_batches, hold_out, stratified_order, train_batches
 
 
 def test_train_order_depends_on_seed_and_epoch_only():
@@ -59,10 +59,3 @@ def test_hold_out_takes_the_end_of_each_class():
     train, held_out = hold_out(labels, 8)
     assert held_out.tolist() == list(range(32, 40))
     assert train.tolist() == list(range(32))
-
-
-def test_generators_are_private_and_differ():
-    state = torch.get_rng_state()
-    a, b = (torch.rand(4, generator=generator(0, name, 1)) for name in ("order", "augment"))
-    assert not torch.equal(a, b)
-    assert torch.equal(state, torch.get_rng_state())

@@ -62,22 +62,6 @@ def test_a_broken_file_does_not_count(measured, text):
     assert ceilings(folder, CPU) is None
 
 
-@pytest.mark.parametrize(
-    "row", ["x", None, {"tflops_per_s": 1.0}, {"format": "fp32", "tflops_per_s": "fast"}, {"format": ["fp32"], "tflops_per_s": 1.0},
-            {"format": "fp32", "tflops_per_s": float("nan")}, {"mib": 1, "gb_per_s": -1.0}, {"mib": "1", "gb_per_s": 1.0}],
-)  # fmt: skip
-def test_a_file_with_a_row_that_mpx_bench_does_not_write_does_not_count(measured, row):
-    folder = measured("gemm", [*PRODUCTS, row])
-    assert ceilings(folder, CPU) is None
-
-
-@pytest.mark.parametrize(
-    ("rows", "changes"), [(PRODUCTS, {"cpu_busy": "much"}), (PRODUCTS, {"cpu_busy": float("nan")}), ({"a": 1}, {}), (3, {})]
-)
-def test_nor_does_one_with_other_values(measured, rows, changes):
-    assert ceilings(measured("gemm", rows, **changes), CPU) is None
-
-
 def test_a_mix_of_formats_has_the_limit_of_doing_each_at_its_own(measured):
     folder = measured("gemm", PRODUCTS)
     assert limit({"fp32": 7, "bf16": 0}, CPU, folder).tflops_per_s == 0.2

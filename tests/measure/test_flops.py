@@ -5,9 +5,8 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
-from transformers import MixtralConfig, MixtralForCausalLM
 
-from mpx.measure.flops import FlopCounter, rnn_flop
+from mpx.measure.flops import FlopCounter
 
 GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
 BATCH, TIME, INPUTS, HIDDEN = 3, 4, 5, 8
@@ -26,27 +25,6 @@ def counted(model: nn.Module, x: torch.Tensor, backward: bool) -> int:
 @pytest.mark.parametrize("backward", [False, True])
 def test_linear(backward):
     assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == 2 * 4 * 16 * 32 * (3 if backward else 1)
-
-
-def test_products_with_a_vector():
-    """As of an attention pooling: 2 · 4 · 6 · 16, and as much for the gradient of the vector. That of the matrix is element-wise."""
-    hidden, vector = torch.randn(4, 6, 16, requires_grad=True), torch.randn(16, requires_grad=True)
-    with FlopCounter() as counter:
-        (hidden @ vector).sum().backward()
-    assert counter.total == 2 * (2 * 4 * 6 * 16)
-    with FlopCounter() as counter:
-        torch.addmv(torch.zeros(6), torch.randn(6, 16), vector.detach())
-    assert counter.total == 2 * 6 * 16
-
-
-@pytest.mark.parametrize("backward", [False, True])
-def test_bilinear(backward):
-    first, second = torch.randn(11, 5, requires_grad=backward), torch.randn(11, 7, requires_grad=backward)
-    with FlopCounter() as counter:
-        product = nn.Bilinear(5, 7, 3)(first, second)
-        if backward:
-            product.sum().backward()
-    assert counter.total == 2 * 11 * 3 * 5 * 7 * (4 if backward else 1)  # gradients of both inputs and of the weight
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -77,15 +55,6 @@ def test_lstm(device, backward, layers, bidirectional):
     assert counted(model, torch.randn(BATCH, TIME, INPUTS, device=device), backward) == forward * (3 if backward else 1)
 
 
-def test_lstm_without_a_fused_operator_has_the_same_forward_count():
-    model = nn.LSTM(INPUTS, HIDDEN, batch_first=True).double()  # oneDNN has no float64: PyTorch multiplies step by step
-    assert counted(model, torch.randn(BATCH, TIME, INPUTS).double(), False) == 2 * BATCH * TIME * 4 * HIDDEN * (INPUTS + HIDDEN)
-
-
-def test_packed_sequence_counts_real_tokens_only():
-    assert rnn_flop((7, INPUTS), [(32, INPUTS), (32, HIDDEN), (32,), (32,)]) == 2 * 7 * 32 * (INPUTS + HIDDEN)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "ends", "products"),
     [
@@ -101,17 +70,6 @@ def test_grouped_products(first, second, ends, products):
     with FlopCounter() as counter:
         nn.functional.grouped_mm(a, b, offs=None if ends is None else torch.tensor(ends, dtype=torch.int32))
     assert counter.total == sum(2 * rows * terms * columns for rows, terms, columns in products)
-
-
-def test_a_mixture_of_experts_of_transformers():
-    """Each token passes two of the four experts, of three products each."""
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
-    config = MixtralConfig(vocab_size=48, num_hidden_layers=1, num_local_experts=4, num_experts_per_tok=2, **sizes)
-    ids, tokens = torch.randint(0, 48, (2, 8)), 16
-    with FlopCounter() as counter, torch.no_grad():
-        MixtralForCausalLM(config)(ids, use_cache=False)
-    attention = 2 * tokens * 4 * 32 * 32 + 2 * 2 * 2 * 2 * 8 * 8 * 16
-    assert counter.total == attention + 2 * tokens * (4 * 32 + 2 * 3 * 32 * 64 + 48 * 32)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
@@ -144,20 +102,6 @@ def test_what_a_checkpoint_computes_again_is_not_arithmetic_of_the_model(reentra
             return checkpoint(layers, x, use_reentrant=reentrant)
 
     assert counted(Saving(), torch.randn(4, 16), True) == counted(layers, torch.randn(4, 16), True) == 3 * 2 * 4 * (16 + 32) * 32
-
-
-def test_a_backward_pass_that_has_gradients_itself_is_counted():
-    """As that of a gradient penalty, which is a part of the loss."""
-    x, layer = torch.randn(4, 16, requires_grad=True), nn.Linear(16, 32)
-    with FlopCounter() as counter:
-        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    assert counter.total == 2 * 2 * 4 * 16 * 32
-
-
-def test_a_teacher_in_inference_mode_is_counted():
-    with FlopCounter() as counter, torch.inference_mode():
-        nn.Linear(16, 32)(torch.randn(4, 16))
-    assert counter.total == 2 * 4 * 16 * 32
 
 
 @pytest.mark.parametrize("closing", [False, True])

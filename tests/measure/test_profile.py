@@ -8,8 +8,7 @@ import pytest
 from few_steps import FEW_STEPS
 
 from mpx.measure.bottleneck import Step, bottleneck
-from mpx.measure.profile import kind, of_cpu, of_gpu, with_formats
-from mpx.render.profile import report_profile
+from mpx.measure.profile import of_cpu, of_gpu, with_formats
 
 GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN"  # BF16, on Tensor Cores
 COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
@@ -41,23 +40,6 @@ def test_operations_of_a_cpu_have_the_format_that_the_audit_saw():
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("aten::mm", "matmul"),
-        ("aten::baddbmm", "matmul"),
-        ("aten::_int_mm", "matmul"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu", "matmul"),
-        ("aten::mkldnn_convolution", "conv"),
-        ("aten::mkldnn_rnn_layer_backward", "rnn"),
-        ("aten::sum", None),
-        ("aten::comm", None),
-    ],
-)
-def test_what_multiplies_matrices(name, expected):
-    assert kind(name) == expected
-
-
 GPU = {"on_gpu": True, "step_ms": 10.0, "waited_share": 0.0, "busy_ms": 9.0, "launches": 500.0, "products": 0.8, "tensor_cores": 0.8}
 CPU = {"on_gpu": False, "launches": None, "tensor_cores": 0.0}
 
@@ -80,13 +62,6 @@ def test_known_bottlenecks(changed, bound, said):
     found, sentence = bottleneck(Step(**GPU | changed), "amp", emulated=False, against={})
     assert found == bound
     assert said in sentence
-
-
-def test_what_cannot_be_done_is_not_advised():
-    against = {"cuda_graphs": "no", "compile": "no"}
-    assert "cuda_graphs" not in bottleneck(Step(**GPU | {"busy_ms": 1.0}), "amp", emulated=False, against=against)[1]
-    assert "compile" not in bottleneck(Step(**GPU | {"products": 0.0}), "amp", emulated=False, against=against)[1]
-    assert bottleneck(Step(**GPU), "fp8", emulated=True, against={})[0] == "emulation"
 
 
 @pytest.mark.parametrize("loader", ["resident", "workers"])
@@ -119,16 +94,3 @@ def test_a_short_run_says_what_a_profile_needs(train):
     assert ran.record["profile"]["bound"] is None
     assert "profile: what limits the run is unknown, since no epoch had " in ran.out
     assert not (ran.folder / "profile.csv").exists()
-
-
-def test_the_table_of_a_gpu_fits(capsys, tmp_path):
-    rows = [
-        {"operation": name * 3, "calls": 20.0, "ms": 1.0, "share": 0.1, "format": fmt, "tensor_cores": cores, "product": cores}
-        for name, fmt, cores in [(GEMM, "bf16", True), (COPY, None, None)] * 9
-    ]
-    found = {"operations": rows, "launches": 40.0, "steps": 5, "trace": "trace.json.gz", "bound": "memory", "sentence": "So."}
-    report_profile(found, tmp_path)
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 120
-    assert "Tensor Cores" in printed
-    assert printed.endswith("and 6 more in profile.csv; trace: trace.json.gz (open it at https://ui.perfetto.dev)\nSo.\n")

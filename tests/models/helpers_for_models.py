@@ -19,11 +19,6 @@ class Net(nn.Module):
         return logits.mean(1) if self.kind == "text" else logits
 
 
-class TwoOutputs(Net):
-    def forward(self, x):
-        return super().forward(x), x
-
-
 class WrongClasses(Net):
     def __init__(self, spec):
         super().__init__(spec, num_classes=spec.classes + 1)
@@ -55,6 +50,3 @@ class Frozen(nn.Module):
 
 def not_a_network(spec):
     return 3
-
-
-NUMBER = 3

@@ -1,6 +1,5 @@
 """BERT: plain names, masked padding, patches, pretrained folders."""
 
-from dataclasses import replace
 
 import pytest
 import torch
@@ -43,24 +42,6 @@ def test_gradients_are_those_of_the_plain_model(pool, cfg, spec, batch):
     expected = dict(plain.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-4, atol=1e-6)
-
-
-def test_without_padding_there_is_no_mask(cfg, spec):
-    model = build(cfg("bert_small", **SMALL), spec("text")).eval()
-    ids = torch.randint(1, 50, (3, 16))
-    masked, masks = model(ids), []
-    unpadded = build(cfg("bert_small", **SMALL), replace(spec("text"), padded=False)).eval()
-    unpadded.load_state_dict(model.state_dict())
-    unpadded.bert.encoder.layer[0].register_forward_hook(lambda layer, inputs, output: masks.append(inputs[1]))
-    torch.testing.assert_close(unpadded(ids), masked)
-    assert masks == [None]
-
-
-def test_image_checkpoint_has_one_module_more(cfg, spec):
-    model = build(cfg("bert_small", **SMALL), spec("digits"))
-    extra = plain_bert(num_labels=10, vocab_size=1, max_position_embeddings=64).load_state_dict(model.state_dict(), strict=False)
-    assert extra.missing_keys == []
-    assert extra.unexpected_keys == ["patch_embedding.weight", "patch_embedding.bias"]
 
 
 @pytest.mark.parametrize("pool", ["mean", "first"])
@@ -110,8 +91,3 @@ def test_pretrained_mistakes(cfg, spec, tmp_path, monkeypatch):
     monkeypatch.setattr("mpx.models.pretrained.hub_answers", lambda: False)
     with pytest.raises(UserError, match=r"model.pretrained=no/such is neither a folder nor in the local cache, and .* cannot be reached"):
         build(cfg("bert_small", pretrained="no/such"), spec("text"))
-
-
-def test_a_patch_that_does_not_fit(cfg, spec):
-    with pytest.raises(UserError, match=r"model.patch=3 does not divide images of 8x8 pixels; allowed: auto, 1, 2, 4, 8"):
-        build(cfg("bert_small", patch=3), spec("digits"))

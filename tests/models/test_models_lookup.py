@@ -62,11 +62,6 @@ def test_hf_is_the_librarys_class_with_another_forward(cfg, spec, tmp_path):
     assert type(build(cfg("hf", name=str(tmp_path)), spec("lm"))).__mro__[1:3] == (LogitsOnly, GPT2LMHeadModel)
 
 
-def test_hf_with_texts_of_any_length(cfg, spec):
-    model = build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"]), replace(spec("text"), padded=False))
-    assert model(torch.tensor([[5, 6, 7]])).shape == (1, spec("text").classes)
-
-
 TINY_BERT = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
 TINY = {
     "gpt2": TINY_GPT2, "bert": TINY_BERT, "roberta": TINY_BERT, "distilbert": {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32},
@@ -129,7 +124,6 @@ def test_frozen_layers_stay_frozen(cfg, spec):
 
 
 MISTAKES = [
-    ("torchvision", {}, "digits", "model.name is not set and has no default"),
     (
         "torchvision",
         {"name": "resnet19"},
@@ -143,37 +137,14 @@ MISTAKES = [
         "digits",
         r"model.kwargs.grups is not an argument of resnet18; allowed: .*groups",
     ),
-    (
-        "torchvision",
-        {"name": "mobilenet_v3_small", "kwargs": {"dropot": 0.1}},
-        "digits",
-        r"kwargs.dropot is not .* Did you mean dropout\?",
-    ),
-    ("torchvision", {"name": "vit_b_16", "kwargs": {"num_layers": 1}}, "cifar10", "model.kwargs.num_layers is set by vit_b_16 itself"),
-    ("torchvision", {"name": "vit_b_16"}, "digits", r"cannot be built for this data set .*data.image_size"),
     ("timm", {"name": "convnext_ato"}, "digits", r"is not one of timm's \d+ networks. Did you mean convnext_atto\?"),
-    (
-        "timm",
-        {"name": "resnet10t", "kwargs": {"drop_rat": 0.1}},
-        "digits",
-        r"kwargs.drop_rat is not .* Did you mean drop_rate\?",
-    ),
-    ("timm", {"name": "vit_tiny_patch16_224"}, "digits", r"cannot take image data of shape 1x8x8 .*data.image_size=224"),
-    ("hf", {}, "text", "model.name is not set and has no default"),
     ("hf", {"name": "distilbert", "kwargs": {"n_lyers": 1}}, "text", r"model.kwargs.n_lyers is not a setting .* Did you mean n_layers\?"),
     ("hf", {"name": "distilbert"}, "lm", "model.name=distilbert has no network for lm data"),
-    ("hf", {"name": "gpt2"}, "digits", "model.name=gpt2 has no network for image data"),
     ("hf", {"name": "bert", "kwargs": {"num_hidden_layers": 1}}, "lm", "must be causal; .*model.kwargs.is_decoder=true"),
-    ("hf", {"name": "t5", "kwargs": {"num_layers": 1}}, "text", r"model.name=t5 cannot take text data \(.*\). Choose another name."),
     ("hf", {"name": "distilber"}, "text", r"is neither a folder nor in the local cache.* Did you mean distilbert\?"),
-    ("custom", {}, "digits", "model._target_ is not set and has no default"),
     ("custom", {"_target_": "no_such.Net"}, "digits", "model._target_=no_such.Net cannot be built in .*No module named"),
-    ("custom", {"_target_": f"{HELPERS}.Nett"}, "digits", "Are you sure that 'Nett' is importable"),
-    ("custom", {"_target_": f"{HELPERS}.NUMBER"}, "digits", "Expected a callable target"),
     ("custom", {"_target_": f"{HELPERS}.not_a_network"}, "digits", "returned a int; it must return a torch.nn.Module"),
-    ("custom", {"_target_": f"{HELPERS}.Net", "kwargs": {"widht": 3}}, "digits", "unexpected keyword argument 'widht'. It takes .*width"),
     ("custom", {"_target_": f"{HELPERS}.NeedsMore"}, "digits", r"missing a required argument: 'colour'.*as \+model.kwargs.NAME=VALUE"),
-    ("custom", {"_target_": f"{HELPERS}.TwoOutputs"}, "digits", r"returned a tuple; forward\(x\) must return one float tensor"),
     (
         "custom",
         {"_target_": f"{HELPERS}.WrongClasses"},

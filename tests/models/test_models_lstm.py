@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from mpx.models import build
-from mpx.models.tokens import masked_mean
 
 
 def test_an_image_is_read_row_by_row(cfg, spec):
@@ -26,12 +25,6 @@ def test_padding_of_a_text(bidirectional, cfg, spec):
         torch.testing.assert_close(model(padded), model(padded[:, :3]))
 
 
-def test_mean_over_real_tokens():
-    features, ids = torch.tensor([[[1.0], [3.0], [9.0]], [[1.0], [3.0], [9.0]]]), torch.tensor([[4, 4, 0], [0, 0, 0]])
-    assert masked_mean(features, ids, 0).tolist() == [[2.0], [0.0]]
-    assert masked_mean(features, ids, None)[0].item() == pytest.approx(13 / 3)
-
-
 @pytest.mark.parametrize("tie", [True, False])
 def test_tied_weights(tie, cfg, spec):
     model = build(cfg("lstm", tie_weights=tie), spec("lm"))
@@ -49,15 +42,3 @@ def test_rows_beyond_the_vocabulary_have_no_part(tie, cfg, spec, batch):
     with torch.no_grad():
         model.decoder.weight[50:] = 9
     assert torch.equal(model(ids), logits)
-
-
-def test_untrained_language_model_is_near_uniform(cfg, spec, batch):
-    model, ids = build(cfg("lstm"), spec("lm")), batch(spec("lm"))
-    loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-    assert loss.item() == pytest.approx(torch.tensor(50.0).log().item(), abs=0.1)
-
-
-def test_mlp_widths(cfg, spec):
-    model = build(cfg("mlp", widths=[32, 16, 8]), spec("digits"))
-    assert [layer.out_features for layer in model.layers if isinstance(layer, nn.Linear)] == [32, 16, 8, 10]
-    assert sum(1 for _ in build(cfg("mlp", widths=[]), spec("digits")).parameters()) == 2

@@ -3,7 +3,6 @@
 import pytest
 import torchvision
 
-from mpx.errors import UserError
 from mpx.models import build
 
 
@@ -31,8 +30,3 @@ def test_stem(stem, data, kernel, cfg, spec):
     assert model.conv1.kernel_size == (kernel, kernel)
     assert model.conv1.in_channels == spec(data).shape[0]
     assert isinstance(model.maxpool, torchvision.models.resnet18().maxpool.__class__) == (kernel == 7)
-
-
-def test_another_resnet(cfg, spec):
-    with pytest.raises(UserError, match="use model=torchvision"):
-        build(cfg("resnet18", name="resnet34"), spec("digits"))

@@ -23,11 +23,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpx.data import tokenizer
 from mpx.deploy.__main__ import main as deploy
-from mpx.errors import UserError
-from mpx.models.pretrained import load, order_classes
-from mpx.settings.tokenizer import pretrained
+from mpx.models.pretrained import load
 from mpx.spec import Spec
 
 EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
@@ -143,14 +140,6 @@ def test_whose_last_layer_has_the_classes(tmp_path, kind, names):
     assert list(model.config.id2label.values()) == list(names)
 
 
-def test_a_classifier_that_is_no_linear_layer_of_its_own_is_not_taken_with_swapped_classes():
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertForSequenceClassification(BertConfig(vocab_size=30, id2label={0: "yes", 1: "no"}, **small))
-    model.classifier = torch.nn.Conv1d(16, 2, 1)
-    with pytest.raises(UserError, match=r"^model\.name=DIR has the classes yes, no, and the data no, yes: name them so"):
-        order_classes(model, ("no", "yes"), "model.name=DIR")
-
-
 @pytest.mark.parametrize("model", ["hf", "bert_small"])
 def test_weights_that_were_saved_in_16_bits_train_in_fp32(train, folders, tmp_path, model):
     """transformers would leave them in the format of the file."""
@@ -202,20 +191,6 @@ def test_another_tokenizer_is_refused(train, folders):
         )
 
 
-def test_another_tokenizer_is_taken_where_the_user_names_it(train, folders, tmp_path):
-    """And refused where the model does not have all of its token ids."""
-    for name in ("two", "large"):
-        own = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
-        made = words(*own.values()) if name == "two" else words(*own.values(), *(f"more{i}" for i in range(30)))
-        PreTrainedTokenizerFast(tokenizer_object=made, **own).save_pretrained(tmp_path / name)
-    ran = train("model=hf", *texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/two")
-    assert ran.code == 0, ran.err
-    assert ran.record["setting"]["data.tokenizer"] == f"{tmp_path}/two"
-    ran = train("model=hf", *texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/large")
-    assert ran.code == 2
-    assert f"model.pretrained={folders}/bert knows 80 token ids and the data set uses 96; tokenise the data with the tokenizer" in ran.err
-
-
 def test_language_modelling_takes_the_tokenizer_of_the_folder(train, folders):
     words = ["model=hf", f"model.pretrained={folders}/gpt2", "data=text_file", f"data.path={folders}/text.txt", "data.seq_len=8"]
     ran = train(*words, "data.batch_size=8", *FEW_STEPS)
@@ -225,35 +200,10 @@ def test_language_modelling_takes_the_tokenizer_of_the_folder(train, folders):
     assert ran.err.startswith(f"error: model.pretrained={folders}/gpt2 with data=wikitext2, whose tokens are words of its own. Use data=")
 
 
-def test_a_tokenizer_that_pads_on_the_left(train, folders, tmp_path):
-    """The first token, which pool=first reads, would be padding."""
-    AutoTokenizer.from_pretrained(folders / "bert", padding_side="left").save_pretrained(tmp_path / "left")
-    own = [*texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/left", "data.seq_len=12"]
-    ran = train("model=bert_small", *own)
-    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
-    assert ran.err.startswith("error: the texts are filled up on the left, and BERT counts tokens from the first one.")
-    AutoTokenizer.from_pretrained(tmp_path / "left", padding_side="right").save_pretrained(tmp_path / "left")
-    assert train("model=bert_small", *own).code == 0
-
-
-def test_a_tokenizer_without_padding(train, folders, tmp_path):
-    ran = train("model=hf", *texts(folders, folders / "gpt2"))
-    assert ran.code == 2
-    assert "has no padding token, which texts of different lengths need. Set its pad_token, as GPT-2's to its eos_token" in ran.err
-    shutil.copytree(folders / "gpt2", tmp_path / "padded")
-    mended = AutoTokenizer.from_pretrained(tmp_path / "padded")
-    mended.pad_token = mended.eos_token
-    mended.save_pretrained(tmp_path / "padded")
-    ran = train("model=hf", *texts(folders, tmp_path / "padded"))
-    assert ran.code == 0, ran.err
-
-
 @pytest.mark.parametrize(
     ("file", "message"),
     [
         ("model.safetensors", r"error: model.pretrained=.* its weights are damaged or cut off \(.*\). Save or download them again."),
-        ("tokenizer.json", r"error: data.tokenizer=.* cannot be loaded \(.*\): choose wordpiece"),
-        ("config.json", r"error: data.tokenizer=.* cannot be loaded \(.*not a valid JSON"),
     ],
 )
 def test_damage_is_one_line(train, folders, broken, file, message):
@@ -272,7 +222,6 @@ def renamed(file):
     [
         ("bert", renamed, [], "21 of 25, such as bert.embeddings.LayerNorm.bias,"),
         ("bert", None, ["+model.kwargs.num_hidden_layers=2"], "16 of 41, such as bert.encoder.layer.1.attention.output.LayerNorm.bias,"),
-        ("gpt2", renamed, ["data=text_file", "data.path={folders}/text.txt"], "16 of 16, such as transformer.h.0.attn.c_attn.bias,"),
     ],
 )
 def test_random_weights_are_not_called_pretrained(train, folders, tmp_path, model, change, more, lacking):
@@ -282,27 +231,3 @@ def test_random_weights_are_not_called_pretrained(train, folders, tmp_path, mode
     ran = train("model=hf", *texts(folders, tmp_path / model), *(word.replace("{folders}", str(folders)) for word in more))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert f"model.pretrained={tmp_path}/{model} lacks some of the network's weights: {lacking} would be random. Leave out" in ran.err
-
-
-def test_a_folder_without_a_tokenizer_is_not_given_an_empty_one(folders, tmp_path):
-    shutil.copytree(folders / "bert", tmp_path / "bert")
-    (tmp_path / "bert" / "tokenizer.json").unlink()
-    with pytest.raises(
-        UserError, match=r"^data.tokenizer=.* has no tokenizer's file \(tokenizer.json, .*A pretrained model is given its own"
-    ):
-        tokenizer.existing(str(tmp_path / "bert"), pads=True)
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ({"family": "hf", "name": "distilbert"}, None),
-        ({"family": "hf", "name": "them/model"}, "them/model"),
-        ({"family": "hf", "name": None, "pretrained": "x"}, "x"),
-        ({"family": "bert", "name": "bert_small", "pretrained": None}, None),
-        ({"family": "timm", "name": "a/b"}, None),
-    ],
-    ids=json.dumps,
-)
-def test_which_models_bring_one(model, name):
-    assert pretrained(model) == name
