@@ -16,7 +16,6 @@ from started import light, start
 
 from mpx.compare.__main__ import main
 from mpx.compare.groups import refuse_other_contents
-from mpx.compare.table import results_csv
 from mpx.errors import UserError
 from mpx.settings.compare import COMPARE
 from mpx.train import main as train
@@ -127,15 +126,6 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, reported, tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
 
 
-def test_a_table_that_a_spreadsheet_saved(swept, reported, tmp_path):
-    """With a byte order mark, lines that end as on Windows, and true as TRUE."""
-    text = (swept / "outputs" / "default" / "results.csv").read_text()
-    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").replace(",false,", ",FALSE,").encode("utf-8-sig"))
-    done = compare(tmp_path, "results=saved.csv")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.strip() == reported.out.split("1 left out:")[0].strip()
-
-
 def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept, reported):
     study = swept / "outputs" / "default"
     before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
@@ -151,27 +141,13 @@ def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept
 MISTAKES = [
     (["study=defalt"], "study=defalt: outputs/defalt is not there. Did you mean default? There are: default."),
     (["output_dir=nowhere"], "study=default: nowhere/default is not there. No study is in nowhere yet; python -m mpx.train study=default"),
-    (["study=a/b"], "study=a/b must be a folder's name"),
     (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
     (["metric=accuracy"], "metric=accuracy: no run has it. Did you mean val/accuracy? There are: test/accuracy, test/loss, val/"),
-    (["metric_goal=up"], "metric_goal=up must be one of auto, max, min"),
-    (["margin_for=all"], "margin_for=all must be one of test_set, population"),
-    (["margin_is=big"], "margin_is=big must be one of auto, absolute, relative"),
     (["margin=0"], "margin=0 must be a number above 0 and below 1, or any above 0 with margin_is=absolute. For example margin=0.01."),
-    (["margin=1%"], "margin=1% must be a number"),
-    (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),
     (["seed=1"], "seed is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (["marjin=0.01"], "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all."),
-    (["-m", "margin=0.01,0.02"], "mpx.compare has no sweeps"),
     (["results=gone.csv"], "results=gone.csv cannot be read (No such file or directory)."),
     (["results=outputs/default/results.csv", "study=default"], "results and study both say which runs to compare. Leave one of them out."),
-    (["study=default,other"], "study=default,other gives several values, and mpx.compare takes one. Start it once for each."),
-    (["--study", "default"], "--study: no such option. Settings are written key=value, without dashes. Did you mean study?"),
-    (["outputs/default"], "'outputs/default' is not a setting: write key=value, as study=default."),
-    ([f"output_dir={__file__}"], f"output_dir={__file__} is a file. Give the folder that holds the studies"),
-    (["results=outputs"], "results=outputs cannot be read (not a file)."),
-    (["results=/dev/zero"], "results=/dev/zero cannot be read (not a file). Give the path of a results.csv."),
-    ([f"study={'x' * 300}"], f"study={'x' * 300}: outputs/{'x' * 300} is not there."),
 ]
 
 
@@ -194,27 +170,6 @@ def test_a_study_without_a_finished_run(tmp_path):
     (tmp_path / "outputs" / "default" / "a" / "seed0" / "result.json").write_text(json.dumps(failed))
     assert "a/seed0 failed: metric=a: no such value. Name another. python -m mpx.train" in compare(tmp_path).err
     assert not list(tmp_path.rglob("*.csv"))
-
-
-def test_folders_without_runs_are_no_studies(tmp_path):
-    """Those of sweeps, and of mpx.bench."""
-    for name in ("_sweep", ".cache", "mine/a/seed0", "bench", "empty"):
-        (tmp_path / "outputs" / name).mkdir(parents=True)
-    (tmp_path / "outputs" / "bench" / "copy.json").write_text("{}")
-    begin = "No study is in outputs yet; python -m mpx.train study=default begins one.\n"
-    assert compare(tmp_path).err == f"error: study=default: outputs/default is not there. {begin}"
-    (tmp_path / "outputs" / "mine" / "a" / "seed0" / "config.yaml").touch()  # a run that goes on
-    assert compare(tmp_path).err.endswith("There are: mine.\n")
-
-
-def test_an_empty_table(tmp_path):
-    (tmp_path / "results.csv").write_text(results_csv([]))
-    assert "results=results.csv has no rows." in compare(tmp_path, "results=results.csv").err
-
-
-def test_traceback_on_request(tmp_path):
-    with pytest.raises(UserError, match="margin=0 must be"):
-        start(main, tmp_path, "margin=0", env={"HYDRA_FULL_ERROR": "1"})
 
 
 def test_nothing_heavy_is_imported_for_help_and_mistakes(swept):

@@ -20,23 +20,6 @@ def test_a_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("small", "by"),
-    [
-        ({}, None),
-        ({"backend": "compile", "sparse_layers": ["other"]}, None),
-        ({"backend": "graph", "sparse_layers": ["fc"]}, "by graph"),
-        ({"backend": "compile", "sparse_layers": []}, "dense by compile"),
-    ],
-)
-def test_the_latency_says_what_served_its_batch(tmp_path, small, by):
-    row = deployed_row(sparse_layers=["fc"], backend="compile")
-    row["speed"][0] |= small
-    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
-    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
-    assert (found.latency_by, found.way.sparse, found.way.backend) == (by, True, "compile")
-
-
-@pytest.mark.parametrize(
     ("device", "quantised", "words"),
     [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32")],
 )
@@ -45,13 +28,6 @@ def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantise
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
     ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
     assert found.way.words == words
-
-
-def test_on_a_cpu_threads_are_part_of_the_device(tmp_path):
-    row = deployed_row(device="cpu", exclusive=None, environment={"device": None, "cpu": "a CPU", "threads": 2})
-    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
-    ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
-    assert (found.place.device, found.exclusive) == ("a CPU, 2 threads", None)
 
 
 def test_the_host_its_driver_and_the_versions_are_part_of_the_place(tmp_path):

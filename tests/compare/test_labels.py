@@ -27,19 +27,6 @@ def test_a_label_changes_no_decision():
     assert rows["half precision"].speedup == plain["amp-dense"].speedup
 
 
-def test_settings_of_different_models_may_share_a_label():
-    other = [replace(run, model="bert") for run in CONTROL]
-    comparison = compared([*labelled(CONTROL, "baseline"), *labelled(other, "baseline")])
-    assert [group.rows[0].setting for group in comparison.groups] == ["baseline", "baseline"]
-    assert not any("give each" in note for group in comparison.groups for note in group.notes)
-
-
-def test_the_newest_label_counts():
-    old, new = (replace(run, label=label, environment={"started_at": label}) for run, label in zip(CONTROL, "12", strict=False))
-    _, rows = only(compared([new, old, *AMP]))
-    assert "2" in rows
-
-
 def test_a_control_by_its_label():
     runs = labelled(seeds("fp32-dense optimizer.lr=0.05", [0.9, 0.91]), "baseline")
     assert by_label([*runs, *AMP], "baseline") == "fp32-dense optimizer.lr=0.05"

@@ -11,7 +11,6 @@ from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
 from mpx.compare.looks import SPENT, Plan, plan_of
 from mpx.compare.table import differences_csv
-from mpx.compare.words import decided
 from mpx.errors import UserError
 
 FIFTHS = tuple(look / 5 for look in range(1, 6))
@@ -66,20 +65,6 @@ def test_a_repeated_p_value_decides_as_the_level_of_its_look_does():
     assert plan.repeated(0.001, 3) > 0.001 / SPENT
 
 
-def test_sizes_and_the_single_test_of_the_same_power():
-    assert Plan(0.01, 0.95, "auto", 22, 5).sizes == (5, 9, 14, 18, 22)
-    assert Plan(0.01, 0.95, "auto", 20, 1).fixed_seeds() in (19, 20)  # it spends less than it may
-    assert Plan(0.01, 0.95, "auto", 20, 5).fixed_seeds() < 19
-    assert Plan(0.005, 0.95, "auto", 20, 4).fixed_seeds() == 16  # of the grid; by simulation 15.6
-
-
-def test_hopeless_is_what_the_last_look_would_hardly_decide():
-    plan = Plan(0.01, 0.95, "auto", 20, 5)
-    assert not plan.hopeless(0.02, 2, 0.05)
-    assert plan.hopeless(0.45, 2, 0.05)
-    assert plan.hopeless(0.02, 5, 0.05)  # there is no further look
-
-
 def test_what_is_decided_at_an_early_look_says_so():
     found = study(*planned("amp-dense", NEAR, speeds=[3100.0, 3110.0, 3090.0, 3105.0]))
     group, _ = only(found)
@@ -103,20 +88,6 @@ def test_an_undecided_setting_waits_for_the_next_look():
     assert "not enough seeds to tell, before the first of 2 looks, the next at 4" in only(before)[0].train_verdict
 
 
-def test_what_no_seed_can_decide_ends_at_its_first_look():
-    """A relative margin of a control around zero."""
-    found = []
-    for name in ("fp32-dense", "amp-dense"):
-        found += [replace(run, metric="val/nll", metric_goal="min") for run in seeds(name, [0.1, -0.2, 0.3, -0.1], metric="val/nll")]
-    found = [
-        replace(run, looks=PLAN.text, metrics={"val/nll": run.metrics["val/nll"] + (run.precision == "amp") / (9 + run.seed)})
-        for run in found
-    ]
-    there = decision(compared(found, metric="auto"))
-    assert there.look.further is None
-    assert decided(there).startswith("not enough seeds to tell, a share of values below and above zero is no margin")
-
-
 def test_the_last_look_and_a_study_that_was_extended_by_hand():
     all_seeds = [*WIDE, -0.012, 0.011, -0.011, -0.009]
     last = study(*planned("amp-dense", all_seeds))
@@ -125,13 +96,6 @@ def test_the_last_look_and_a_study_that_was_extended_by_hand():
     assert decision(extended) == decision(last)
     note = "amp-dense: 2 of 10 seeds have no part in the decision: the plan ends at 8, and seeds added after it do not count"
     assert note in only(extended)[0].notes
-
-
-def test_seeds_that_diverged_before_the_look_count():
-    runs = planned("amp-dense", NEAR)
-    runs[1] = seeds("amp-dense", [None, None], looks=PLAN.text, status="diverged")[1]
-    assert decision(study(*runs)).verdict == Verdict.LOSS
-    assert decision(study(*runs)).reason == "1 of 4 seeds diverged"
 
 
 def test_a_comparison_that_is_not_the_planned_one_says_so():
@@ -175,14 +139,6 @@ def test_two_plans_in_one_study_are_refused():
     other = Plan(0.02, 0.95, "auto", 8, 2)
     with pytest.raises(UserError, match=r"different plans of looks, .*0\.01.* and .*0\.02"):
         study(*planned("amp-dense", NEAR, other))
-
-
-def test_runs_outside_of_the_plan_are_told():
-    by_seed = [replace(run, looks=None) for run in planned("amp-dense", NEAR)[2:]]
-    group, rows = only(study(*planned("amp-dense", NEAR[:2]), *by_seed))
-    assert rows["amp-dense"].decision.verdict is Verdict.NO_LOSS
-    assert "2 of 12 runs were made outside of the plan, as by seed=, and maybe after results were seen" in group.notes
-    assert not any("outside" in note for note in only(study(*planned("amp-dense", NEAR)))[0].notes)
 
 
 def test_the_plan_is_in_the_record_and_in_results_csv(tmp_path):

@@ -53,13 +53,6 @@ def test_the_population_has_an_interval_beside_that_of_the_test_set():
     assert f", for the population −{-found.population.low:.4f} to +{found.population.high:.4f}, margin 0.03." in group.train_verdict
 
 
-def test_what_the_runs_lack_leaves_the_seeds_interval_as_it_is():
-    bare = [replace(run, predictions=None) for run in STUDY]
-    with_them, without = amp()[1], amp(bare)[1]
-    assert (without.low, without.high, without.p, without.method) == (with_them.low, with_them.high, with_them.p, with_them.method)
-    assert amp(bare)[0].notes == ()
-
-
 def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
     lost = -np.mean(S.mean(axis=1) - C.mean(axis=1))
     margin = lost + 0.006
@@ -74,13 +67,6 @@ def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
     assert "margin 0.05 for the population" in group.train_verdict
     losing = [*predicted("fp32-dense", C), *predicted("amp-dense", drawn(2, lost=0.2))]
     assert amp(losing, margin=0.05, margin_for=POPULATION)[1].verdict == Verdict.LOSS
-
-
-def test_a_relative_margin_for_the_population_is_a_share_of_the_controls_accuracy():
-    share = 0.05
-    found = amp(margin=share, margin_is="relative", margin_for=POPULATION)[1]
-    moved = scatter(S.astype(np.uint8), C.astype(np.uint8), paired=True, factor=1 - share)
-    assert found.p == pytest.approx(moved.p(1, 0.0))
 
 
 REASONS = {
@@ -100,12 +86,6 @@ def test_a_margin_for_the_population_without_predictions_decides_nothing_and_say
     assert (found.verdict, found.method, found.p) == (Verdict.UNDECIDED, Method.UNSAMPLED, None)
     assert f"amp-dense: no interval for the population, since {reason}" in group.notes
     assert f"not enough seeds to tell, {reason}" in group.train_verdict
-
-
-def test_only_an_accuracy_is_paired_over_samples():
-    runs = [replace(run, metrics={"test/perplexity": 20 + run.seed / 100}) for run in STUDY]
-    group, _ = only(compared(runs, metric="test/perplexity", margin_for=POPULATION))
-    assert "only a test accuracy is paired over samples, not test perplexity" in group.notes[0]
 
 
 def test_every_report_shows_both(capsys):

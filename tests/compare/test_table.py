@@ -9,7 +9,6 @@ from made_runs import AMP, CONTROL, compared, made, reread, served
 
 from mpx.compare.run import METRICS
 from mpx.compare.table import differences_csv, read_results, results_csv, served_csv
-from mpx.csv_file import to_text
 from mpx.errors import UserError
 from mpx.record.files import Predictions
 
@@ -55,13 +54,8 @@ def test_a_spreadsheet_runs_no_cell():
 DAMAGE = [
     (lambda text: text.replace("completed", "finished", 1), "line 2: .*status is 'finished'"),
     (lambda text: text.replace("0.95", "0.9x", 1), "line 2: test/accuracy=0.9x cannot be read"),
-    (lambda text: text.replace(",256,NVIDIA", ",-256,NVIDIA", 1), "line 2: .*batch_size is -256"),
-    (lambda text: text.replace(",1000,", ",nan,", 1), "line 2: .*train_samples_per_s is nan"),
-    (lambda text: text.replace('"{', '"[', 1), "line 2: environment=.* cannot be read"),
     (lambda text: text.replace("seed,", "sead,", 1), "line 2: seed cannot be read"),
-    (lambda text: text.replace(",", ";"), "line 2: model cannot be read"),
     (lambda text: text[:-40], "cut off|fields, the header|unexpected end"),
-    (lambda text: text.replace("\n", ",more\n", 2).replace(",more", "", 1), "line 2: it has .* fields, the header"),
 ]
 
 
@@ -89,7 +83,3 @@ def test_the_tables_of_a_spreadsheet():
         ("int8", "9000.0", "256", "0"), ("fp32", "1000.0", "256", "0"),
     ]  # fmt: skip
     assert set(METRICS) <= set(rows[0])
-
-
-def test_text_that_a_spreadsheet_would_run_is_read_back():
-    assert to_text(["a"], [{"a": "=1+1"}, {"a": "-1.5"}, {"a": "'=x"}]) == "a\n'=1+1\n-1.5\n''=x\n"

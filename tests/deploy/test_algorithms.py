@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-import torch
 
 from mpx.deploy import algorithms
 from mpx.deploy.algorithms import Problem
@@ -70,48 +69,8 @@ def test_a_lost_gpu_is_advised_without_cusparselt_where_that_was_in_use(child):
     assert str(gpu_lost(error, "dense")).endswith(f"{again}.")
 
 
-def test_what_a_library_prints_is_passed_over(child):
-    child("print('** cuSPARSELt: not supported', flush=True); print(7, flush=True)")
-    assert algorithms.fastest(PROBLEM) == 2
-
-
 def test_no_algorithm_works(child):
     log = child("sys.exit()")
     with pytest.raises(RuntimeError, match="no algorithm that works"):
         algorithms.fastest(PROBLEM)
     assert log.read_text() == "0 1 2 3 "
-
-
-def test_what_the_child_tries(monkeypatch):
-    """Refused ids are passed over, wrong results do not count, and a row of refusals ends it."""
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(algorithms, "_milliseconds", lambda call: 1.0)
-    expected = torch.ones(2, 2)
-
-    def call(number):
-        if number == 1 or number > 3:
-            raise RuntimeError("invalid value")
-        return expected * (2 if number == 2 else 1)
-
-    monkeypatch.setattr(algorithms, "_product", lambda problem: (call, expected))
-    said = list(algorithms._trials(PROBLEM, 0))
-    assert [line["id"] for line in said if "ms" in line] == [0, 3]
-    assert [line["trying"] for line in said if "trying" in line] == list(range(4 + algorithms.MAX_REFUSALS))
-    assert said[-1] == {"end": True}
-
-
-def test_a_child_that_lost_cuda_ends(monkeypatch):
-    class Ended(Exception):
-        pass
-
-    def ended(code):
-        raise Ended(code)
-
-    def lost(*args):
-        raise RuntimeError("CUDA error: an illegal instruction was encountered")
-
-    monkeypatch.setattr(torch.cuda, "synchronize", lost)
-    monkeypatch.setattr(algorithms.os, "_exit", ended)
-    monkeypatch.setattr(algorithms, "_product", lambda problem: (lost, None))
-    with pytest.raises(Ended):
-        list(algorithms._trials(PROBLEM, 0))

@@ -8,7 +8,6 @@ import torch
 
 from mpx.deploy import choose
 from mpx.deploy.choose import Way, differs_from
-from mpx.deploy.products import EPILOGUES
 from mpx.errors import UserError
 
 
@@ -61,23 +60,3 @@ def test_a_way_that_fails_or_computes_something_else_is_refused(chosen, value, r
     assert (choice.way.plan, choice.refused) == ("slow", {"eager, fast": reason})
     with pytest.raises(UserError, match=r"^batch=2 is not possible by backend=eager: .*Leave that size out, or use another backend="):
         chosen({"fast": (2, value), "faster": (3, value)})
-
-
-def test_a_single_way_is_not_measured(monkeypatch):
-    monkeypatch.setattr(choose, "throughput", None)
-    (way,) = ways("only")
-    choice = choose.choose([way], None, torch.zeros(2), None, None)
-    assert (choice.way, choice.rates) == (way, {})
-
-
-def test_an_error_of_the_models_own_is_not_a_reason(chosen):
-    with pytest.raises(AttributeError):
-        chosen({"a": (1, 1), "b": (2, AttributeError("weight"))})
-    kernels = {"0": choose.Kernel("int8")}  # the model may read the weight of the replaced layer
-    assert choose.unfit(AttributeError("no weight"), Way("", kernels, "eager")) == "no weight"
-
-
-def test_names():
-    one = Way("", {"a": choose.Kernel("int8"), "b": choose.Kernel("bf16", EPILOGUES[0])}, "graph")
-    assert (str(one), one.quantised, one.sparse) == ("graph", ["a"], ["b"])
-    assert [str(kernel) for kernel in one.kernels.values()] == ["int8 matrix product", "bf16 2:4 written, bias within"]

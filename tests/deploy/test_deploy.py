@@ -137,29 +137,6 @@ def test_each_batch_size_is_served_by_its_fastest(deploy, timed, monkeypatch):
     assert measured == [(60, "eager"), (4, "eager"), (1, "eager")]
 
 
-def test_a_small_batch_is_not_served_by_what_differs_from_the_largest_one(deploy, timed):
-    """The fastest is wrong for 4 samples alone."""
-    timed({size: {"eager": 1.0, "compile": 2.0} for size in (1, 4, 60)}, wrong=(4, "compile"))
-    done, (row,) = deploy("mlp", "weights=dense", "batch=[1,4,60]")
-    assert [at["backend"] for at in row["speed"]] == ["compile", "eager", "compile"]
-    assert max(at["relative_error"] for at in row["speed"]) < 1e-6
-    assert "not possible at batch 4: compile (wrong result: relative error " in done.words
-
-
-@pytest.mark.parametrize("sizes", [(60, 4), (4,)])
-def test_a_single_backend_that_is_not_possible(deploy, monkeypatch, sizes):
-    def compiled(x):
-        if len(x) in sizes:
-            raise RuntimeError("no\nstream")
-        return torch.zeros(len(x), 10) + 1
-
-    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
-    monkeypatch.setattr(torch, "compile", lambda model, dynamic: compiled)
-    done, _ = deploy("mlp", "batch=[4,60]", "backend=compile")
-    assert done.code == 2
-    assert f"batch={sizes[0]} is not possible by backend=compile: " in done.err
-
-
 def test_several_ways_of_one_call(deploy, tmp_path):
     """What this CPU cannot serve is a line; the others are served, written and shown in one table."""
     deploy("mlp", "batch=[4]", "backend=eager")  # makes the folder
@@ -195,17 +172,6 @@ def test_what_was_measured_before_the_call_was_interrupted_stays(deploy, tmp_pat
     assert done.code == 130
     assert [row["weights"] for row in json.loads((deploy.folder / "deploy.json").read_text())["rows"]] == ["dense"]
     assert (deploy.folder / "card.md").is_file()
-
-
-def test_a_training_that_was_tested_on_a_part(deploy):
-    done, _ = deploy("mlp", "batch=[60]", "backend=eager")
-    assert "a part of the test set" not in done.words
-    path = deploy.folder / "result.json"
-    record = json.loads(path.read_text())
-    record["config"]["trainer"]["limit_test_batches"] = 1
-    path.write_text(json.dumps(record))
-    done, _ = deploy("mlp", "batch=[60]", "backend=eager")
-    assert "took a part of the test set (trainer.limit_test_batches=1); a served model takes all." in done.words
 
 
 def test_size_of_the_weights():

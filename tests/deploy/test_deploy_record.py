@@ -4,11 +4,9 @@ import threading
 from contextlib import suppress
 
 import pytest
-from filelock import FileLock
 
 from mpx.deploy import record
 from mpx.errors import UserError
-from mpx.runs.folder import LOCK
 
 
 def row(**parts):
@@ -51,23 +49,8 @@ def test_exports_stay_as_long_as_their_weights(tmp_path, change, kept):
     assert replaced == ("format" not in change) == (len(record.rows_of(tmp_path)) == 1)
 
 
-def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "MAX_WAIT_S", 0.1)
-    with FileLock(tmp_path / LOCK), pytest.raises(UserError, match="is in use by another process"):
-        record.add_row(tmp_path, row())
-    assert record.rows_of(tmp_path) == []
-
-
 @pytest.mark.parametrize("make", [lambda path: path.write_text("[]"), lambda path: path.mkdir()])
 def test_a_file_that_mpx_did_not_write_is_refused_before_measuring(tmp_path, make):
     make(tmp_path / "deploy.json")
     with pytest.raises(UserError, match=r"deploy\.json cannot be read, or was not written by mpx\."):
         record.check_writable(tmp_path)
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path):
-    (tmp_path / "served").write_text("")
-    with pytest.raises(UserError, match=r"cannot write .*served \(Not a directory\)\. Make room there or allow it; or give run= of"):
-        record.check_writable(tmp_path)
-    record.check_writable(tmp_path / "a" / "b")
-    assert not (tmp_path / "a").exists()

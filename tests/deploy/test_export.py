@@ -12,13 +12,13 @@ from documents import blocks
 from full_disk import full_disk
 from onnx import numpy_helper
 from safetensors import safe_open
-from safetensors.torch import load, load_file
+from safetensors.torch import load_file
 from torch import nn
 
 from mpx.deploy import onnx
 from mpx.deploy.backends import relative_error
 from mpx.deploy.build import Samples, of_run
-from mpx.deploy.export import File, program, weights_file, write
+from mpx.deploy.export import File, weights_file, write
 from mpx.errors import UserError
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
@@ -202,33 +202,6 @@ def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
         assert found[f"{name}.input_scale"].item() == pytest.approx(largest / {"int8": 127, "fp8": 448}[fmt])
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
-@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
-def test_weights_of_8_bits_stand_in_place_of_those_that_they_are_computed_from(norm):
-    made = weights_file(nn.Sequential(norm(nn.Linear(16, 8))), "int8", {"0": None}, {"model": {}})
-    assert load(made.content).keys() == {"0.weight", "0.weight_scale", "0.bias"}
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_a_format_of_8_bits_that_no_layer_is_faster_in_is_not_the_files(tmp_path, dtype):
-    model = nn.Linear(8, 4).to({"bf16": torch.bfloat16, "fp32": torch.float32}[dtype])
-    made = weights_file(model, "int8", {}, {"model": {}})
-    (tmp_path / "m.safetensors").write_bytes(made.content)
-    with safe_open(tmp_path / "m.safetensors", "pt") as file:
-        assert file.metadata()["number_format"] == {"bf16": "bfloat16", "fp32": "float32"}[dtype]
-        assert "tensors" not in file.metadata()
-
-
-def test_an_earlier_call_is_replaced_whole(tmp_path):
-    write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old"), "onnx": File(b"old")})
-    exports = write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"newer", {"relative_error": 0.5})})
-    assert exports == {"onnx": {"file": "served/fp32-auto-cpu/model.onnx", "bytes": 5, "relative_error": 0.5}}
-    assert [path.name for path in tmp_path.rglob("*")] == ["served", "fp32-auto-cpu", "model.onnx"]
-    assert (tmp_path / exports["onnx"]["file"]).read_bytes() == b"newer"
-    assert write(tmp_path, "int8-auto-cpu", {}) == {}
-    assert [path.name for path in (tmp_path / "served").iterdir()] == ["fp32-auto-cpu"]
-
-
 @pytest.mark.parametrize("earlier", [True, False])
 def test_no_room_leaves_what_was_there(tmp_path, earlier):
     if earlier:
@@ -238,21 +211,6 @@ def test_no_room_leaves_what_was_there(tmp_path, earlier):
     with full_disk(4096), pytest.raises(UserError, match=message):
         write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"small"), "pt2": File(bytes(5000))})
     assert list(tmp_path.rglob("*")) == before
-
-
-class Branches(nn.Module):
-    def forward(self, x):
-        return x + 1 if x.sum() > 0 else x - 1
-
-
-def test_a_model_that_has_no_program(capsys):
-    x = torch.randn(3, 4)
-    with pytest.raises(
-        UserError, match=r"export=pt2 is not possible for this model: .*data-dependent expression.* Leave it out\."
-    ) as error:
-        program(Branches(), x, x)
-    assert len(str(error.value)) < 300
-    assert capsys.readouterr() == ("", "")
 
 
 def test_packages_that_are_missing(deploy, monkeypatch):

@@ -6,9 +6,8 @@ from int8_products import EXACT_INT8
 from torch import nn
 
 from mpx.deploy import choose, kernels, products
-from mpx.deploy.kernels import Kernel, Layer, LinearRows, Rows, dense_kernels, sparse_kernels, with_kernels
+from mpx.deploy.kernels import Kernel, LinearRows, Rows, sparse_kernels, with_kernels
 from mpx.deploy.products import EPILOGUES
-from mpx.errors import UserError
 from mpx.sparsity.patterns import mask_2of4
 
 CUDA = torch.device("cuda")
@@ -81,19 +80,6 @@ def test_int8_is_exact_for_numbers_that_it_holds():
     torch.testing.assert_close(Kernel("int8").serve(dense, 127.0)(x), dense(x), rtol=1e-5, atol=1e-4)
 
 
-def test_larger_inputs_are_cut():
-    dense = nn.Linear(8, 8, bias=False).requires_grad_(False)
-    dense.weight.copy_(torch.eye(8))
-    found = Kernel("int8").serve(dense, 2.0)(torch.tensor([[5.0, -5.0, 1.0, 0, 0, 0, 0, 0]]))
-    torch.testing.assert_close(found[0, :3], torch.tensor([2.0, -2.0, 1.0]), rtol=0.01, atol=0)
-
-
-def test_a_layer_is_compiled_as_one_operation(by_dense_products):
-    made, x = Kernel("fp16", EPILOGUES[0]).serve(pruned(nn.Linear(32, 64)), 1.0), torch.randn(32, 32)
-    expected = made(x)
-    torch.testing.assert_close(torch.compile(made, backend="aot_eager", fullgraph=True)(x), expected)
-
-
 @pytest.mark.parametrize(
     ("layer", "fmt", "reason"),
     [
@@ -111,23 +97,11 @@ def test_why_a_layer_has_no_2of4_kernel(by_dense_products, layer, fmt, reason):
     assert bool(found) == (reason is None)
 
 
-def test_devices_without_2of4(by_dense_products, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "V100")
-    assert sparse_kernels(pruned(nn.Linear(64, 64)), "fp16", CUDA)[1] == "V100 has no sparse Tensor Cores"
-
-
 def test_fp16_is_never_written_transposed(by_dense_products):
     """Such products hang."""
     layer = pruned(nn.Linear(64, 64))
     assert [kernel.epilogue for kernel in sparse_kernels(layer, "fp16", CUDA)[0]] == [EPILOGUES[2]]
     assert [kernel.epilogue for kernel in sparse_kernels(layer, "bf16", CUDA)[0]] == list(EPILOGUES)
-
-
-def test_dense_kernels():
-    assert dense_kernels(nn.Linear(12, 16), "int8") == ([], "16×12: int8 needs multiples of 8")
-    assert dense_kernels(nn.Linear(16, 16), "fp8") == ([Kernel("fp8")], None)
-    assert dense_kernels(nn.Linear(16, 16), "bf16") == ([], None)
 
 
 class Net(nn.Module):
@@ -228,16 +202,3 @@ def test_plans(times, fmt, weights, changes, expected):
     times.update(changes)
     found = choose.plans(list(measured(fmt=fmt, sparse=weights != "dense").values()), fmt, weights)
     assert {plan: {name: "s" if kernel.sparse else "d" for name, kernel in chosen.items()} for plan, chosen in found.items()} == expected
-
-
-@pytest.mark.parametrize(
-    ("fmt", "weights", "message"),
-    [
-        ("fp16", "2of4", r"weights=2of4: no layer of this model can be served so \(0: not pruned to 2:4\)\. Use weights=auto or dense"),
-        ("int8", "dense", "format=int8: no layer of this model can be served so"),
-    ],
-)
-def test_no_layer_can_be_served_so(fmt, weights, message):
-    found = [Layer("0", (9, 9), reason="not pruned to 2:4", refused={"int8": "9×9: int8 needs multiples of 8"})]
-    with pytest.raises(UserError, match=message):
-        choose.plans(found, fmt, weights)

@@ -108,28 +108,3 @@ def test_int8_of_an_lstm(static):
     if static:
         trained = torch.stack([model.lstm.weight_hh_l0, model.lstm.weight_hh_l0_reverse])
         assert np.array_equal(np.sort(recurrent, axis=None), np.sort(trained.numpy(), axis=None))
-
-
-class Branches(nn.Module):
-    def forward(self, x):
-        return x + 1 if x.sum() > 0 else x - 1
-
-
-def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
-    with pytest.raises(RuntimeError):
-        onnx.exported(Branches(), torch.randn(2, 3))
-    with pytest.raises(RuntimeError):
-        onnx.OnnxModel(b"no graph")
-
-
-def test_a_graph_of_one_batch_size_is_a_runtime_error_at_others():
-    """The exporter fixes the size where the model asks for it."""
-
-    class Asks(nn.Linear):
-        def forward(self, x):
-            return super().forward(x) if len(x) > 1 else x.sum()
-
-    called = onnx.OnnxModel(onnx.exported(Asks(3, 4).eval().requires_grad_(False), torch.randn(2, 3)))
-    called(torch.randn(2, 3))
-    with pytest.raises(RuntimeError, match="Got invalid dimensions"):
-        called(torch.randn(5, 3))

@@ -1,6 +1,5 @@
 """Ranges of activations, and batch norm in convolutions."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -28,19 +27,6 @@ def test_a_few_outliers_are_cut():
     errors = {largest: (rounded(x, largest) - x).square().sum() for largest in (0.5 * found, 0.8 * found, found, 100.0)}
     assert min(errors, key=errors.get) == found
     assert of(x, "fp8") == 100.0
-
-
-@torch.no_grad()
-def test_evenly_spread_values_are_not_cut():
-    x = torch.linspace(-2, 2, 1000).reshape(20, 50)
-    assert of(x, "int8") == pytest.approx(2.0, rel=0.02)
-
-
-@torch.no_grad()
-def test_a_layer_that_sees_zeros_or_is_not_called_has_no_range():
-    model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
-    model.forward = lambda x: model["used"](x)
-    assert ranges(model, lambda: iter([torch.zeros(3, 2)]), "int8") == {}
 
 
 class Net(nn.Module):

@@ -17,7 +17,7 @@ from mpx.compare.statistics import wilson
 from mpx.data import LICENCES, SETS
 from mpx.deploy import __main__ as deploy_main
 from mpx.deploy.build import of_run
-from mpx.deploy.show import card, show, show_all
+from mpx.deploy.show import card, show
 from mpx.models import build
 from mpx.spec import Spec
 
@@ -84,15 +84,6 @@ def test_what_a_reader_must_know(capsys, change, line):
     assert line not in " ".join(capsys.readouterr().out.split())
     show(ROW | change, RUN)
     assert line in " ".join(capsys.readouterr().out.split())
-
-
-def test_all_rows_in_one_table(tmp_path, monkeypatch, capsys):
-    """Folders are named from here or from the root. No size is zero."""
-    monkeypatch.chdir(tmp_path)
-    sizes = {"outputs/s/a": 3_000, str(tmp_path / "outputs" / "b"): 3 * 2**30}
-    show_all([(folder, deployed_row(weights_gib=size / 2**30)) for folder, size in sizes.items()])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "graph" in line]
-    assert [(line[0], line[-1]) for line in lines] == [(name, mib) for name, mib in (("s/a", "0.0029"), ("b", "3,072.00")) for _ in "12"]
 
 
 def blocks(text, language):
@@ -164,14 +155,6 @@ def test_transformers_own_network_computes_what_is_served_of_texts_that_begin_wi
         torch.testing.assert_close(plain(x, attention_mask=mask, position_ids=positions).logits, served(x))
 
 
-@pytest.mark.parametrize(("limit", "known"), [(1.0, True), (0.5, False), (1, False)])
-def test_an_interval_only_where_the_whole_test_set_was_tested(tmp_path, limit, known):
-    """1 is one batch, and 1.0 all of them."""
-    content = record()
-    content["config"]["trainer"]["limit_test_batches"] = limit
-    assert ("confidence, 360 samples" in carded(tmp_path, content)) is known
-
-
 def test_a_language_model_has_a_perplexity(tmp_path):
     content = record()
     content["metrics"] = {"test/accuracy": 0.2, "test/perplexity": 65.6}
@@ -179,11 +162,6 @@ def test_a_language_model_has_a_perplexity(tmp_path):
     text = carded(tmp_path, content, row)
     assert "test perplexity after training: 65.6000." in text
     assert "| 65.9000 |" in text
-
-
-def test_exported_files_are_loaded_by_their_names(tmp_path):
-    text = carded(tmp_path, record(), deployed_row(exports={"onnx": {"file": "served/fp16-auto-cuda/model.onnx"}}))
-    assert 'session = onnxruntime.InferenceSession("served/fp16-auto-cuda/model.onnx")' in blocks(text, "python")[0]
 
 
 def test_every_data_set_has_a_licence():

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_comparison import write_curves
 
-from mpx.render.curves import POINTS, band, bands, read_curves
-
-LOSSES = {"train/loss": [(step, 1 / (step + 1)) for step in range(150)], "val/loss": [(7, float("nan")), (2**40, 1e-300)]}
+from mpx.render.curves import POINTS, band, read_curves
 
 
 def test_thins_evenly(tmp_path):
@@ -31,10 +29,6 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
         assert [len(steps) for steps, _ in found.values()] == [there] * bool(there)
 
 
-def test_no_folder_no_curves(tmp_path):
-    assert read_curves(tmp_path / "gone") == {}
-
-
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_band_is_mean_lowest_and_highest(values):
@@ -54,24 +48,3 @@ def test_a_seed_counts_up_to_its_own_end_and_infinite_losses_do_not():
     assert found.steps.tolist() == [0, 10, 20]
     assert found.mean.tolist() == [4.0, 3.0, 1.0]
     assert band([(np.array([1]), np.array([np.nan]))]) is None
-
-
-def test_between_its_steps_a_loss_scale_keeps_its_value(tmp_path):
-    """A line from 1024 to 512 would have scales that the run never had."""
-    for seed, steps in enumerate([[0, 10, 20, 30], [5, 25]]):
-        scales = [(step, 1024.0 if step < 25 else 512.0) for step in steps]
-        write_curves(tmp_path / f"seed{seed}", {"train/loss": [(step, float(step)) for step in steps], "numerics/loss_scale": scales})
-    found = bands({"one": [tmp_path / "seed0", tmp_path / "seed1"]})
-    scale, loss = found["numerics/loss_scale"]["one"], found["train/loss"]["one"]
-    assert scale.steps.tolist() == loss.steps.tolist() == [0, 10, 20, 30]
-    assert scale.low.tolist() == scale.mean.tolist() == scale.high.tolist() == [1024, 1024, 1024, 512]
-    assert loss.mean.tolist() == [0, 10, 20, 30]  # the second seed has logged no step before 5 and after 25
-
-
-def test_bands_by_tag_and_setting(tmp_path):
-    for seed in (0, 1):
-        write_curves(tmp_path / f"seed{seed}", {"train/loss": [(0, float(seed))]})
-    found = bands({"one": [tmp_path / "seed0", tmp_path / "seed1"], "none": []})
-    assert found["val/loss"] == {}
-    assert list(found["train/loss"]) == ["one"]
-    assert found["train/loss"]["one"].mean.tolist() == [0.5]

@@ -8,13 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from documents import ROOT
 from made_comparison import made_comparison, made_group, write_runs
 
-from mpx.compare.aggregate import compare, question
 from mpx.compare.comparison import Estimate
-from mpx.compare.table import read_results
-from mpx.render.colours import styles
 from mpx.render.html import html_report
 from mpx.render.markdown import group_table
 from mpx.render.report import write
@@ -155,16 +151,6 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     assert group_table(small).count("0.000034% ± 0.000006%") == 2  # 0.000% would say that none vanishes
 
 
-def test_a_report_written_again_leaves_no_picture_of_what_is_gone(tmp_path):
-    tmp_path.joinpath("plots").mkdir()
-    tmp_path.joinpath("plots", "mine.png").write_bytes(b"mine")
-    write(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense"), model="gone")))
-    written = write(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense"), model="here")))
-    there = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert there == {path.name for path in written if path.parent.name == "plots"} | {"mine.png"}
-    assert not any("gone" in name for name in there)
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
 def test_chromium_has_nothing_to_complain_about(study, tmp_path, scheme):
@@ -182,31 +168,6 @@ def test_chromium_has_nothing_to_complain_about(study, tmp_path, scheme):
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     red, green, blue = corner(shot)
     assert (red + green + blue > 3 * 200) == (scheme == 1)  # the page's own paper, dark or light
-
-
-WIDTHS = """<script>
-document.querySelectorAll("details").forEach(part => part.open = true)
-document.title = [...document.querySelectorAll("table")].map(table => table.getBoundingClientRect().right).join()
-</script></body>"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-@pytest.mark.parametrize("name", ["grid", "pretrained"])
-def test_tables_fit_into_1200_pixels(tmp_path, name):
-    results = ROOT / "experiments" / name / "results.csv"
-    comparison = compare(read_results(results), question(), study=name, folder=tmp_path)
-    page = tmp_path / "report.html"
-    page.write_text(html_report(comparison, [[] for _ in comparison.groups], styles(comparison)).replace("</body>", WIDTHS))
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--window-size=1200,900",
-            "--dump-dom", f"file://{page}",
-        ],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    ends = [float(end) for end in re.search(r"<title>(.*?)</title>", done.stdout)[1].split(",")]
-    assert len(ends) >= 2 * len(comparison.groups)
-    assert 600 < max(ends) <= 1200
 
 
 def corner(path: Path) -> tuple[int, ...]:

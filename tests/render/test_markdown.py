@@ -1,7 +1,6 @@
 """report.md: a table that Markdown can read, pictures that are there, and names taken literally."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from made_comparison import made_comparison, made_group, write_runs
@@ -9,7 +8,6 @@ from made_runs import compared, seeds
 
 from mpx.render.markdown import group_table
 from mpx.render.report import write
-from mpx.render.table import escaped
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +37,10 @@ def test_the_table_has_a_row_per_setting_and_equal_columns(study):
     assert "| control |" in rows[0]
 
 
-def test_columns_in_which_nothing_is_known_are_left_out(study):
-    group = study.groups[0]
-    rows = tuple(replace(row, serve=None, density=None) for row in group.rows)
-    head = group_table(replace(group, rows=rows)).splitlines()[0]
-    assert "density" not in head
-    assert "served" not in head
-
-
 def test_left_out_and_commands(study):
     text = (study.folder / "report.md").read_text(encoding="utf-8")
     assert "- `a/seed0`: failed: x\\|y" in text
     assert "```bash\npython -m mpx.train -m study=grid" in text
-
-
-def test_escaped():
-    assert escaped("a_b|<c>*\n#") == r"a\_b\|&lt;c&gt;\* \#"
-    assert escaped("$x$ ~y~") == "&#36;x&#36; &#126;y&#126;"
 
 
 def test_a_metric_is_escaped_wherever_it_is_named(tmp_path):

@@ -6,12 +6,10 @@ from dataclasses import replace
 import pytest
 from made_comparison import made_comparison, made_group
 
-from mpx.compare import __main__ as command
-from mpx.errors import UserError
 from mpx.render.colours import styles
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
-from mpx.render.markdown import markdown_report, paragraph
+from mpx.render.markdown import markdown_report
 
 NOTE = "Which format\nis *fastest*?\n\n~~~\n\n- <script>x</script> | \x1b[31m\n"
 
@@ -36,24 +34,6 @@ def test_in_the_markdown_report(noted):
     assert third == r"\- &lt;script&gt;x&lt;/script&gt; \| \x1b\[31m"
 
 
-@pytest.mark.parametrize(
-    ("text", "safe"), [("1. x", r"1\. x"), ("--- x", r"\--- x"), ("= x", r"\= x"), ("+ x", r"\+ x"), ("plain 1. x", "plain 1. x")]
-)
-def test_a_paragraph_begins_nothing_else(text, safe):
-    assert paragraph(text) == safe
-
-
 def test_on_the_terminal(noted, capsys):
     print_comparison(noted)
     assert re.match(r"Which format is \*fastest\*\?\s+~~~", capsys.readouterr().out)
-
-
-def test_from_the_studys_file(tmp_path):
-    (tmp_path / "note.md").write_text("From a file.")
-    assert command._note(tmp_path) == "From a file."
-    (tmp_path / "note.md").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"note\.md cannot be read \(it is not UTF-8 text\)"):
-        command._note(tmp_path)
-    (tmp_path / "note.md").write_text("x" * 20_001)
-    with pytest.raises(UserError, match="20,001 characters, and a note at most 20,000"):
-        command._note(tmp_path)

@@ -4,20 +4,17 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_comparison import made_comparison, made_group, write_runs
-from made_runs import AMP, CONTROL, compared, only, seeds, served
+from made_runs import AMP, CONTROL, compared, only, seeds
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from mpx.render.colours import INK, Style, styles
-from mpx.render.curves import Band, loss_figure, numerics_figure
-from mpx.render.figures import PARTS, file_start, front_figure, group_curves, pareto, pictures, seeds_figure, serve_figure
+from mpx.render.colours import styles
+from mpx.render.figures import PARTS, front_figure, group_curves, pareto, pictures, seeds_figure
 from mpx.render.picture import fit, house_style, inline
-from mpx.render.rates import Curve, rates_figure
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
@@ -49,14 +46,6 @@ def test_all_pictures_of_a_full_study(found):
     for one in found.values():
         assert one.png.startswith(b"\x89PNG")
         ET.fromstring(one.svg)
-
-
-def test_a_curve_of_a_single_step_has_that_step_alone_on_its_axis(tmp_path):
-    comparison = made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense")))
-    write_runs(comparison, steps=1)
-    with house_style("x"):
-        found = numerics_figure(group_curves(comparison.groups[0], comparison), styles(comparison))
-    assert [list(axes.get_xticks()) for axes in found.axes] == [[0], [0]]
 
 
 def test_the_same_data_gives_the_same_files(study, found):
@@ -110,13 +99,6 @@ def is_one_of(text: Text, names) -> bool:
     return text.get_visible() and "".join(text.get_text().split()) in {"".join(name.split()) for name in names}
 
 
-def test_names_with_dollars_and_angles_are_taken_literally(tmp_path):
-    name = "amp-dense data.path=$a_b$<c>&d"
-    found = drawn(made_comparison(tmp_path, made_group(("fp32-dense", name))))["seeds"]
-    text = "".join(ET.fromstring(found.svg).itertext())
-    assert "data.path=$a_b$<c>&d" in text.replace("\n", "")
-
-
 def test_an_inline_picture_follows_the_page(found):
     one = found["loss"]
     svg = inline(one)
@@ -162,16 +144,6 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
     assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith("(Pareto front).")
 
 
-def test_groups_never_share_a_file():
-    groups = [made_group(model="a-b", data="c"), made_group(model="a", data="b-c"), made_group(model="a", data="b" * 300)]
-    groups += [replace(groups[0], changes={"k": "1"}), replace(groups[2], data="b" * 301)]
-    groups += [replace(groups[0], changes={"k": character * 90}) for character in "長日"]
-    groups += [replace(groups[0], changes={"model.widths": widths}) for widths in ("[1,2]", "[[1],2]", "[1.2]", "(1,2)")]
-    names = {file_start(group) for group in groups}
-    assert len(names) == 11
-    assert max(len(name.encode()) for name in names) < 150
-
-
 def test_pictures_say_what_they_leave_out(tmp_path):
     settings = ("fp32-dense", *(f"amp-2of4 model.width={i}" for i in range(9)))
     comparison = made_comparison(tmp_path, group := made_group(settings, seeds=2, diverged=(settings[3],)))
@@ -181,75 +153,3 @@ def test_pictures_say_what_they_leave_out(tmp_path):
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
     alone = replace(group, control=None)
     assert drawn(comparison, alone, ["loss"])["loss"].caption.endswith("The first 8 settings of the table.")
-
-
-def test_panels_of_many_settings_are_apart(tmp_path):
-    panels = {f"amp-dense precision.loss_scale.initial={2**n}": [Curve("net", [(64, 1.3 + n / 3), (128, 1.4 + n / 3)])] for n in range(7)}
-    with house_style("x"):
-        figure = rates_figure(panels, "samples per batch", "speed-up")
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        fit(figure)
-        figure.draw(renderer)
-        texts = [text for text in figure.findobj(Text) if text.get_text().startswith(("amp-dense", "samples"))]
-        boxes = [text.get_window_extent(renderer) for text in texts]
-        assert len(boxes) == 14
-        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
-        assert not any(box.overlaps(other) for i, box in enumerate(boxes) for other in boxes[i + 1 :])
-        labels = [text.get_text() for text in figure.axes[0].yaxis.get_ticklabels(which="both")]
-        assert {"2", "3"} <= set(labels)
-
-
-@pytest.mark.parametrize("size", [1e-12, 1e11])
-def test_ticks_of_a_metric_of_any_size_are_short(size):
-    runs = seeds("fp32-dense", [3.2 * size, 3.21 * size, 3.22 * size], metric="val/mse")
-    comparison = compared(runs, metric="val/mse", metric_goal="min")
-    group, _ = only(comparison)
-    with house_style("x"):
-        for figure, axis in ((seeds_figure(group, 0.01, styles(comparison)), "x"), (front_figure(group, styles(comparison)), "y")):
-            figure.draw(FigureCanvasAgg(figure).get_renderer())
-            labels = [text.get_text() for text in getattr(figure.axes[0], f"{axis}axis").get_ticklabels()]
-            assert max(map(len, labels)) <= 10
-            assert len(set(labels)) == len(labels)
-
-
-@pytest.mark.parametrize("rate", [0.31, 45.0, 5e6])
-def test_the_ticks_of_a_rate_are_what_their_labels_say(rate):
-    runs = [replace(run, train_samples_per_s=rate * (1 + run.seed / 9), served=(served(rate=rate),)) for run in (*CONTROL, *AMP)]
-    comparison = compared(runs)
-    group, _ = only(comparison)
-    with house_style("x"):
-        for figure in (serve_figure(group, styles(comparison)), front_figure(group, styles(comparison))):
-            figure.draw(FigureCanvasAgg(figure).get_renderer())
-            axis = figure.axes[0].xaxis
-            labels = [float(text.get_text().replace(",", "")) for text in axis.get_ticklabels()]
-            assert labels == pytest.approx(list(axis.get_ticklocs()))
-
-
-def test_a_setting_that_diverged_in_every_seed_is_named_among_the_seeds():
-    runs = [*CONTROL, *(replace(run, status="diverged", metrics={}) for run in AMP), *seeds("tf32-dense", [0.94, 0.95])]
-    comparison = compared(runs)
-    group, rows = only(comparison)
-    with house_style("x"):
-        axes = seeds_figure(group, 0.01, styles(comparison)).axes[0]
-    names = [text.get_text() for text in axes.get_yticklabels()]
-    assert set(names) == {"fp32-dense", "amp-dense (5 diverged)", "tf32-dense"}
-    marks = {y: x for line in axes.lines for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if line.get_color() != INK}
-    assert names.index("amp-dense (5 diverged)") not in marks
-    segments = axes.collections[0].get_segments()
-    assert {round(segment[:, 0].mean(), 6): names[int(segment[0, 1])] for segment in segments} == {
-        round(rows[name].metric.mean, 6): name for name in ("fp32-dense", "tf32-dense")
-    }
-
-
-def test_a_logarithmic_loss_has_several_labels():
-    assert {"0.5", "1", "2", "5"} <= labels_of_loss(9.0, 0.25)
-    assert {"10,000", "1e+28"} <= labels_of_loss(7.6e30, 0.25)
-
-
-def labels_of_loss(first, last):
-    values = np.array([first, last])
-    losses = {"train/loss": {"fp32-dense": Band(np.array([1, 2]), values, values, values, 1)}}
-    with house_style("x"):
-        figure = loss_figure(losses, {"fp32-dense": Style(INK, "o", "solid")})
-        figure.draw(FigureCanvasAgg(figure).get_renderer())
-        return {text.get_text() for text in figure.axes[0].yaxis.get_ticklabels(which="both")}

@@ -2,20 +2,17 @@
 
 import itertools
 import random
-import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from ask_tensorboard import tensorboard
 from few_steps import FEW_STEPS
-from made_comparison import made_comparison, made_group, made_row, made_run
+from made_comparison import made_comparison, made_row, made_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mpx.compare.comparison import Group
-from mpx.render.curves import Band
-from mpx.render.report import folder_name, write, write_summary_run
+from mpx.render.report import write
 from mpx.train import main
 
 RUN = ("study=small", "model=mlp", "trainer.log_every_n_steps=1", "numerics.every=1", *FEW_STEPS)
@@ -109,19 +106,3 @@ def test_dashboard_has_the_runs_categories_and_the_bands(ask):
     drawn = {series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")}
     assert drawn == set(tags["_report/fp32-dense"]) | set(tags["_report/amp-dense"])
     assert not tags.get("_report")
-
-
-def test_a_setting_that_is_gone_leaves_no_run(tmp_path):
-    for settings in (("fp32-dense", "amp-dense"), ("fp32-dense", "tf32-dense")):
-        group = made_group(settings, seeds=2)
-        curves = {"train/loss": {setting: Band(*np.ones((4, 3)), seeds=2) for setting in settings}}
-        write_summary_run(made_comparison(tmp_path, group), [[]], [curves])
-    assert sorted(path.name for path in (tmp_path / "_report").iterdir() if path.is_dir()) == ["fp32-dense", "tf32-dense"]
-
-
-def test_no_two_settings_share_a_folder():
-    settings = ("amp-dense", "amp-dense x=1", "amp-dense x=../a", "amp-dense x=.._a", f"a{'b' * 300}", f"a{'b' * 301}", "amp-dense x=é")
-    found = [folder_name(setting) for setting in settings]
-    assert found[:2] == ["amp-dense", "amp-dense x=1"]
-    assert len(set(found)) == len(settings)
-    assert all(re.fullmatch(r"[\w.=+ -]{3,120}", name, re.ASCII) for name in found)

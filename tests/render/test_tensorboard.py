@@ -72,8 +72,3 @@ def test_seeds_of_a_trial_are_one_row_of_averages(server):
 def test_dashboard(server):
     layout = server("custom_scalars/layout")
     assert [category["title"] for category in layout["category"]] == ["Accuracy", "Speed", "Numerics", "Memory"]
-
-
-def test_a_name_without_a_column_is_refused(tmp_path):
-    with SummaryWriter(str(tmp_path)) as writer, pytest.raises(ValueError, match="no column for hyperparameter colour"):
-        tb.write_hparams(writer, {"colour": "red"}, "trial")

@@ -5,10 +5,7 @@ import re
 import pytest
 from made_runs import compared, made, seeds
 
-from mpx.compare.comparison import Estimate
-from mpx.compare.words import number, rate_spec, spread
 from mpx.render.comparison_tables import MAX_LEFT_OUT, print_comparison
-from mpx.render.table import Column, Table, parts, print_table
 
 SPARSE = {"density": 0.5, "skipped_steps": 3, "optimizer_steps": 97}
 
@@ -56,10 +53,6 @@ def test_what_was_left_out_is_listed(printed):
     assert "· and 5 more" in out
 
 
-def test_settings_with_brackets_are_shown_as_they_are(printed):
-    assert "[64,32]" in printed([made(), made("amp-dense model.widths=[64,32]")])
-
-
 def test_a_narrow_terminal_cuts_no_figure_and_every_part_of_a_table_names_the_settings(printed, monkeypatch):
     runs = seeds("fp32-dense", [0.950, 0.951, 0.952])
     runs += seeds("amp_bf16-2of4", [0.950, 0.951, 0.953], [31000, 31500, 31900], **SPARSE)
@@ -74,30 +67,3 @@ def test_a_narrow_terminal_cuts_no_figure_and_every_part_of_a_table_names_the_se
         heads = [line for line in lines if line.startswith(" setting ")]
         assert sum(line.startswith(" amp_bf16-2of4 ") for line in lines) == len(heads)
         assert (len(heads) > 2) == (width < 120)
-
-
-def test_little_memory_and_a_short_training_are_not_none(printed):
-    runs = [made(seed=seed, peak_gib=0.0022 + seed * 1e-4, time_to_train_s=0.031 + seed * 1e-3) for seed in (0, 1)]
-    assert "0.0023 ± 0.0001 0.032 ± 0.001 s" in " ".join(printed(runs).split())
-
-
-def test_a_figure_wider_than_the_terminal_wraps():
-    table = Table("t", [Column("setting", words=True), Column("difference")], [["amp", "−0.0071 (−0.1305 to +0.1166)"]])
-    assert [(part.title, fits) for part, fits in parts(table, 30)] == [("t", False)]
-
-
-def test_a_framed_table_breaks_no_number_either(capsys, monkeypatch):
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("COLUMNS", "50")
-    columns = [Column("layer", words=True), Column("layout", words=True), *(Column(str(2**n)) for n in range(6))]
-    print_table(Table("rates", columns, [["3×3, 64→64", "channels_last", *(f"0.00{n}729" for n in range(6))]]))
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
-    assert max(map(len, lines)) <= 50
-    assert all(any(f" 0.00{n}729 " in line for line in lines) for n in range(6))
-    assert sum("channels_last" in line for line in lines) == 3
-
-
-def test_a_whole_number_has_no_point():
-    estimate = Estimate(1236.2, 2.482, 3)
-    assert spread(estimate, "#.4g") == "1236 ± 2.482"
-    assert number(99.96, rate_spec(99.96)) == "100"
