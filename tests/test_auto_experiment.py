@@ -37,17 +37,6 @@ def test_the_bound(wall_s, words):
     assert f"| ResNet-50 | 300 | 25.0 | 52.0 | {wall_s} | {words} |" in card
 
 
-def test_a_model_that_auto_never_compiles():
-    never = row("auto", 3_000, 160, 5_120, compiled=False, why="recurrent layers are cuDNN's, not the compiler's")
-    assert "| ResNet-50 | 30,000 | 1,510.0 | 1,240.0 | 1,510.0 | no | +270.0 | not held |" in auto.card([*ROWS[:2], never])
-
-
-def test_cached_runs_have_lines_of_their_own():
-    cached = [row(name, 3_000, 130, 6_400, compiled=True, cache="cached") for name in ("auto", "default")]
-    card = auto.card([*ROWS, *cached])
-    assert "| ResNet-50, cached | 3,000 | 160.0 | 130.0 | 130.0 | yes | +0.0 | **held** |" in card
-
-
 def test_each_row_comes_as_its_run_ends_and_each_gpu_has_one_run_at_a_time(monkeypatch):
     """A call that is cut off keeps the rows of all runs that have ended."""
     others_may_end, busy = Event(), []

@@ -87,17 +87,6 @@ def test_what_is_missing_is_said(tmp_path):
         cards.update_card(tmp_path)
 
 
-def test_options_of_the_mark(tmp_path):
-    assert cards.options("", tmp_path) == cards.DEFAULTS
-    assert cards.options(" margin=0.02", tmp_path) == cards.DEFAULTS | {"margin": 0.02}
-    with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, metric_goal, margin"):
-        cards.options(" colour=red", tmp_path)
-    assert cards.options(" margin=2 margin_is=absolute", tmp_path)["margin"] == 2
-    for word in ("margin=much", "margin=2", "margin=nan", "margin_is=big", "metric_goal=up", "confidence=95"):
-        with pytest.raises(UserError, match=f"in its results marker: {word}.* must be "):
-            cards.options(f" {word}", tmp_path)
-
-
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.parent.name)
 def test_committed_cards_are_what_their_results_say(card, tmp_path, monkeypatch):
     """Text only: the bytes of plots depend on matplotlib's version. Whether there is something to draw is text, too."""

@@ -82,19 +82,3 @@ def test_the_cache_is_told_the_precision_of_a_lightning_trainer(fresh, tmp_path)
     trainer = silent_trainer(max_steps=1, precision="bf16-mixed", callbacks=[mpx.Record(output_dir=tmp_path)], default_root_dir=tmp_path)
     trainer.fit(BoringModel())
     assert "precision=amp_bf16" in torch.compiler.config.cache_key_tag.split()
-
-
-def test_values_given_earlier_remain(fresh):
-    compiler_cache.keep_apart(cpu="AVX2")
-    compiler_cache.keep_apart(autocast=torch.float16)
-    compiler_cache.keep_apart(autocast=torch.bfloat16)
-    assert torch.compiler.config.cache_key_tag == f"{fresh} autocast=torch.bfloat16 cpu=AVX2"
-
-
-def test_a_tag_that_the_user_sets_later_remains_beside_it(fresh):
-    compiler_cache.keep_apart(autocast=torch.bfloat16)
-    torch.compiler.config.cache_key_tag = "mine"
-    compiler_cache.keep_apart(autocast=torch.bfloat16)
-    assert torch.compiler.config.cache_key_tag == "mine autocast=torch.bfloat16"
-    compiler_cache.keep_apart(autocast=torch.float16)
-    assert torch.compiler.config.cache_key_tag == "mine autocast=torch.float16"

@@ -41,7 +41,3 @@ def test_a_file_that_is_cut_off_is_refused_with_its_line(text, message):
     with pytest.raises(BadRow) as error:
         list(rows_of(text))
     assert str(error.value) == message
-
-
-def test_an_empty_line_is_no_row():
-    assert list(rows_of("a,b\r\n1,2\r\n\r\n")) == [(2, {"a": "1", "b": "2"})]

@@ -149,13 +149,6 @@ def test_a_library_that_does_not_load_is_one_line(doctor, monkeypatch, library):
     assert err.count("\n") == 1
 
 
-def test_words_that_it_does_not_take(doctor):
-    code, out, err = doctor("study=a")
-    assert (code, out) == (2, "")
-    assert err == "error: study=a: mpx.doctor takes no settings. Start it as python -m mpx.doctor.\n"
-    assert doctor("--help")[0] == 0
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_version(command, tmp_path):
     """Nothing heavy is imported before the answer, and nothing is written."""
@@ -171,11 +164,3 @@ def test_version(command, tmp_path):
     assert re.fullmatch(rf"mpx {re.escape(mpx.__version__)}\+[0-9a-f]{{8}}( \(git [0-9a-f]{{10}}(, with changes)?\))?", first)
     assert last == "HEAVY []"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_working_directory_that_is_gone(tmp_path):
-    """As a cluster's scratch folder may be. Each command reads its words by the same function."""
-    program = "import os, runpy; os.rmdir(os.getcwd()); runpy.run_module('mpx.doctor', run_name='__main__', alter_sys=True)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: the working directory has been removed. Change to one that exists, as by cd.\n"

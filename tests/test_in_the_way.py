@@ -8,7 +8,6 @@ from made_runs import record, write
 from started import start
 
 import mpx
-import mpx.bench.__main__ as bench
 import mpx.compare.__main__ as compare
 import mpx.deploy.__main__ as deploy
 from mpx.errors import UserError
@@ -65,12 +64,6 @@ def test_a_run_is_refused_before_it_trains(train, unfinished, name, kind):
     assert ((unfinished / name / "precious") if kind == "folder" else unfinished / name).read_text() == "precious"
 
 
-def test_a_run_that_overwrites_is_not_in_its_own_way(train, unfinished):
-    stand(unfinished / "result.json", "folder")
-    ran = train(*MLP, "if_exists=overwrite")
-    assert (ran.code, (unfinished / "result.json").is_file()) == (0, True), ran.err
-
-
 def test_a_loop_of_ones_own_that_continues(tmp_path):
     setting = dict.fromkeys(("model", "data", "precision", "sparsity"), "a") | {"seed": 0}
     run = RunRecord("study", setting, output_dir=tmp_path, if_exists="new", metric=None, goal="max")
@@ -104,13 +97,6 @@ def test_compare_refuses_before_it_writes(tmp_path, name, kind):
     assert done.err.startswith(f"error: output_dir: cannot write outputs/a/{name} (")
     assert done.err.count("\n") == 1
     assert sorted(path.name for path in study.iterdir()) == sorted(["dense", name])
-
-
-def test_bench_refuses_before_it_measures(tmp_path):
-    stand(tmp_path / "outputs" / "bench" / "copy.csv", "folder")
-    done = start(bench.main, tmp_path, "what=copy", "size=32", "accelerator=cpu")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: output_dir: cannot write outputs/bench/copy.csv (Is a directory). Choose another folder")
 
 
 def test_a_recorder_is_refused_before_its_loop(tmp_path):

@@ -40,12 +40,6 @@ def test_what_it_takes(machine, programs, headers, builds):
     assert builds_kernels() is builds
 
 
-@pytest.mark.parametrize(("programs", "builds"), [(("g++",), True), (("clang++",), True), (("gcc", "clang"), False)])
-def test_on_a_cpu_it_is_the_one_for_cpp(machine, programs, builds):
-    machine(*programs)
-    assert builds_kernels("cpu") is builds
-
-
 def test_one_that_is_named(machine, monkeypatch):
     machine()
     monkeypatch.setenv("CC", "my-cc")

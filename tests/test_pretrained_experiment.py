@@ -40,12 +40,6 @@ def test_no_row_names_a_folder_of_the_machine():
     assert not [word for word in words.replace("'", " ").replace("=", " ").split() if word.startswith("/")]
 
 
-def test_words_of_mpx_may_follow_an_option(script, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["run.py", "MODEL", "DATA", "--whole", "precision=amp_bf16", "--out", "FOLDER", "seed=0"])
-    given = script.options()
-    assert (given.whole, str(given.out), given.more) == (True, "FOLDER", ["precision=amp_bf16", "seed=0"])
-
-
 @pytest.mark.slow
 def test_a_tiny_model(script, tmp_path, monkeypatch):
     """A folder with random weights, as save_pretrained writes it. The sweeps are forks."""

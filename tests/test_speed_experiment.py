@@ -5,7 +5,7 @@ import os
 import re
 
 import pytest
-from experiment import EXPERIMENTS, script
+from experiment import EXPERIMENTS
 from processes import Fork
 
 FOLDER = EXPERIMENTS / "speed"
@@ -18,18 +18,6 @@ def measured(tmp_path, *arguments):
     assert run.out.count("\n== ") + run.out.startswith("== ") == run.out.count("== ")
     with open(tmp_path / "results.csv", newline="") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.mark.slow
-def test_the_rivals_bert_has_no_mask(tmp_path):
-    (program := tmp_path / "masks.py").write_text(
-        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); "
-        "import hand, setups; hand.bert(setups.setup('bert_small', 'amp', tiny=True)); "
-        "from transformers.models.bert.modeling_bert import create_bidirectional_mask; print(create_bidirectional_mask(config=None))"
-    )
-    run = Fork(folder=tmp_path, script=program)
-    assert run.wait() == 0, run.err
-    assert run.out == "None\n"
 
 
 @pytest.mark.slow
@@ -74,17 +62,3 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
     assert refused["samples_per_s"] == ""
     assert refused["note"].startswith("UserError: trainer.cuda_graphs=true is not possible: ") or os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-def test_made_up_images_have_the_sizes_of_fashion_mnist(tmp_path):
-    from types import SimpleNamespace
-
-    from mpx.data import load
-
-    script("speed/whole.py").make(tmp_path / "FashionMNIST" / "raw")
-    about = {"name": "fashion_mnist", "root": tmp_path, "download": False, "val_size": 2000, "augment": "crop_flip", "pad": 4, "crop": None}
-    about |= {"cutout": 0, "image_size": None, "mean": [0.3], "std": [0.3]}
-    about |= {"batch_size": 512, "eval_batch_size": 1000, "loader": "auto", "workers": 0}
-    data = load(SimpleNamespace(**about))
-    assert data.sizes == {"train": 58_000, "val": 2_000, "test": 10_000}
-    assert data.train.labels.bincount().tolist() == [5_800] * 10

@@ -60,20 +60,6 @@ def test_the_validation_set_chooses_and_the_test_set_is_not_read(script, tmp_pat
     assert chosen(script, tmp_path, worse) == ["fp32-dense", "fp32-dense"]
 
 
-def test_conf_wins_among_equals_and_a_setting_that_diverged_never(script, tmp_path):
-    equal, high = runs("fp32-dense optimizer.lr=0.2", [0.90, 0.91, 0.92]), runs("fp32-dense optimizer.lr=0.6", [0.99, 0.99])
-    lost = made("fp32-dense optimizer.lr=0.6", 2, status="diverged", metrics={})
-    assert chosen(script, tmp_path, equal, [*high, lost]) == ["fp32-dense", "fp32-dense"]
-
-
-def test_a_task_that_runs_again_takes_the_place_of_its_rows(script, tmp_path):
-    table = tmp_path / "results.csv"
-    script.keep("resnet18_cifar10", CONFS, table)
-    script.keep("lstm_sst2", runs("fp32-dense", [0.8], model="lstm", data="sst2"), table)
-    script.keep("resnet18_cifar10", CONFS[:1], table)
-    assert [(run.model, run.seed) for run in read_results(table)] == [("lstm", 0), ("resnet18", 0)]
-
-
 def test_each_grid_holds_the_values_of_conf(script):
     """And each of its settings is one that a run accepts."""
     for task, sweeps in script.GRIDS.items():

@@ -5,7 +5,6 @@ import torch
 from torchvision.models.resnet import BasicBlock
 
 from mpx.acceleration import choice
-from mpx.acceleration.apply import CudnnSearch
 
 
 @pytest.mark.parametrize("searches", [True, False])
@@ -23,13 +22,3 @@ def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, sear
     assert train(*few, "data.eval_batch_size=4").code == 0
     assert set(seen) == {(True, searches), (False, False)}
     assert not torch.backends.cudnn.benchmark
-
-
-def test_what_the_search_needed_is_left_out_once():
-    told = []
-    search = CudnnSearch(over=lambda: told.append(torch.backends.cudnn.benchmark))
-    for expected in ([], [False], [False]):
-        with search():
-            assert torch.backends.cudnn.benchmark
-            assert told == expected
-        assert not torch.backends.cudnn.benchmark

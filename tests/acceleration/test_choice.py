@@ -1,6 +1,5 @@
 """What is chosen of CUDA graphs and torch.compile, and the words for it."""
 
-from dataclasses import replace
 
 import pytest
 
@@ -68,15 +67,6 @@ def test_what_stands_in_the_way_is_said_or_refused():
         choose("auto", "auto", True, "auto", "auto", facts)
 
 
-@pytest.mark.parametrize("speed", ["auto", "plain"])
-def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
-    cannot = Facts(cuda=True, steps=1, against_graphs="G", against_compiling="C")
-    loses = Facts(cuda=True, steps=1, loses_recorded="R", loses_compiled="U")
-    for facts, graphs, compiling in ((cannot, "G", "C"), (loses, "R", "U")):
-        assert choose(speed, "off", False, "auto", "auto", facts).against == {"cuda_graphs": graphs, "compile": compiling}
-    assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
-
-
 @pytest.mark.parametrize(("filters", "expected"), [(500 * 64, True), (500 * 64 + 1, False)])
 def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
     cpu = Facts(cuda=False, steps=400, filters=filters, pixels=64)
@@ -84,14 +74,3 @@ def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
     assert choice.channels_last is expected
     assert choice.why["channels_last"] == f"{filters:,} filter weights, pays up to about 32,000 at this batch size"
     assert choose("plain", "auto", "auto", "auto", "auto", cpu).why["channels_last"] == "speed=plain"
-
-
-def test_layout_by_hand():
-    large = Facts(cuda=False, steps=400, filters=10**6, pixels=64, loses_channels_last="inaccurate")
-    assert choose("auto", "auto", "auto", "auto", "auto", large).why["channels_last"] == "inaccurate"
-    assert choose("plain", "auto", "auto", "auto", True, large).channels_last is True
-    left_alone = choose("auto", "auto", "auto", "auto", False, GPU)
-    assert (left_alone.channels_last, left_alone.why["channels_last"]) == (False, "trainer.channels_last=false")
-    assert "channels_last" not in left_alone.line()
-    with pytest.raises(UserError, match=r"^trainer.channels_last=true is not possible: L. Use trainer.channels_last=auto.$"):
-        choose("auto", "auto", "auto", "auto", True, replace(GPU, against_channels_last="L"))

@@ -6,10 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from again import Again, of
-from silent import silent_trainer
 
 from mpx.acceleration import decide as rules
 from mpx.acceleration.apply import Acceleration
@@ -17,7 +15,7 @@ from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.training import compiling
-from mpx.training.compiling import TIMED, CompileIfItPays, batches_left
+from mpx.training.compiling import TIMED, CompileIfItPays
 
 STEPS = ["model=mlp", "precision=fp32", "trainer.progress=off", "data.batch_size=32", "trainer.warmup_steps=4"]
 STEPS += ["trainer.max_epochs=3", "trainer.limit_train_batches=20", "trainer.limit_val_batches=1", "numerics.every=30"]
@@ -74,11 +72,6 @@ def test_compiled_if_the_rest_takes_long(how, expected):
     assert choice.why["compile"].endswith(" s, pays from 90 s")
 
 
-def test_a_run_that_ends_before_anything_is_decided():
-    choice = decided(batches=15, step_s=10.0, epoch=15)
-    assert (choice.compile, choice.undecided) == ("off", True)
-
-
 @pytest.fixture
 def undecided(monkeypatch):
     """undecided(pays_from_s, graphed): from now on runs time their first steps, and repeat them."""
@@ -124,28 +117,3 @@ def test_what_does_not_pay_is_said(train, undecided):
     chosen = ran.record["speed"]["chosen"]
     assert (chosen["compile"], chosen["compiled"]["compiled_calls"]) == ("off", 0)
     assert ran.record["speed"]["measured_steps"] == 60 - 4
-
-
-@pytest.mark.parametrize("accumulated", [1, 3, 7])
-@pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_epochs": 9, "max_steps": 5}, {"max_epochs": 2, "max_steps": 8}])
-def test_batches_left_count_down_to_the_last(limits, accumulated):
-    left = []
-
-    class Count(pl.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            left.append(batches_left(trainer, batch_idx + 1))
-
-    class Step(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(2))
-
-        def training_step(self, batch, index):
-            return self.weight.sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.0)
-
-    trainer = silent_trainer(callbacks=[Count()], accumulate_grad_batches=accumulated, **limits)
-    trainer.fit(Step(), [torch.zeros(1)] * 11)
-    assert left == list(range(len(left)))[::-1]

@@ -77,46 +77,9 @@ class Flattening(nn.Module):
         return self.fc(x.view(len(x), -1) if self.how == "view" else x.flatten(1))
 
 
-@pytest.mark.parametrize(("overrides", "most"), [([], "2,048,000"), (["data.crop=6"], "1,152,000")])
-def test_layout_on_a_cpu(overrides, most):
-    choice = decide(*overrides, model=Flattening("flatten"), cuda=False)
-    assert (choice.channels_last, choice.why["channels_last"]) == (
-        True,
-        f"18 filter weights, pays up to about {most} at this batch size",
-    )
-
-
-@pytest.mark.parametrize(
-    ("overrides", "model", "reason"),
-    [
-        ([], Flattening("view"), "the model cannot take it (view size is not compatible with input tensor's size and stride"),
-        ([], nn.Linear(8, 8), "no convolutions of images"),
-        (
-            ["data.batch_size=1"],
-            nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)),
-            "109,200 filter weights, pays up to about 32,000",
-        ),
-        (["data.batch_size=2049"], Flattening("flatten"), "batch norm would sum 131,136 values of a channel in FP32 one by one"),
-        (["speed=plain"], Flattening("flatten"), "speed=plain"),
-    ],
-)
-def test_a_layout_that_is_left_alone(overrides, model, reason):
-    choice = decide(*overrides, model=model, cuda=False)
-    assert not choice.channels_last
-    assert choice.why["channels_last"].startswith(reason)
-
-
 @pytest.mark.parametrize(
     ("precision", "how", "expected"),
     [("amp", "flatten", True), ("amp", "view", False), ("fp32", "flatten", True), ("fp32", "view", False)],
 )
 def test_layout_on_a_gpu(precision, how, expected):
     assert decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last is expected
-
-
-def test_batch_norm_sums_as_many_values_as_it_may_accurately():
-    x = torch.randn(1, 4, 128, 1024, generator=torch.Generator().manual_seed(0)) * 2 + 3
-    assert x[:, 0].numel() == rules.MAX_SUMMED
-    laid_out = x.contiguous(memory_format=torch.channels_last)
-    variance = torch.native_batch_norm(laid_out, None, None, None, None, True, 0.1, 0.0)[2].double() ** -2
-    assert torch.allclose(variance, x.double().var((0, 2, 3), unbiased=False), rtol=1e-4)

@@ -1,10 +1,8 @@
 """Each public part alone in an ordinary Trainer, as a new user would try it: dict batches, several networks, resumed runs."""
 
 import pytest
-import pytorch_lightning as pl
 import torch
-from own_module import Module, fit, loader, record_of
-from pytorch_lightning.plugins import MixedPrecision
+from own_module import Module, fit, record_of
 
 import mpx
 from mpx.errors import UserError
@@ -38,24 +36,6 @@ def test_sparsity_continues_a_checkpoint(tmp_path):
         fit(mpx.Sparsity("unstructured"), ckpt=path)
 
 
-def test_a_trainer_that_goes_back_to_a_checkpoint_from_before_the_pruning(tmp_path):
-    class Saving(pl.Callback):
-        def on_train_epoch_end(self, trainer, module):
-            if trainer.current_epoch == 0 and not (tmp_path / "dense.ckpt").exists():
-                trainer.save_checkpoint(tmp_path / "dense.ckpt")
-
-    trainer = fit(mpx.Sparsity(), Saving())
-    trainer.fit(trainer.lightning_module, loader(), loader(1), ckpt_path=tmp_path / "dense.ckpt")
-    fresh = fit(mpx.Sparsity(), ckpt=tmp_path / "dense.ckpt")
-    assert torch.equal(trainer.lightning_module.encoder.weight, fresh.lightning_module.encoder.weight)
-
-
-def test_a_modules_schedule_goes_on_at_the_pruning():
-    module = Module(lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 40))
-    fit(mpx.Sparsity(), module=module)
-    assert module.rates[16] == pytest.approx(1e-3 * (1 - 16 / 40))
-
-
 @pytest.mark.parametrize(("mode", "theirs"), [("amp", None), ("fp32", None), (None, "bf16-mixed"), (None, "32-true")])
 def test_numerics_and_throughput_alone(mode, theirs):
     numerics, throughput = mpx.Numerics(every=4, histogram=True), mpx.Throughput()
@@ -68,15 +48,6 @@ def test_numerics_and_throughput_alone(mode, theirs):
     assert throughput.samples == 22 * 8
     assert throughput.record(None)["data_wait_fraction"] is None
     assert mpx.Numerics().every == 200  # auto
-
-
-def test_lightnings_own_scaler_does_not_say_how_many_steps_it_skipped(tmp_path):
-    record = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first steps overflow
-    fit(record, plugins=MixedPrecision("16-mixed", "cpu", scaler))
-    found = record_of(record.folder)["precision"]
-    assert found["loss_scale"]["final"] < 2.0**127
-    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)
 
 
 def test_precision_rounds_and_leaves_the_switches_as_they_were():

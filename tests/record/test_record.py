@@ -25,45 +25,6 @@ def test_a_misspelt_metric_is_refused_before_anything_is_written(tmp_path):
     assert (module.rates, list(tmp_path.iterdir())) == ([], [])
 
 
-def test_a_metric_of_one_of_several_validation_loaders(tmp_path):
-    class Two(Module):
-        def validation_step(self, batch, index, dataloader_idx=0):
-            super().validation_step(batch, index)
-
-        def test_step(self, batch, index, dataloader_idx=0):
-            super().test_step(batch, index)
-
-        def val_dataloader(self):
-            return [loader(1), loader(2)]
-
-    part = mpx.Record(metric="val_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
-    torch.manual_seed(0)
-    trainer = silent_trainer(callbacks=part)
-    trainer.fit(Two(), loader())
-    assert record_of(part.folder)["metrics"]["val_loss/dataloader_idx_1"] == trainer.callback_metrics["val_loss/dataloader_idx_1"].item()
-    part = mpx.Record(study="test", metric="test_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
-    trainer = silent_trainer(callbacks=part)
-    trainer.fit(module := Two(), loader())
-    trainer.test(module, [loader(3), loader(4)], verbose=False)
-    assert record_of(part.folder)["metrics"]["test_loss/dataloader_idx_1"] == trainer.callback_metrics["test_loss/dataloader_idx_1"].item()
-    part = mpx.Record(study="misspelt", metric="val_lss", output_dir=tmp_path)
-    with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value"):
-        silent_trainer(callbacks=part).fit(Two(), loader())
-
-
-@pytest.mark.parametrize("named", ["train_loss", "train_lss"])
-def test_a_metric_of_the_training_is_looked_for_at_its_end(tmp_path, capsys, named):
-    class Logs(Module):
-        def on_train_epoch_end(self):
-            self.log("train_loss", 1.0)
-
-    part = mpx.Record(metric=named, metric_goal="min", output_dir=tmp_path)
-    fit(part, module=Logs(), epochs=1)
-    assert record_of(part.folder)["metrics"]["train/loss"] == 1.0
-    missing = f"mpx.Record: metric={named}: the module logs no such value. It logs train/loss, val/loss"
-    assert (missing in capsys.readouterr().out) is (named == "train_lss")
-
-
 def test_record_alone_and_with_all_parts(tmp_path, capsys):
     alone = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path)
     fit(alone)
@@ -101,16 +62,6 @@ def test_an_earlier_validation_is_said_until_there_is_one_of_the_end(tmp_path, c
     assert "validated_at_step" not in record_of(record.folder)["environment"]
 
 
-def test_a_validation_before_the_pruning_is_that_of_another_model(tmp_path):
-    """Three epochs, validated after the second one and pruned before the third."""
-    record = mpx.Record(study="mine", output_dir=tmp_path)
-    trainer = fit(mpx.Sparsity(start=0.67), record, epochs=3, check_val_every_n_epoch=2)
-    assert record_of(record.folder)["metrics"] == {}
-    assert "validated_at_step" not in record_of(record.folder)["environment"]
-    trainer.test(trainer.lightning_module, loader(1), verbose=False)
-    assert record_of(record.folder)["metrics"].keys() == {"test/loss"}
-
-
 @pytest.mark.parametrize(("lengths", "alike"), [((4, 4, 4), True), ((4, 4, 6), False)])
 def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, alike):
     """The first batch's operations do not stand for those of longer ones. A smaller last batch is no other length."""
@@ -126,17 +77,6 @@ def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, 
     assert speed["train_samples_per_s"] > 0
     assert (speed["model_tflops_per_s"] is not None) is alike
     assert ("samples differ in size between batches" in speed["mfu_reason"]) is not alike
-
-
-def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
-    """Each of 8 samples counts as 16 tokens: the throughput is 16 times as high, the arithmetic per second is not."""
-    tokens = mpx.Throughput(2, samples=lambda batch: batch["x"].numel())
-    record = mpx.Record(study="mine", output_dir=tmp_path)
-    fit(tokens, record)
-    found = record_of(record.folder)
-    flops = 2 * (2 * 16 * 32 + 3 * 32 * 4)  # of a sample: the input needs no gradient
-    assert found["speed"]["model_tflops_per_s"] == pytest.approx(found["speed"]["train_samples_per_s"] * flops / 16 / 1e12)
-    assert found["config"]["data"]["batch_size"] == 8 * 16
 
 
 class ToldToGo(pl.Callback):
@@ -212,22 +152,6 @@ def test_record_of_a_model_whose_pattern_another_callback_has_broken(tmp_path):
     found = record_of(part.folder)
     assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
     assert found["error"].startswith("When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
-
-
-def test_record_of_a_test_of_dense_weights(tmp_path, capsys):
-    """As trainer.test(ckpt_path="best") does, where the best epoch came before the pruning."""
-
-    class Saving(pl.Callback):
-        def on_train_epoch_end(self, trainer, module):
-            if trainer.current_epoch == 0:
-                trainer.save_checkpoint(tmp_path / "dense.ckpt")
-
-    part = mpx.Record(output_dir=tmp_path)
-    trainer = fit(mpx.Sparsity(), Saving(), part)
-    assert record_of(part.folder)["status"] == "completed"
-    trainer.test(trainer.lightning_module, loader(1), ckpt_path=tmp_path / "dense.ckpt", verbose=False)
-    assert record_of(part.folder)["status"] == "failed"
-    assert "failed (the tested weights are not 2of4. Test the newest, or a checkpoint from after the pruning.)" in capsys.readouterr().out
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

@@ -13,7 +13,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import mpx
-from mpx.record.run import RunRecord
 
 
 def _trains_until_told(folder):
@@ -72,43 +71,3 @@ def test_a_signal_that_reaches_a_loaders_worker_first_interrupts(tmp_path):
     process.join(60)
     (record,) = tmp_path.glob("mine/*/seed0/result.json")
     assert json.loads(record.read_text())["status"] == "interrupted"
-
-
-def _fails_and_is_told(folder):
-    write = RunRecord.write
-    RunRecord.write = lambda *given: (signal.raise_signal(signal.SIGTERM), write(*given))
-    with mpx.Recorder(setting=SETTING, study="mine", output_dir=folder) as run:
-        train(run, nn.Linear(16, 8))
-        raise ValueError("another process is gone")
-
-
-def test_a_record_that_is_being_written_is_finished(tmp_path):
-    process = forks.Process(target=_fails_and_is_told, args=(tmp_path,))
-    process.start()
-    process.join(60)
-    assert process.exitcode == 143
-    (record,) = tmp_path.glob("mine/*/seed0/result.json")
-    assert json.loads(record.read_text())["error"] == "ValueError: another process is gone"
-
-
-def test_handlers_are_afterwards_as_before(recorder):
-    def mine(*_):
-        raise InterruptedError
-
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run in this process may have left its own
-    try:
-        with recorder():
-            pass
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        children = signal.getsignal(signal.SIGCHLD)
-        with pytest.raises(SystemExit), recorder() as run:  # noqa: PT012
-            train(run, nn.Linear(16, 8))
-            signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGCHLD) == children  # by which PyTorch hears of the end of a loader's worker
-        signal.signal(signal.SIGTERM, mine)
-        with pytest.raises(InterruptedError), recorder() as run:  # noqa: PT012
-            train(run, nn.Linear(16, 8))
-            signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is mine
-    finally:
-        signal.signal(signal.SIGTERM, before)

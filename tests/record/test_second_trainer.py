@@ -79,15 +79,6 @@ def test_a_second_fit_of_one_trainer_with_another_model(tmp_path, recipe, epochs
         assert [path.name for path in tmp_path.glob("mine/*/*")] == ["seed0"]
 
 
-def test_numerics_of_a_second_trainer_are_its_own():
-    module, numerics = Module(), mpx.Numerics(every=1, histogram=True)
-    counts = []
-    for _ in range(2):
-        fit(numerics, module=module, epochs=1)
-        counts.append((numerics.samples, [int(layer.sum()) for layer in numerics.layers.values()]))
-    assert counts[0] == counts[1] == (8, [8 * 8 * 4, 8 * 8 * 32])  # in the order of the backward pass
-
-
 def test_a_trainer_is_copied_while_it_fits(tmp_path):
     """As Lightning's own parts are. The copy has entered no context of the original, and ends none of them."""
 
@@ -113,9 +104,3 @@ def test_a_trainer_is_copied_while_it_fits(tmp_path):
         copied = fit(plugins=copy.deepcopy(part), epochs=1, max_steps=2)
         assert copied.global_step == 2
     assert torch.backends.cuda.matmul.fp32_precision == before
-
-
-def test_a_copied_callback_tells_the_same_recorder(tmp_path):
-    setting = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
-    with mpx.Recorder(setting=setting, output_dir=tmp_path) as recorder, recorder.step(1):
-        assert copy.deepcopy([recorder]) == [recorder]

@@ -17,7 +17,6 @@ from processes import WAITING_NET, wait_for
 from refused import assert_refused
 from slurm import Cluster, missing
 
-from mpx.settings.extras import install
 from mpx.sweep import cluster
 
 pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
@@ -184,19 +183,6 @@ def test_the_script_on_the_page_continues_a_run(tmp_path, slurm):
     assert record["sparsity"]["verified"] is True
 
 
-@pytest.mark.slow
-def test_a_refused_job(tmp_path, slurm):
-    words = [*FEW, "seed=0,1", SLURM, *ON_SLURM, "hydra.launcher.partition=none"]
-    code, _, err = Sweep(tmp_path, "-m", *words, env=slurm.environment).end()
-    assert code == 2
-    assert (
-        err.splitlines()[-1]
-        == "error: hydra.launcher: no job could be submitted: sbatch: error: invalid partition specified: none"
-    )
-    assert "Traceback" not in err
-    assert os.listdir(tmp_path) == []
-
-
 def test_no_slurm_here(train, monkeypatch):
     monkeypatch.setattr(cluster.shutil, "which", lambda name: None)
     ran = train("-m", "seed=0,1", SLURM)
@@ -205,14 +191,6 @@ def test_no_slurm_here(train, monkeypatch):
         "error: hydra/launcher=submitit_slurm needs sbatch, which is not on this machine."
     )
     assert not ran.outputs.exists()
-
-
-def test_no_submitit_here(train, monkeypatch):
-    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
-    ran = train("-m", "seed=0,1", LOCAL)
-    assert (
-        ran.err == f"error: hydra/launcher=submitit_local is not installed. {install('submitit')} adds it.\n"
-    )
 
 
 @pytest.mark.parametrize("key", ["nodes", "tasks_per_node"])

@@ -90,9 +90,3 @@ def test_a_single_run_of_a_grid_says_how_to_start_it(train):
         "error: experiment=grid is a grid over seed, task, precision, sparsity, and this is a single run. Start all of it with "
         "python -m mpx.train -m experiment=grid, or give one value each to task, precision, sparsity.",
     )
-
-
-def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
-    ran = train("experiment=grid", "seed=0", "precision=tf32", "sparsity=dense", *TINY)
-    assert ran.code == 0, ran.err
-    assert ran.folder.parents[1].name == "grid"

@@ -73,11 +73,6 @@ def test_a_diverged_run_is_a_result_after_which_fail_fast_goes_on(tmp_path):
     assert progress.must_stop(tmp_path)
 
 
-def test_a_job_without_a_report(tmp_path):
-    assert progress.reported(tmp_path, -9)["line"] == "killed by signal 9; the same command continues it"
-    assert progress.reported(tmp_path, 1)["line"] == "ended with exit code 1 before it wrote a record"
-
-
 def test_the_table_has_a_row_per_setting(capsys):
     """200 jobs of 2 settings: mean and sample deviation over seeds, and only what completed counts."""
     jobs = [ended(2 * seed, seed=seed, accuracy=0.9 + 0.02 * (seed % 2)) for seed in range(100)]
@@ -103,14 +98,6 @@ def test_the_table_has_a_row_per_setting(capsys):
     ]
 
 
-def test_a_run_that_two_jobs_have_had_counts_once(capsys):
-    """As of -m seed=0,0,1: a run that counts twice would make the seeds look more alike."""
-    print_sweep([ended(0), ended(1, skipped=True), ended(2, seed=1, accuracy=0.8)], not_begun=0)
-    printed = capsys.readouterr().out
-    assert "3 completed" in printed
-    assert "0.8500 ± 0.0707" in printed
-
-
 def test_jobs_that_failed_alike_are_one_line(capsys):
     print_sweep(
         [
@@ -124,18 +111,6 @@ def test_jobs_that_failed_alike_are_one_line(capsys):
         "  jobs 0, 2 (failed): no data",
         "  job 1 (diverged): nan",
     ]
-
-
-def test_speeds_that_are_emulated_or_of_several_hosts_are_marked(capsys):
-    jobs = [ended(seed, seed=seed) for seed in range(3)]
-    print_sweep(jobs, not_begun=0)
-    assert "emulated" not in (out := capsys.readouterr().out)
-    assert "hosts" not in out
-    for job, host in zip(jobs, "aab", strict=True):
-        job["record"] |= {"environment": {"host": host}, "precision": {"emulated": True}}
-    print_sweep(jobs, not_begun=0)
-    out = " ".join(capsys.readouterr().out.split())
-    assert "emulated, 2 hosts" in out
 
 
 def test_what_a_search_has_found(capsys, tmp_path):

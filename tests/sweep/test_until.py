@@ -4,7 +4,6 @@ The real sweep is one of tests/test_readme.py.
 """
 
 import json
-import shutil
 from dataclasses import asdict
 
 import pytest
@@ -17,7 +16,6 @@ from mpx.errors import UserError
 from mpx.sweep.until import Looks
 
 PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
-FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.warmup_steps=1", "trainer.progress=off"]
 SETTINGS = [("precision=fp32",), ("precision=amp",), ("precision=tf32",)]
 BASE = [0.95, 0.951, 0.952, 0.953, 0.9505, 0.9515, 0.9525, 0.9535, 0.951, 0.952, 0.953, 0.954]
 NEAR = [0.0005, -0.0004, 0.0003, -0.0006] * 3
@@ -110,18 +108,6 @@ def test_started_again_it_goes_on_where_it_was(sweep):
     assert numbers(again.further_jobs(SETTINGS)) == {"fp32": [*range(4, 12)], "tf32": [*range(4, 12)]}
 
 
-def test_started_again_the_cost_is_that_of_all_runs(sweep, tmp_path):
-    config, train = sweep
-    looks = Looks(config)
-    while jobs := looks.further_jobs(SETTINGS):
-        train(jobs)
-    shutil.rmtree(tmp_path / "_sweep")  # as a sweep that ended leaves it
-    again = Looks(config)
-    train(again.further_jobs(SETTINGS))
-    assert again.further_jobs(SETTINGS) == []
-    assert again.cost().startswith("until=decided: 28 runs, 12 of them now, in 2 min of jobs. ")
-
-
 def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     config, train = sweep
     looks = Looks(config)
@@ -130,28 +116,6 @@ def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "has no result" in line)
     assert said.startswith("precision=tf32: seed 2 has no result, ")
     assert "retry_failed=true" in said
-
-
-def test_a_setting_that_another_sweep_trains_waits_for_it(sweep, capsys):
-    config, train = sweep
-    looks = Looks(config)
-    train(looks.further_jobs(SETTINGS), in_use={("tf32", 2), *(("amp", seed) for seed in range(4))})
-    assert looks.further_jobs(SETTINGS) == []
-    said = [line for line in capsys.readouterr().out.splitlines() if "has no result" in line]
-    assert [line.partition(" has")[0] for line in said] == [
-        "precision=amp: seed 0, 1, 2, 3",
-        "precision=tf32: seed 2",
-    ]
-    assert all(line.endswith("The same command goes on once the other sweep has ended.") for line in said)
-
-
-def test_a_control_that_diverges_is_said(sweep, capsys):
-    config, train = sweep
-    looks = Looks(config)
-    train(looks.further_jobs(SETTINGS[:2]), diverging=["fp32"])
-    assert looks.further_jobs(SETTINGS[:2]) == []
-    no_verdict = "No verdict: no run of fp32-dense, the control, completed with test/accuracy."
-    assert capsys.readouterr().out == f"resnet18 on cifar10: {no_verdict}\n"
 
 
 def write_planned(folder, seed, **changed):
