@@ -18,7 +18,7 @@ from mpx.measure.flops import model_flops
 from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
-from mpx.precision.modes import Mode
+from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import multiplied_now
 from mpx.record.parts import loop_precision_part, loop_sparsity_part, speed_part
 from mpx.record.ranks import WAIT_S, Ranks
@@ -76,9 +76,21 @@ class Loop:
         """FP32 operands multiply as PyTorch's switches say at this moment."""
         formats: Any = multiplied_now(self.device)
         audit = Audit(Mode("observed", **formats), emulate=False, flops_of=model_flops)
-        first = FirstStep(audit, then=lambda audit: reset_peak(self.device))  # an uncompiled step may need more memory
+        first = FirstStep(audit, then=self._observed)
         first.unlike = None if self.observes else "no step was observed (observe=)"
         return first
+
+    def _observed(self, audit: Audit) -> None:
+        """Print where the first step's formats contradict the setting's precision."""
+        reset_peak(self.device)  # an uncompiled step may need more memory
+        mode = MODES.get(self.run.record["setting"]["precision"])
+        if mode is None:
+            return
+        for kind, share in audit.shares(mode).items():
+            if share < 1:
+                formats = ", ".join(sorted({row.fmt for row in audit.rows() if row.kind == kind}))
+                promised = f"precision={mode.name} means {kind} in {mode.formats[kind]}"
+                print(f"mpx.Recorder: {promised}, but the first step ran {formats}")
 
     def begin_step(self) -> None:
         if self.in_step:

@@ -275,6 +275,17 @@ def test_compare_judges_loops(recorder, tmp_path):
     assert left_out == []
 
 
+@pytest.mark.parametrize(
+    ("precision", "promised", "autocast", "ran"),
+    [("fp32", "fp32", torch.bfloat16, "bf16"), ("amp_bf16", "bf16", None, "fp32")],
+)
+def test_a_format_that_contradicts_the_setting_is_said(recorder, capsys, precision, promised, autocast, ran):
+    with recorder(precision=precision) as run:
+        train(run, nn.Linear(16, 8), autocast=autocast)
+    line = f"mpx.Recorder: precision={precision} means matmul in {promised}, but the first step ran {ran}\n"
+    assert capsys.readouterr().out.count(line) == 1
+
+
 def test_it_names_the_metric_of_its_runs(recorder, capsys):
     with recorder(arguments={"metric": "val/dice", "metric_goal": "min"}) as run:
         run.metrics({"val/dice": 0.5})
