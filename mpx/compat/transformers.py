@@ -52,7 +52,8 @@ class SparsityCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         pattern = PATTERNS[self.pattern]
-        self.masks = Masks(weights(given["model"], pattern, self.rules), pattern)
+        trained = [parameter for group in given["optimizer"].param_groups for parameter in group["params"]]
+        self.masks = Masks(weights(given["model"], pattern, self.rules, trained), pattern)
         self._continued = state.global_step > self._at(state)
         if not self.masks.pruned:
             raise UserError(nothing_to_prune(pattern, self.masks.weights))

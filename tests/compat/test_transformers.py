@@ -203,3 +203,12 @@ def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
     handler = CallbackHandler([callback] if order == "missing" else [callback, pruning], bert(), None, None, None)
     with pytest.raises(mpx.UserError, match=r"Trainer was not given before it. Write Trainer\(…, callbacks=\[pruning, RecorderCallback"):
         handler.on_train_begin(Arguments(), TrainerState(max_steps=4), TrainerControl())
+
+
+def test_weights_that_no_optimizer_trains_stay_dense():
+    model, pruning = bert(), SparsityCallback()
+    layer = model.bert.encoder.layer[0]
+    optimizer = torch.optim.SGD(layer.output.parameters(), lr=0.1)
+    handler = CallbackHandler([pruning], model, None, optimizer, None)
+    handler.on_train_begin(None, TrainerState(max_steps=4), TrainerControl())
+    assert [weight.parameter is layer.output.dense.weight for weight in pruning.masks.pruned] == [True]
