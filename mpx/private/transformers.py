@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def auto_class_of(auto_class: type, adapt: Callable[[type], type]) -> type:
+def auto_class_of(auto_class: Any, adapt: Callable[[type], type]) -> type:
     """An auto class that builds `adapt(network)` where `auto_class` builds the class `network`.
 
     An auto class takes the network's class from a mapping, for which it has no public hook.
@@ -12,7 +12,7 @@ def auto_class_of(auto_class: type, adapt: Callable[[type], type]) -> type:
     return type(auto_class.__name__, (auto_class,), {"_model_mapping": _Adapted(auto_class._model_mapping, adapt)})
 
 
-def has_network(auto_class: type, config_class: type) -> bool:
+def has_network(auto_class: Any, config_class: type) -> bool:
     """Whether an auto class has a network for this configuration. Publicly, it only raises when it builds."""
     return config_class in auto_class._model_mapping
 

@@ -44,7 +44,7 @@ class CompileIfItPays(Callback):
             batch_ms = median(self.clock.between(a, b) for a, b in pairwise(self._ends[-TIMED:]))
             self._decide(trainer, batches_left(trainer, batch_idx + 1), batch_ms)
 
-    def _decide(self, trainer: pl.Trainer, left: int, batch_ms: float) -> None:
+    def _decide(self, trainer: pl.Trainer, left: float, batch_ms: float) -> None:
         """batch_ms: with the wait for the batch."""
         left_s = left * batch_ms / 1e3
         words = f"{left:,} batches of {batch_ms:.3g} ms take {left_s:.3g} s, pays from {PAYS_FROM_S:g} s"
@@ -61,11 +61,12 @@ class CompileIfItPays(Callback):
             part(trainer)
 
 
-def batches_left(trainer: pl.Trainer, done: int) -> int:
+def batches_left(trainer: pl.Trainer, done: int) -> float:
     """The batches of the whole training that follow `done` batches of this epoch and their optimizer steps."""
     batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
     left = batches - done
-    by_epochs = left + (trainer.max_epochs - trainer.current_epoch - 1) * batches
+    limit = math.inf if trainer.max_epochs is None else trainer.max_epochs
+    by_epochs = left + (limit - trainer.current_epoch - 1) * batches
     if trainer.max_steps == -1:
         return by_epochs
     steps, steps_of_epoch = trainer.max_steps - trainer.global_step, math.ceil(batches / accumulated)
