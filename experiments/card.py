@@ -29,7 +29,7 @@ from mpx.render.picture import Picture
 from mpx.render.report import save_all
 from mpx.render.table import escaped
 from mpx.settings.compare import DEFAULTS, check_compare
-from mpx.whole_file import write_whole
+from mpx.system.whole_file import write_whole
 
 MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 

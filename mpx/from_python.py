@@ -19,15 +19,15 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from mpx import environment_variables
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
-from mpx.launch import this_python
 from mpx.runs.folder import DONE, read_result
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, checked_words, errors_as_user_error, expect_schemas
 from mpx.settings.project import with_project
 from mpx.settings.translate import KEYS
+from mpx.system import environment_variables
+from mpx.system.launch import this_python
 
 
 class RunRecord(dict[str, Any]):

@@ -20,11 +20,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mpx import sweep
-from mpx.environment_variables import let_hydra_raise, start_sweep
-from mpx.launch import become_torchrun, launch, leave, processes, refuse_sweep
-from mpx.one_lightning import use_one_lightning
-from mpx.printing import replace_unprintable
-from mpx.runs import outcome
 from mpx.settings import check
 from mpx.settings.front_door import (
     CONF,
@@ -37,6 +32,11 @@ from mpx.settings.front_door import (
     typed,
 )
 from mpx.settings.project import is_project, with_project
+from mpx.system.environment_variables import let_hydra_raise, start_sweep
+from mpx.system.launch import become_torchrun, launch, leave, processes, refuse_sweep
+from mpx.system.printing import replace_unprintable
+from mpx.training import outcome
+from mpx.training.one_lightning import use_one_lightning
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")

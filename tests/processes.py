@@ -33,7 +33,7 @@ def Net(input_shape, num_classes):
 TORCHRUN = Path(torch.__file__).parent / "distributed" / "run.py"
 
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(["mpx.runs.outcome", "mpx.training.fit"])
+forks.set_forkserver_preload(["mpx.training.outcome", "mpx.training.fit"])
 
 
 def on_ranks(count: int, target: Callable[..., None], *args: Any) -> None:

@@ -12,7 +12,7 @@ from pytorch_lightning.demos.boring_classes import BoringModel
 from silent import silent_trainer
 
 import mpx
-from mpx import compiler_cache
+from mpx.precision import compiler_cache
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 

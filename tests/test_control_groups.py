@@ -8,12 +8,12 @@ import torch
 from few_steps import FEW_STEPS
 from started import start
 
-from mpx import machine
 from mpx.bench.__main__ import main as bench
 from mpx.deploy import backends
 from mpx.deploy.__main__ import main as deploy
 from mpx.doctor.__main__ import main as doctor
-from mpx.machine import GIB, keep_within_quota, memory_bytes, usable_cores
+from mpx.system import machine
+from mpx.system.machine import GIB, keep_within_quota, memory_bytes, usable_cores
 
 ALL = 9223372036854771712  # what version 1 says without a limit
 V2, V1 = "0::/", "3:memory:/\n2:cpu,cpuacct:/\n0::/"

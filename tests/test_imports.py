@@ -16,9 +16,9 @@ import mpx.bench.__main__ as bench
 import mpx.deploy.__main__ as deploy
 import mpx.doctor.__main__ as doctor
 import mpx.train
-from mpx.imports import heavy
-from mpx.launch import Launch
-from mpx.runs import outcome
+from mpx.system.imports import heavy
+from mpx.system.launch import Launch
+from mpx.training import outcome
 
 
 def test_what_is_imported_is_not_collected(monkeypatch):
@@ -42,7 +42,7 @@ def test_a_program_that_has_imported_pytorch_keeps_its_ways():
 def test_threads_wait_briefly_unless_the_user_says_how(given, waits):
     """OpenMP itself prints what it has read."""
     plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    code = "from mpx.imports import heavy\nwith heavy(): import torch"
+    code = "from mpx.system.imports import heavy\nwith heavy(): import torch"
     printing = plain | given | {"OMP_DISPLAY_ENV": "verbose"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=printing, capture_output=True, text=True, timeout=60)
     assert f"GOMP_SPINCOUNT = '{waits}'" in done.stderr
@@ -112,7 +112,7 @@ mpx.data.load(OmegaConf.load({str(mpx.train.CONF / "data" / "digits.yaml")!r}))
 imported_none_of("pytorch_lightning", "torchvision", "transformers", "tokenizers")
 
 from mpx.models import build
-from mpx.spec import Spec
+from mpx.data.spec import Spec
 build({{"family": "resnet", "name": "resnet20", "inputs": ["image"]}}, Spec("image", (1, 8, 8), 10))
 imported_none_of("transformers", "timm")
 """

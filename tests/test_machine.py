@@ -4,7 +4,7 @@ import sysconfig
 
 import pytest
 
-from mpx.machine import builds_kernels
+from mpx.system.machine import builds_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from mpx.printing import replace_unprintable
+from mpx.system.printing import replace_unprintable
 replace_unprintable()
 for stream in (sys.stdout, sys.stderr):
     print("10×128 …", "\\udcff", file=stream, flush=True)

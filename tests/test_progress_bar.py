@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.progress import track
 from mpx.sparsity.permutation import permute_model
+from mpx.system.progress import track
 
 
 class Terminal(io.StringIO):

@@ -12,7 +12,7 @@ from documents import ROOT, lines
 from few_steps import FEW_STEPS
 
 from mpx.measure.environment import SCRIPTS, command
-from mpx.version import version
+from mpx.system.version import version
 
 ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 STUB = "#!{python}\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"  # pip's
@@ -98,7 +98,7 @@ def test_a_sweep_by_the_script(scripts, tmp_path):
 )
 def test_a_process_of_mpx_looks_for_modules_where_its_parent_does(tmp_path, started, apart):
     """Python writes the current folder as '' where it runs a text, such as that of `python -c`."""
-    words = f"import sys; sys.path.append({str(ROOT)!r}); from mpx.launch import this_python; print(this_python()[1:])"
+    words = f"import sys; sys.path.append({str(ROOT)!r}); from mpx.system.launch import this_python; print(this_python()[1:])"
     done = subprocess.run([sys.executable, *started, words], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == ("['-P', '-m']\n" if apart else "['-m']\n"), done.stderr
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from few_steps import FEW_STEPS
 
-from mpx.version import with_digest
+from mpx.system.version import with_digest
 
 pytestmark = pytest.mark.slow
 

@@ -77,7 +77,7 @@ def measure() -> Iterator[dict]:
 
 
 def card(rows: list[dict]) -> str:
-    from mpx.machine import SPINS
+    from mpx.system.machine import SPINS
 
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:

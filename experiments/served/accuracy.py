@@ -29,9 +29,9 @@ from accuracy_card import update_card
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import ORIGIN, Arguments, origin_of, read
 
-from mpx.csv_file import to_text
 from mpx.settings.reachable import no_gpu
-from mpx.whole_file import write_whole
+from mpx.system.csv_file import to_text
+from mpx.system.whole_file import write_whole
 
 EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 20, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks then: 40, 30, 4, 8
 IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")

@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, write
 
+from mpx.data.spec import Spec
 from mpx.deploy import onnx
 from mpx.deploy.backends import Served, latency, relative_error
-from mpx.machine import builds_kernels
 from mpx.measure.environment import environment
 from mpx.models import build
 from mpx.settings.front_door import CONF
-from mpx.spec import Spec
+from mpx.system.machine import builds_kernels
 
 HERE, CPU, SIZE = Path(__file__).parent, torch.device("cpu"), 32
 SPEC = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)

@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, bert_without_mask, table
 
 from mpx.acceleration.apply import searching
+from mpx.data.spec import Spec
 from mpx.deploy import algorithms
 from mpx.deploy.backends import REFUSED, Served, latency, relative_error, throughput
 from mpx.deploy.build import Trained, cast, in_format, mode_of
@@ -34,7 +35,6 @@ from mpx.models import build
 from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
 from mpx.sparsity.patterns import mask_2of4
-from mpx.spec import Spec
 
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")

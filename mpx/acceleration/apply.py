@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import WARMUP, StepGraph
-from mpx.launch import launch
+from mpx.system.launch import launch
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
 

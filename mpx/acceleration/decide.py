@@ -13,14 +13,14 @@ from torch import nn
 from torch.func import functional_call
 
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
-from mpx.machine import builds_kernels
+from mpx.data.spec import Spec
 from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.recurrent import has_rnn
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.settings.check import against_graphs
-from mpx.spec import Spec
+from mpx.system.machine import builds_kernels
 
 # Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md
 # has the errors.

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from mpx.errors import one_line
-from mpx.machine import GIB
 from mpx.private.lightning import closure_result, set_closure_result
 from mpx.private.torch_dispatch import dispatch_mode
 from mpx.private.torch_modules import buffers, renew_generator
-from mpx.processes import from_all
 from mpx.settings.check import graphs_refused
+from mpx.system.machine import GIB
+from mpx.system.processes import from_all
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording, which load and choose kernels, and make optimizer state and buffers

@@ -15,13 +15,13 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from mpx.csv_file import to_text
-from mpx.imports import check_compilers_cache
-from mpx.machine import keep_within_quota
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
-from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
+from mpx.system.csv_file import to_text
+from mpx.system.imports import check_compilers_cache
+from mpx.system.machine import keep_within_quota
+from mpx.system.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
 BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")  # values of `what`: mpx/bench/<what>.py
 

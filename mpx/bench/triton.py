@@ -15,13 +15,13 @@ from mpx.acceleration.compiled import prepare_compiler
 from mpx.bench.gemm import missing_2of4
 from mpx.bench.tables import About, device_name, notes, pivot, say
 from mpx.bench.work import Row, Work, ladder, timed
-from mpx.machine import builds_kernels
 from mpx.measure.matmul import WrongProductError, missing, random_matrix
 from mpx.precision.formats import FORMATS
 from mpx.private.torch_kernels import compress_2of4
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import Curve, rates_figure
 from mpx.sparsity.patterns import keep_largest, mask_2of4
+from mpx.system.machine import builds_kernels
 
 MEASURED = ("fp32", "fp16", "bf16")
 SIZE = {"cpu": 1024, "cuda": 8192}

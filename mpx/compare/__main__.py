@@ -24,7 +24,7 @@ from mpx.compare.table import DIFFERENCES, RESULTS, SERVED, differences_csv, rea
 from mpx.errors import UserError, nearest
 from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare, typed_text
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
-from mpx.whole_file import below_output_dir, try_writing, write_whole
+from mpx.system.whole_file import below_output_dir, try_writing, write_whole
 
 NOTE = "note.md"
 MAX_LISTED = 20  # settings that an error lists

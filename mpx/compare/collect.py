@@ -14,12 +14,12 @@ from mpx.compare.commands import portable
 from mpx.compare.looks import Plan
 from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, judged_by
 from mpx.compare.served import UNREADABLE, cpu, read_served
-from mpx.printing import shown
-from mpx.progress import track
-from mpx.record.files import LAYOUT, PREDICTIONS, Predictions, predictions_from
-from mpx.record.result import SCHEMA_VERSION, one_number
+from mpx.runs.files import LAYOUT, PREDICTIONS, Predictions, predictions_from
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
+from mpx.runs.result import SCHEMA_VERSION, one_number
 from mpx.settings.fields import NAMED
+from mpx.system.printing import shown
+from mpx.system.progress import track
 
 LEFT_OUT = {"failed": "failed", "interrupted": "interrupted; the same command with if_exists=resume continues it"}
 ENVIRONMENT = (

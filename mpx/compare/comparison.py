@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpx.compare.looks import Look, Plan
 from mpx.compare.run import METRICS, Changes, Metric, Run, Way
-from mpx.printing import how_many
+from mpx.system.printing import how_many
 
 TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
 

@@ -10,8 +10,8 @@ from typing import Any
 from mpx.compare.comparison import Estimate, Group, Row, estimate
 from mpx.compare.run import METRICS, Metric, Run, Served, ServingPlace, Way
 from mpx.compare.words import UNKNOWN
-from mpx.record.result import HOST, mpx_of
 from mpx.runs.folder import DEPLOYED
+from mpx.runs.result import HOST, mpx_of
 from mpx.settings.deploy import FORMATS, QUANTISED
 
 SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training

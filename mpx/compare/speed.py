@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mpx.compare.comparison import Estimate, Group, Speedup, estimate
 from mpx.compare.run import Run
 from mpx.compare.statistics import ratio_interval
-from mpx.record.result import EMULATED, HOST, mpx_of
+from mpx.runs.result import EMULATED, HOST, mpx_of
 
 SHORTEST = 1e-3  # seconds; a shorter training was not timed
 

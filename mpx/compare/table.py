@@ -12,9 +12,9 @@ from typing import Any
 
 from mpx.compare.comparison import Comparison, Group, Row
 from mpx.compare.run import METRICS, SCALARS, Run, Served, ServingPlace, Way, changes_of, text_of
-from mpx.csv_file import BadRow, rows_of, to_text
 from mpx.errors import UserError
-from mpx.record.files import predictions_from
+from mpx.runs.files import predictions_from
+from mpx.system.csv_file import BadRow, rows_of, to_text
 
 RESULTS, DIFFERENCES, SERVED = "results.csv", "differences.csv", "served.csv"
 FIELDS = {one.name: one for one in fields(Run) if one.type in SCALARS or one.name == "changes"}

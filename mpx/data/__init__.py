@@ -7,6 +7,7 @@ A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and 
 mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md. mpx/settings/reachable.py
 looks for its files.
 
+    spec.py          what a data set looks like to a model
     splits.py        the contents of a split, and how a batch is taken from it (augment.py)
     order.py         the order of the samples, and their seeds
     loaders.py       the loaders that Lightning sees, made by datamodule.py; they get batches from readers.py

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from mpx.data.encode import fills_left
 from mpx.data.order import generator, seeded
+from mpx.data.spec import NO_LABEL, Spec
 from mpx.data.splits import Data, InMemory
 from mpx.errors import UserError, first_line
 from mpx.settings import target
-from mpx.spec import NO_LABEL, Spec
 
 SPLITS = ("train", "validation", "test")
 FIRST = 100  # samples of a Dataset that tell on which side texts are filled up

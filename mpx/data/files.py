@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from mpx.errors import UserError, first_line
-from mpx.whole_file import write_whole
+from mpx.system.whole_file import write_whole
 
 TIMEOUT_S = 20.0  # of a download: to connect, and for each read
 

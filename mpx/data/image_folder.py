@@ -19,9 +19,9 @@ from torch import Tensor
 from mpx.data.augment import normalise
 from mpx.data.image_sets import per_channel
 from mpx.data.order import generator, hold_out, seeded
+from mpx.data.spec import Spec
 from mpx.data.splits import Data
 from mpx.errors import UserError, first_line
-from mpx.spec import Spec
 
 Part = tuple[tuple[str, ...], Tensor]  # paths, labels int64 [N]
 SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from

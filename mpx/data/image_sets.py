@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mpx.data.files import downloading, folder, missing
 from mpx.data.order import SPLIT_SEED, hold_out, stratified_order
+from mpx.data.spec import Spec
 from mpx.data.splits import Data, Images
 from mpx.errors import UserError, first_line
 from mpx.settings.data import IMAGES
-from mpx.spec import Spec
 
 Part = tuple[Tensor, Tensor]  # uint8 images [N, C, H, W], int64 labels [N]
 DIGITS_TEST, DIGITS_VAL = 360, 140  # samples

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from mpx.data import tokenizer
 from mpx.data.files import download, find, folder, need, read_text
+from mpx.data.spec import Spec
 from mpx.data.splits import Data, Windows
 from mpx.errors import UserError
-from mpx.spec import Spec
 
 WORDS = 33_278  # size of WikiText-2's published vocabulary, with <unk> and <eos>
 WIKITEXT = (

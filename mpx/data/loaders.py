@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mpx.data.order import eval_batches, train_batches
 from mpx.errors import UserError
-from mpx.printing import how_many
+from mpx.system.printing import how_many
 
 Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
 

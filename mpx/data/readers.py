@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mpx.errors import UserError
-from mpx.machine import TOLD_TO_GO, cpu_threads, usable_cores
 from mpx.private.torch_modules import stop_workers
+from mpx.system.machine import TOLD_TO_GO, cpu_threads, usable_cores
 
 
 class ResidentReader:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mpx.data import augment
 from mpx.data.order import generator
-from mpx.spec import Spec
+from mpx.data.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mpx.data.order import generator
+from mpx.data.spec import Spec
 from mpx.data.splits import Data, Images, Texts, Windows
-from mpx.spec import Spec
 
 PAD = 0
 RUN = 32  # lm: tokens that count upwards before the next random start

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from mpx.data.encode import encode, encode_words, fills_left
 from mpx.data.order import SPLIT_SEED, stratified_order
+from mpx.data.spec import NO_LABEL, Spec
 from mpx.data.splits import Data, Texts
 from mpx.errors import UserError, nearest
-from mpx.printing import how_many
-from mpx.spec import NO_LABEL, Spec
+from mpx.system.printing import how_many
 
 Part = tuple[list[Any], list[Any]]  # texts (for tokens also lists of words), and labels as the table above has them
 Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)

@@ -14,7 +14,7 @@ from mpx.data.files import download, find, folder, need, read_text
 from mpx.data.splits import Data
 from mpx.data.targets import Part, from_cell, held_out, text_data
 from mpx.errors import UserError
-from mpx.printing import how_many
+from mpx.system.printing import how_many
 
 csv.field_size_limit(2**31 - 1)  # Python's limit of 128 KiB would refuse long documents
 

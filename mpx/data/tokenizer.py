@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mpx.errors import UserError, first_line
-from mpx.whole_file import write_whole
+from mpx.system.whole_file import write_whole
 
 Made = tuple[dict[str, Tensor], str]  # token ids by name, and their tokenizer as JSON
 
@@ -93,7 +93,7 @@ def existing(name: str, *, pads: bool):
     """
     from transformers import AutoTokenizer
 
-    from mpx.hub import hub_answers, quiet
+    from mpx.models.hub import hub_answers, quiet
 
     if os.path.isdir(name) and not any(fnmatch(file, kind) for file in os.listdir(name) for kind in FILES):
         raise UserError(f"data.tokenizer={name} has no tokenizer's file ({', '.join(FILES)}): {ANOTHER}")

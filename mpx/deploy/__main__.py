@@ -20,13 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.deploy.record import CARD, ROW_KEY, Row, add_row, check_writable, completed_run, own_files, writing
 from mpx.errors import UserError
-from mpx.imports import heavy
-from mpx.machine import keep_within_quota
 from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import WORDS, check_chosen, check_deploy, listed
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
-from mpx.whole_file import write_whole
+from mpx.system.imports import heavy
+from mpx.system.machine import keep_within_quota
+from mpx.system.whole_file import write_whole
 
 GROUPS = ("optimizer", "schedule")  # for which a model's file makes a choice
 

@@ -18,9 +18,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from mpx.launch import this_python
 from mpx.measure.timing import elapsed
 from mpx.private.torch_kernels import compress_2of4, mm_2of4
+from mpx.system.launch import this_python
 
 MAX_CHILDREN = 4  # in one search
 MAX_CHILD_S = 30.0  # seconds that one child may take for one search

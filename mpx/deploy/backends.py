@@ -18,11 +18,11 @@ from mpx.acceleration.compiled import prepare_compiler
 from mpx.acceleration.graph import CudaRecorder
 from mpx.deploy import onnx
 from mpx.errors import UserError, one_line
-from mpx.machine import builds_kernels
 from mpx.measure.memory import out_of_memory, reset_peak
 from mpx.measure.timing import median_time
 from mpx.private.torch_modules import compiler_errors
 from mpx.settings.extras import install
+from mpx.system.machine import builds_kernels
 
 Call = Callable[[Tensor], Tensor]
 REFUSED: tuple[type[BaseException], ...] = (RuntimeError, *compiler_errors())  # raised by a model that cannot be compiled or recorded

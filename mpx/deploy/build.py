@@ -13,6 +13,7 @@ from mpx.data import Data, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader
 from mpx.data.readers import ResidentReader, WorkerReader
+from mpx.data.spec import Spec
 from mpx.data.splits import Images, Texts, Windows
 from mpx.deploy.backends import Call
 from mpx.errors import UserError, first_line
@@ -26,7 +27,6 @@ from mpx.runs.weights import has_averages, load_averages, load_weights, read_che
 from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
 from mpx.settings.target import named
-from mpx.spec import Spec
 from mpx.training.tasks import Meters
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode

@@ -20,7 +20,7 @@ from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
 from mpx.deploy.record import EXPORTS
 from mpx.errors import UserError
 from mpx.settings.deploy import QUANTISED
-from mpx.whole_file import whole_folder, write_whole
+from mpx.system.whole_file import whole_folder, write_whole
 
 EIGHT_BITS = {"int8": "int8, one scale for each output", "fp8": "float8_e4m3fn, one scale for each matrix"}
 

@@ -10,9 +10,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mpx.errors import UserError
-from mpx.record.result import SCHEMA_VERSION
 from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result, refuse_unreadable
-from mpx.whole_file import try_writing, write_whole
+from mpx.runs.result import SCHEMA_VERSION
+from mpx.system.whole_file import try_writing, write_whole
 
 CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder
 MAX_WAIT_S = 10  # for another process that has locked the folder

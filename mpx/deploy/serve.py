@@ -30,7 +30,6 @@ from mpx.deploy.kernels import MAX_EPSILONS, Kernel, Layer, layers, with_kernels
 from mpx.deploy.onnx import OnnxModel
 from mpx.deploy.prepare import folded, ranges
 from mpx.errors import UserError, one_line
-from mpx.machine import GIB, memory_bytes
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
@@ -39,6 +38,7 @@ from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import LAST
 from mpx.settings.deploy import QUANTISED, listed
+from mpx.system.machine import GIB, memory_bytes
 from mpx.training.tasks import primary_metric
 
 CPU = torch.device("cpu")

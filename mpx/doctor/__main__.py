@@ -8,10 +8,10 @@ import importlib
 import sys
 
 from mpx.errors import UserError
-from mpx.imports import check_compilers_cache
-from mpx.machine import keep_within_quota
-from mpx.printing import replace_unprintable
 from mpx.settings.front_door import errors_in_one_line, read_words
+from mpx.system.imports import check_compilers_cache
+from mpx.system.machine import keep_within_quota
+from mpx.system.printing import replace_unprintable
 
 TORCH = "pip install --force-reinstall 'torch>=2.11' 'torchvision>=0.26' installs two that fit each other"
 NEEDED = {

@@ -16,17 +16,17 @@ from mpx.acceleration.choice import NO_CUDA
 from mpx.deploy import backends
 from mpx.deploy.build import no_instructions
 from mpx.deploy.kernels import no_2of4
-from mpx.machine import GIB, builds_kernels
 from mpx.measure.devices import why_no_gpu
 from mpx.measure.environment import environment
 from mpx.precision.modes import MODES, emulated, lacking
-from mpx.printing import how_many
 from mpx.render.table import Table, words
 from mpx.settings import apex
 from mpx.settings.deploy import FORMATS
 from mpx.settings.extras import CONF, checkout, install
 from mpx.sparsity.kernels import unsupported_device, unsupported_pattern
-from mpx.version import version
+from mpx.system.machine import GIB, builds_kernels
+from mpx.system.printing import how_many
+from mpx.system.version import version
 
 LIBRARIES = {  # name in the environment of a record: its name here
     "torch": "PyTorch",

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from mpx.errors import UserError
-from mpx.printing import how_many
 from mpx.settings.reachable import require_gpu
+from mpx.system.printing import how_many
 
 NO_DEVICE = "no CUDA device is visible"
 

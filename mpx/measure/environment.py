@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 import mpx
-from mpx.launch import all_here
-from mpx.machine import GIB, memory_bytes, usable_cores
 from mpx.measure.devices import devices
-from mpx.printing import in_notebook
-from mpx.processes import from_all, rank_and_world
-from mpx.version import git, with_digest
+from mpx.system.launch import all_here
+from mpx.system.machine import GIB, memory_bytes, usable_cores
+from mpx.system.printing import in_notebook
+from mpx.system.processes import from_all, rank_and_world
+from mpx.system.version import git, with_digest
 
 STARTED = datetime.now(UTC)
 VERSION = with_digest(Path(mpx.__file__).parent)  # as it is when mpx is imported: files that change later are not what runs

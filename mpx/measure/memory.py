@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from mpx.errors import causes
-from mpx.machine import GIB
+from mpx.system.machine import GIB
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in texts of errors that have no class of their own
 

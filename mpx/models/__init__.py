@@ -2,22 +2,23 @@
 
     build(cfg.model, spec) -> torch.nn.Module
 
-`forward(x)` takes x as `mpx.spec.Spec` describes it and returns float logits: [B, classes], for lm [B, T, vocab_size]. Input shape and
+`forward(x)` takes x as `mpx.data.spec.Spec` describes it and returns float logits: [B, classes], for lm [B, T, vocab_size]. Input shape and
 number of classes come from the data set. Parameters keep the names of the network's library (torchvision, transformers, timm), so that a
 checkpoint loads into that library's own class.
 
     resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
     lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py; custom.py: the user's own
     arguments.py    errors in the arguments of their constructors
+    hub.py          Hugging Face's hub
     probe.py        tries a network on one sample before training; evaluating.py: in evaluation mode
 """
 
 from collections.abc import Mapping
 from importlib import import_module
 
+from mpx.data.spec import Spec
 from mpx.settings.model import check_model
 from mpx.settings.values import checked
-from mpx.spec import Spec
 
 # model.family -> (module, function). A module is imported when it is needed: a ResNet does not wait for transformers.
 FAMILIES = {

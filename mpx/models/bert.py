@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.tokens import masked_mean
 from mpx.private.transformers import init_as_pretrained
-from mpx.spec import Spec
 
 MAX_PATCHES = 64  # tokens per image with patch=auto, since attention grows with their square
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models.probe import check_output
 from mpx.settings import target
-from mpx.spec import Spec
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:

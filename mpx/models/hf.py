@@ -19,13 +19,13 @@ from transformers import (
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
-from mpx.hub import quiet
 from mpx.models.evaluating import evaluating
+from mpx.models.hub import quiet
 from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.probe import REFUSALS, check_output, sample
 from mpx.private.transformers import auto_class_of, has_network
-from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
 

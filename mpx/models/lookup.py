@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
 from mpx.models.arguments import check_not_swallowed, unexpected
 from mpx.models.probe import check_output
-from mpx.spec import Spec
 
 
 def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:

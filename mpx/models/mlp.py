@@ -6,8 +6,8 @@ from math import prod
 
 from torch import Tensor, nn
 
+from mpx.data.spec import Spec
 from mpx.models.tokens import masked_mean
-from mpx.spec import Spec
 
 
 class MLP(nn.Module):

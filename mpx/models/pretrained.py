@@ -10,9 +10,9 @@ from huggingface_hub import constants
 from safetensors import SafetensorError
 from torch import nn
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
-from mpx.hub import hub_answers, quiet
-from mpx.spec import Spec
+from mpx.models.hub import hub_answers, quiet
 
 DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)  # what reading weights raises for files that are not whole
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
 from mpx.models.evaluating import evaluating
-from mpx.spec import Spec
 
 REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # errors of networks for unsuitable inputs
 LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels to try for a hint

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
 from torchvision.models.resnet import BasicBlock
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError
-from mpx.spec import Spec
 
 SMALL_IMAGE = 64  # images up to this side in pixels get the small stem; the ImageNet stem divides the side by 4 before the first block
 

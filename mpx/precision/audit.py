@@ -11,7 +11,7 @@ from mpx.precision.closures import KnowsUpdates
 from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, OperationRecorder
-from mpx.printing import how_many
+from mpx.system.printing import how_many
 
 RESULTS = {"tf32": "fp32", "fp8_e4m3": "bf16"}  # formats of results, where they differ from the operands'
 

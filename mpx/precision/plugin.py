@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
-from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError
 from mpx.precision.attention import RoundedAttention
+from mpx.precision.compiler_cache import keep_apart
 from mpx.precision.emulate import Emulate
 from mpx.precision.formats import stored_in
 from mpx.precision.fp8 import Float8Linear, Layers
@@ -24,7 +24,7 @@ from mpx.precision.switches import AlignedChannels
 from mpx.private.lightning import before_step
 from mpx.private.torch_dispatch import every_call_seen, tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
-from mpx.processes import refuse_sharded
+from mpx.system.processes import refuse_sharded
 
 SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
 

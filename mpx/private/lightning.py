@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpx.private.torch_modules import BATCH_NORM
-from mpx.processes import from_all
+from mpx.system.processes import from_all
 
 STEP_HOOKS = (
     "on_train_batch_start", "on_train_batch_end",

@@ -1,7 +1,6 @@
 """What a run is on disk, and how loops that are not mpx's become runs.
 
-result.py     result.json: its parts before a run has begun, and how it is written; parts.py: the parts that were measured
-files.py      curves.csv and predictions.json
+parts.py      the parts of result.json that were measured
 run.py        the folder and result.json of a run whose loop is not mpx's, from its beginning to its end
 recorder.py   mpx.Recorder, a context manager around any loop; loop.py: what it measures and writes; scalars.py: its curves;
               ranks.py: what its other processes tell

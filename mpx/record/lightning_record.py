@@ -10,7 +10,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError, nearest
 from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment, host_id, host_of_all
@@ -18,15 +17,16 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep, WatchFirstStep
 from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
 from mpx.measure.throughput import Throughput
+from mpx.precision.compiler_cache import keep_apart
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision, mode_of
 from mpx.private.lightning import combine_what_is_logged, find
-from mpx.processes import refuse_sharded
 from mpx.record.parts import audit_of, precision_part, sparsity_part, speed_part
-from mpx.record.result import SPEED, line_of, metric_name, stage_of
 from mpx.record.run import RunRecord
+from mpx.runs.result import SPEED, line_of, metric_name, stage_of
 from mpx.settings.arguments import check_record, plain
 from mpx.sparsity.callback import Pruning
+from mpx.system.processes import refuse_sharded
 
 NO_THROUGHPUT = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.Throughput in the Trainer"}
 

@@ -16,7 +16,7 @@ from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES
 from mpx.precision.numerics import TAGS, Numerics
 from mpx.precision.plugin import ModePrecision, mode_of
-from mpx.record.result import EMULATED
+from mpx.runs.result import EMULATED
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE, weighted
 from mpx.sparsity.layers import Rules, Weight, weights

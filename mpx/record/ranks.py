@@ -12,9 +12,9 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from mpx.errors import UserError
-from mpx.launch import launch
 from mpx.measure.environment import host_id
-from mpx.processes import rank_and_world
+from mpx.system.launch import launch
+from mpx.system.processes import rank_and_world
 
 WAIT_S = 60.0  # for the end of the other processes' blocks
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.compiler_cache import keep_apart
 from mpx.errors import UserError
 from mpx.measure.batches import Shapes
-from mpx.processes import refuse_sharded
+from mpx.precision.compiler_cache import keep_apart
 from mpx.record.loop import Loop, Sparsity
 from mpx.record.run import RunRecord
 from mpx.record.scalars import number
 from mpx.runs import signals
 from mpx.settings.arguments import check_metrics, check_recorder, check_samples, plain
+from mpx.system.processes import refuse_sharded
 
 _open: "Recorder | None" = None  # the one in whose block this process is
 

@@ -12,12 +12,12 @@ import yaml
 from torch import nn
 
 from mpx.errors import Diverged
-from mpx.processes import not_finite
-from mpx.record.result import UNKNOWN, line_of, metric_name, note_validation, words_of_validation, write_result
 from mpx.runs import signals
 from mpx.runs.folder import CONFIG, OWN_LOOP, Folder, claim, locked
 from mpx.runs.name import setting_name
+from mpx.runs.result import UNKNOWN, line_of, metric_name, note_validation, words_of_validation, write_result
 from mpx.settings.fields import NAMED
+from mpx.system.processes import not_finite
 
 
 class RunRecord:

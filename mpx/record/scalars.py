@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from mpx.errors import UserError
-from mpx.record.files import CurveFile
 from mpx.record.run import RunRecord
 from mpx.render import tensorboard
+from mpx.runs.files import CurveFile
 
 MAX_WAITING = 1000  # values that wait; reading them then waits for the device once
 

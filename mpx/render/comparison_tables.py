@@ -10,9 +10,9 @@ from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Row, S
 from mpx.compare.run import Metric, Run, Way
 from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec, share_digits
-from mpx.printing import shown
 from mpx.render.colours import Style, Styles
 from mpx.render.table import Cell, Column, Figure, Line, Table, console, print_table
+from mpx.system.printing import shown
 
 BADGES = {
     Verdict.NO_LOSS: ("good", "✓ no loss"),

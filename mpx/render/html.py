@@ -9,12 +9,12 @@ from markupsafe import Markup, escape
 
 from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import confidence, environment_rows, margin, paragraphs, places, title
-from mpx.printing import how_many, shown
 from mpx.render.colours import INK, Styles
 from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
 from mpx.render.figures import file_start
 from mpx.render.markdown import HEADS
 from mpx.render.picture import Picture, inline
+from mpx.system.printing import how_many, shown
 
 TEMPLATES = Path(__file__).with_name("templates")
 FEW_RUNS = 60  # a longer list of runs starts collapsed

@@ -19,7 +19,7 @@ from matplotlib.layout_engine import TightLayoutEngine
 from PIL import Image
 
 from mpx.render.colours import INK
-from mpx.whole_file import own_folder, write_whole
+from mpx.system.whole_file import own_folder, write_whole
 
 MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page replaces these and INK
 WIDTH = 7.2  # inches

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.words import UNKNOWN
-from mpx.csv_file import to_text
 from mpx.render.run import CORES
 from mpx.render.table import Column, Table, print_table
-from mpx.whole_file import write_whole
+from mpx.system.csv_file import to_text
+from mpx.system.whole_file import write_whole
 
 MAX_OPERATIONS = 12  # rows of the printed table
 COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores")

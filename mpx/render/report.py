@@ -17,7 +17,6 @@ from PIL import Image
 
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
-from mpx.progress import track
 from mpx.render.colours import styles
 from mpx.render.curves import LOSSES, NUMERICS, Bands, spaced
 from mpx.render.figures import PARTS, file_start, group_curves, pictures
@@ -25,7 +24,8 @@ from mpx.render.html import html_report
 from mpx.render.markdown import PLOTS, about, group_table, markdown_report, served_part, verdicts
 from mpx.render.picture import Picture, save
 from mpx.render.table import escaped
-from mpx.whole_file import whole_folder, write_whole
+from mpx.system.progress import track
+from mpx.system.whole_file import whole_folder, write_whole
 
 HTML, MARKDOWN = PAGES = ("report.html", "report.md")
 SUMMARY = "_report"

@@ -7,9 +7,9 @@ from typing import Any
 from mpx.compare.run import judged_by_record
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.measure.exclusive import BUSY
-from mpx.printing import shown
-from mpx.record.result import CHANGED_AFTER, EMULATED, VALIDATED_AT
 from mpx.render.table import Table, console, print_table, words
+from mpx.runs.result import CHANGED_AFTER, EMULATED, VALIDATED_AT
+from mpx.system.printing import shown
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 MAX_METRICS = 8

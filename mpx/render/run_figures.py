@@ -8,11 +8,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mpx.csv_file import to_text
 from mpx.precision.formats import Format
 from mpx.render.colours import COLOURS
 from mpx.render.run import print_sensitivity
-from mpx.whole_file import write_whole
+from mpx.system.csv_file import to_text
+from mpx.system.whole_file import write_whole
 
 MAX_ROWS = 40  # layers; more are not legible
 COLUMNS = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")

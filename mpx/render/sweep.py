@@ -8,9 +8,9 @@ from typing import Any
 
 from mpx.compare.run import judged_by_record
 from mpx.compare.words import UNKNOWN, number, rate_spec
-from mpx.printing import how_many
 from mpx.render.table import Table, print_table, words
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
+from mpx.system.printing import how_many
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, Any] | None = None) -> None:

@@ -6,8 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mpx.compare.words import UNKNOWN
-from mpx.printing import shown
 from mpx.render.colours import Style
+from mpx.system.printing import shown
 
 if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.console import Console

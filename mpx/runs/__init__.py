@@ -1,9 +1,8 @@
 """One run has one folder: its name, its lock, its checkpoints and its record.
 
-outcome.py      takes a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
+result.py       result.json: its parts, and writing it; files.py: curves.csv and predictions.json
 name.py         what the command asks for, and the name of its setting, which names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it
-explain.py      puts an error in one line
 ranks.py        what the processes of one run tell one another outside training
 signals.py      one flag for the signals that end a run
 checkpoint.py   saves best.ckpt and last.ckpt, also after a signal

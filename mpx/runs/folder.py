@@ -13,7 +13,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from mpx.errors import InUse, UserError
-from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
+from mpx.system.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"

@@ -15,8 +15,8 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 
 from mpx.errors import UserError
-from mpx.processes import from_all
 from mpx.runs.name import comparable
+from mpx.system.processes import from_all
 
 AFTER_TRAINING = ("data.tta", "trainer.limit_val_batches", "trainer.limit_test_batches")
 CHECKSUM = "training data (checksum)"

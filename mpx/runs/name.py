@@ -14,8 +14,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
-from mpx.record.result import UNKNOWN, metric_name, one_number
 from mpx.runs.inputs import contents, inputs
+from mpx.runs.result import UNKNOWN, metric_name, one_number
 from mpx.settings import project
 from mpx.settings.data import OWN_FAMILIES, display_name, family
 from mpx.settings.fields import FREE, FREE_BELOW, NAMED, changes_result

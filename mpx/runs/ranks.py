@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from mpx.launch import SRUN, TORCHRUN, Launch
+from mpx.system.launch import SRUN, TORCHRUN, Launch
 
 PATIENCE = timedelta(minutes=10)  # for the processes on other machines to start
 RUN, FAILURE = "mpx/run", "mpx/failure"  # keys of the store

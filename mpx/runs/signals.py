@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mpx.errors import causes
-from mpx.machine import TOLD_TO_GO
+from mpx.system.machine import TOLD_TO_GO
 
 TERMINATED = 143  # exit code of a run that was told to go, and that the same command continues
 ENDING = (signal.SIGINT, *TOLD_TO_GO)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mpx.errors import UserError, nearest
-from mpx.machine import GIB, memory_bytes
+from mpx.system.machine import GIB, memory_bytes
 
 
 class Known(NamedTuple):

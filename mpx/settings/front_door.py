@@ -12,14 +12,14 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.environment_variables import let_hydra_raise, shows_traceback
 from mpx.errors import MISTAKE, UserError, causes
-from mpx.printing import replace_unprintable
 from mpx.private.hydra import options
 from mpx.settings.extras import CONF
 from mpx.settings.translate import GROUPS, KEYS, nearest_key, translated
 from mpx.settings.values import dotted, key_of
-from mpx.version import version
+from mpx.system.environment_variables import let_hydra_raise, shows_traceback
+from mpx.system.printing import replace_unprintable
+from mpx.system.version import version
 
 MULTIRUN = {"-m", "--multirun"}
 NAME = re.compile(r"[\w.+/]+")  # of a key

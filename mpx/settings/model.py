@@ -16,7 +16,7 @@ TAGGERS = ("bert", "lstm", "hf", "custom")  # families with an output for each t
 def check_model(model: Mapping[str, Any], kind: str, task: str, data: str = "") -> None:
     """Raise UserError for the first combination that cannot be built.
 
-    model: settings that each keep their rule; kind: of the data set, and task: as mpx.spec.Spec has them; data: the set's name, if known.
+    model: settings that each keep their rule; kind: of the data set, and task: as mpx.data.spec.Spec has them; data: the set's name, if known.
     """
     if kind not in model["inputs"]:
         takes = " or ".join(KINDS[accepted] for accepted in model["inputs"])

@@ -12,12 +12,12 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.launch import check_layout
-from mpx.machine import usable_cores
-from mpx.printing import how_many
 from mpx.settings.data import family
 from mpx.settings.extras import install
 from mpx.settings.tokenizer import pretrained
+from mpx.system.launch import check_layout
+from mpx.system.machine import usable_cores
+from mpx.system.printing import how_many
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {

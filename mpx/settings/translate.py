@@ -9,13 +9,13 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from mpx.errors import DISK_FULL, UserError, nearest
-from mpx.printing import shown
 from mpx.settings.bench import BENCH
 from mpx.settings.compare import COMPARE
 from mpx.settings.deploy import DEPLOY
 from mpx.settings.extras import install
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.values import REMOVED
+from mpx.system.printing import shown
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx

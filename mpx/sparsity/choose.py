@@ -5,11 +5,11 @@ import math
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.printing import how_many
 from mpx.sparsity.layers import Rules
 from mpx.sparsity.patterns import NofM, Pattern, Unstructured
 from mpx.sparsity.recipes import Gradual, OneShot, Plan, Recipe, SrSte
 from mpx.sparsity.tiles import Tiles
+from mpx.system.printing import how_many
 
 DENSITY_STEPS = 20  # `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mpx.machine import builds_kernels
 from mpx.private.torch_kernels import has_triton
+from mpx.system.machine import builds_kernels
 
 LARGEST_PAIRWISE = 8  # groups up to this size are ranked by comparing pairs, larger groups by sorting
 

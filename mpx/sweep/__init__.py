@@ -8,10 +8,10 @@ ends the sweep.
     until.py     until=decided: a sweep in rounds of seeds
 """
 
-from mpx.environment_variables import in_sweep
 from mpx.sweep.checks import check_experiment, check_single
 from mpx.sweep.jobs import Objectives, start_child
 from mpx.sweep.progress import IN_USE, Summary, exit_code, report, to_the_end
+from mpx.system.environment_variables import in_sweep
 
 __all__ = [
     "IN_USE",

@@ -10,14 +10,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, open_dict
 
-from mpx.environment_variables import in_sweep
 from mpx.errors import UserError
-from mpx.machine import usable_cores
 from mpx.settings import check
 from mpx.settings.fields import FIELDS
 from mpx.settings.front_door import typed, words_of
 from mpx.settings.values import check_value, key_of, settings_of
 from mpx.sweep import cluster
+from mpx.system.environment_variables import in_sweep
+from mpx.system.machine import usable_cores
 
 TARGET = "hydra_plugins.mpx.Local"  # of conf/hydra/launcher/local.yaml and joblib.yaml
 

@@ -16,8 +16,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.machine import TOLD_TO_GO
 from mpx.settings.translate import not_installed
+from mpx.system.machine import TOLD_TO_GO
 
 SUBMITTED = ".submitit"  # in the sweep's folder: scripts and output of the jobs, as conf/hydra/launcher says
 SLURM, LOCAL = "SlurmLauncher", "LocalLauncher"

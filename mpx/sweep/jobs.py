@@ -25,11 +25,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from mpx import environment_variables
 from mpx.compare.run import judged_by_record
-from mpx.environment_variables import VISIBLE
-from mpx.launch import launch, this_python
-from mpx.machine import usable_cores, visible_gpus
 from mpx.private.hydra import register_plugin
 from mpx.runs.folder import read_result
 from mpx.runs.signals import TERMINATED
@@ -37,6 +33,10 @@ from mpx.settings.front_door import words_of
 from mpx.sweep import cluster
 from mpx.sweep.checks import TARGET, at_once
 from mpx.sweep.progress import FILE, NOT_STARTED, conclude, must_stop, reported
+from mpx.system import environment_variables
+from mpx.system.environment_variables import VISIBLE
+from mpx.system.launch import launch, this_python
+from mpx.system.machine import usable_cores, visible_gpus
 
 Objectives = tuple[float, float] | float | None
 # Elsewhere forking PyTorch is not safe.

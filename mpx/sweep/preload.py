@@ -9,14 +9,12 @@ import importlib
 import os
 from contextlib import suppress
 
-from mpx.imports import heavy
+from mpx.system.imports import heavy
 
 MORE = ("sklearn.datasets", "tensorboard.summary", "torch.utils.serialization", "torch.utils.tensorboard")
 
 os.setsid()
 with heavy():
-    import mpx.runs.outcome
-    import mpx.training.fit  # noqa: F401
 
     for name in MORE:
         with suppress(ImportError):  # a job that needs the module reports that it is missing

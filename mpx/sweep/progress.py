@@ -18,14 +18,14 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.environment_variables import report_file
 from mpx.errors import MISTAKE, UserError
-from mpx.printing import how_many, span
 from mpx.runs.folder import DONE, read_result
 from mpx.settings.front_door import errors_in_one_line
 from mpx.sweep import cluster
 from mpx.sweep.checks import check_sweep, on_all_machines, total_jobs
-from mpx.whole_file import below_output_dir, write_whole
+from mpx.system.environment_variables import report_file
+from mpx.system.printing import how_many, span
+from mpx.system.whole_file import below_output_dir, write_whole
 
 FILE = "report.json"  # in the job's folder
 NOT_STARTED = "not started"  # the status of a job that fail_fast=true does not start

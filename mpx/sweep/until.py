@@ -25,12 +25,12 @@ from mpx.compare.looks import Plan, plan_of
 from mpx.compare.run import Run
 from mpx.compare.words import decided, title
 from mpx.errors import UserError
-from mpx.printing import how_many, span
 from mpx.private.hydra import register_plugin
 from mpx.settings.check import check_looks
 from mpx.settings.values import key_of
 from mpx.sweep.checks import grid
 from mpx.sweep.progress import IN_USE, each_report, running
+from mpx.system.printing import how_many, span
 
 TARGET = "hydra_plugins.mpx.Rounds"  # of conf/hydra/sweeper/decided.yaml
 ONE = ("study", "output_dir", "until")  # what all jobs of a sweep in rounds share

@@ -7,10 +7,10 @@ import torch
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.launch import check_layout, launch
 from mpx.measure.devices import usable_gpus
-from mpx.printing import how_many
 from mpx.settings.reachable import check_cpu_devices
+from mpx.system.launch import check_layout, launch
+from mpx.system.printing import how_many
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,22 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import Diverged, UserError
-from mpx.machine import keep_within_quota
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
-from mpx.processes import from_all, not_finite
-from mpx.record.result import TRAINED_BEFORE
-from mpx.runs.explain import explain
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.history import refuse_other_setting
 from mpx.runs.inputs import refuse_others
+from mpx.runs.result import TRAINED_BEFORE
 from mpx.runs.weights import continuing
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
 from mpx.sparsity.lightning_sparsity import Sparsity
+from mpx.system.machine import keep_within_quota
+from mpx.system.processes import from_all, not_finite
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import divide_global_batch, processes_here
+from mpx.training.explain import explain
 from mpx.training.module import TrainingModule
 from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs

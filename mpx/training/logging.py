@@ -15,8 +15,8 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from torch import Tensor, nn
 
 from mpx.errors import Diverged
-from mpx.record.files import CurveFile
 from mpx.runs import signals
+from mpx.runs.files import CurveFile
 from mpx.training.tasks import loss_in
 
 

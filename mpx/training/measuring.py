@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
-from mpx.launch import launch
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep, WatchFirstStep
 from mpx.measure.memory import peak_memory
@@ -22,6 +21,7 @@ from mpx.precision.numerics import Numerics, sampling_interval
 from mpx.precision.plugin import ModePrecision
 from mpx.record.parts import audit_of
 from mpx.render.run import print_audit
+from mpx.system.launch import launch
 
 
 @dataclass(frozen=True)

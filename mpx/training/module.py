@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import someone_watches
+from mpx.data.spec import NO_LABEL, Spec
 from mpx.precision.plugin import ModePrecision
-from mpx.spec import NO_LABEL, Spec
 from mpx.training.ema import Ema
 from mpx.training.optimizer import Schedule, build_optimizer, say_whether_recorded
 from mpx.training.tasks import Meters, Right, TrainingLoss

@@ -19,10 +19,10 @@ from mpx.errors import UserError
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import build_precision
 from mpx.record.lightning_record import Newest, refuse_missing
-from mpx.record.result import stage_of
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
 from mpx.runs.history import History, setting_of
+from mpx.runs.result import stage_of
 from mpx.runs.weights import continuing
 from mpx.settings import target
 from mpx.settings.sparsity import RECIPES_OF

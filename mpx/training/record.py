@@ -13,15 +13,15 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
-from mpx.record.files import Predictions, write_predictions
 from mpx.record.parts import precision_part, sparsity_part, speed_part
-from mpx.record.result import note_validation
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
 from mpx.render.run_figures import report_sensitivity
 from mpx.runs import signals
+from mpx.runs.files import Predictions, write_predictions
 from mpx.runs.folder import Folder
+from mpx.runs.result import note_validation
 from mpx.training.assemble import Run
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric

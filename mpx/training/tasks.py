@@ -19,9 +19,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from torchmetrics import MeanAbsoluteError, MeanMetric, MeanSquaredError, Metric
 from torchmetrics.classification import MulticlassF1Score, MultilabelAveragePrecision, MultilabelF1Score
 
-from mpx.processes import from_all
-from mpx.record.files import MAX_SAMPLES
-from mpx.spec import NO_LABEL, Spec
+from mpx.data.spec import NO_LABEL, Spec
+from mpx.runs.files import MAX_SAMPLES
+from mpx.system.processes import from_all
 
 LOSSES: dict[str, Callable[..., Tensor]] = {  # of float logits and targets of one shape
     "regression": mse_loss, "multilabel": binary_cross_entropy_with_logits,

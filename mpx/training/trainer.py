@@ -11,7 +11,6 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities import rank_zero_only
 
-from mpx.launch import launch
 from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import (
     OneStreamDDP,
@@ -26,6 +25,7 @@ from mpx.runs.ranks import cluster_environment
 from mpx.settings.sparsity import nothing_to_train
 from mpx.settings.values import as_dict
 from mpx.sparsity.callback import Pruning
+from mpx.system.launch import launch
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger, Scalars

@@ -7,10 +7,10 @@ from hydra import compose, initialize_config_dir
 from torch import nn
 
 from mpx.acceleration import decide as rules
+from mpx.data.spec import Spec
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.settings.extras import CONF
-from mpx.spec import Spec
 
 IMAGE = Spec("image", (1, 8, 8), 10)
 

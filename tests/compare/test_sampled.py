@@ -11,10 +11,10 @@ from made_runs import compared, made, only, seeds
 from mpx.compare.comparison import POPULATION, Method, Verdict
 from mpx.compare.population import scatter
 from mpx.compare.table import differences_csv
-from mpx.record.files import Predictions
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report
+from mpx.runs.files import Predictions
 
 SAMPLES = 1000
 

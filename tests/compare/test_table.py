@@ -10,7 +10,7 @@ from made_runs import AMP, CONTROL, compared, made, reread, served
 from mpx.compare.run import METRICS
 from mpx.compare.table import differences_csv, read_results, results_csv, served_csv
 from mpx.errors import UserError
-from mpx.record.files import Predictions
+from mpx.runs.files import Predictions
 
 WHOLE = [
     made(

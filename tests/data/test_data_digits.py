@@ -3,7 +3,7 @@ import hashlib
 import torch
 
 import mpx.data
-from mpx.spec import Spec
+from mpx.data.spec import Spec
 
 
 def test_split_is_stratified_and_fixed(config):

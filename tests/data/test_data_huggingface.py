@@ -6,8 +6,8 @@ import pytest
 from few_steps import FEW_STEPS
 
 import mpx.data
+from mpx.data.spec import NO_LABEL
 from mpx.errors import UserError
-from mpx.spec import NO_LABEL
 
 datasets = pytest.importorskip("datasets", reason="the extra mpx[data] is not installed")
 CLASS = datasets.ClassLabel(names=["neg", "pos"])

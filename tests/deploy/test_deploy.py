@@ -12,9 +12,9 @@ from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
 from mpx.deploy import backends, build, choose, serve
 from mpx.deploy.__main__ import main
-from mpx.machine import builds_kernels
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
+from mpx.system.machine import builds_kernels
 
 SIZES = (1, 7, 64)  # the largest leaves a smaller last batch of every test set
 NAMES = ("mlp", "bert", "resnet", "lstm", "custom")

@@ -15,11 +15,11 @@ from transformers import GPT2ForSequenceClassification
 
 from mpx.compare.statistics import wilson
 from mpx.data import LICENCES, SETS
+from mpx.data.spec import Spec
 from mpx.deploy import __main__ as deploy_main
 from mpx.deploy.build import of_run
 from mpx.deploy.show import card, show
 from mpx.models import build
-from mpx.spec import Spec
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 AT = {"serve_samples_per_s": 1001.0, "latency_ms_p50": 0.111, "latency_ms_p95": 0.222, "latency_ms_p99": 0.333, "relative_error": 1.5e-3}

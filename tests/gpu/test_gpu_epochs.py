@@ -9,9 +9,9 @@ from pytorch_lightning.callbacks import Callback
 from torch import nn
 
 from mpx.data.readers import ResidentReader
+from mpx.data.spec import Spec
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
-from mpx.spec import Spec
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import TrainingLoss, loss_of
 

@@ -7,11 +7,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch.nn.functional import cross_entropy
 
+from mpx.data.spec import Spec
 from mpx.models import build
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.sparsity.permutation import permute_model
-from mpx.spec import Spec
 from mpx.train import CONF
 from mpx.training.optimizer import build_optimizer
 

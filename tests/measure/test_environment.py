@@ -21,7 +21,7 @@ import mpx
 from mpx.measure.devices import devices
 from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import OtherPrograms, cpu_busy, exclusive, exclusive_among
-from mpx.version import parse_status, with_digest
+from mpx.system.version import parse_status, with_digest
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
 HARDWARE = ["cpu", "host", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
@@ -105,8 +105,8 @@ def test_the_version_tells_source_files_apart(package):
     before = with_digest(package)
     assert before == with_digest(PACKAGE)
     for change in (
-        lambda: (package / "whole_file.py").write_text((package / "whole_file.py").read_text() + "\n"),
-        lambda: (package / "spec.py").rename(package / "spec2.py"),
+        lambda: (package / "system" / "whole_file.py").write_text((package / "system" / "whole_file.py").read_text() + "\n"),
+        lambda: (package / "data" / "spec.py").rename(package / "spec2.py"),
         lambda: (package / "errors.py").unlink(),
         lambda: (package / "runs" / "new.py").touch(),
     ):

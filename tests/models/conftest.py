@@ -6,7 +6,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from mpx.spec import Spec
+from mpx.data.spec import Spec
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 SPECS = {

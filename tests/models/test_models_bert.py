@@ -5,10 +5,10 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, DistilBertModel
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models import build
 from mpx.models.bert import patch_size
-from mpx.spec import Spec
 
 SMALL = {"num_layers": 2, "hidden_size": 32, "num_heads": 2}
 UNTRAINED = {"text": [], "digits": ["bert.embeddings.word_embeddings.weight"]}

@@ -10,10 +10,10 @@ import torch
 import torchvision
 from transformers import FunnelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
+from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models import build
 from mpx.models.hf import LogitsOnly
-from mpx.spec import Spec
 
 TINY_GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
 HELPERS = "helpers_for_models"

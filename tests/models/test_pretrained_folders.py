@@ -23,9 +23,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from mpx.data.spec import Spec
 from mpx.deploy.__main__ import main as deploy
 from mpx.models.pretrained import load
-from mpx.spec import Spec
 
 EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 WORDS = ["a", "good", "bad", "thing", *map(str, range(60))]

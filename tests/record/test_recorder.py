@@ -15,7 +15,7 @@ from mpx.compare.collect import collect
 from mpx.compat import ASP
 from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
-from mpx.record.files import rows
+from mpx.runs.files import rows
 from mpx.runs.folder import LOCK
 
 STEP_S, WAIT_S = 0.02, 0.01

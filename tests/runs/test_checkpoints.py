@@ -9,10 +9,10 @@ from omegaconf import OmegaConf
 from pytorch_lightning import Trainer
 from torchvision.models.resnet import ResNet
 
+from mpx.data.spec import Spec
 from mpx.models import build
 from mpx.runs.folder import damage
 from mpx.sparsity.patterns import is_2of4
-from mpx.spec import Spec
 
 MLP = ["model=mlp", *FEW_STEPS, "trainer.max_epochs=4", "trainer.save_every_s=0"]
 

@@ -16,8 +16,8 @@ from refused import assert_refused
 
 from mpx.errors import UserError
 from mpx.measure.throughput import Throughput
-from mpx.runs.explain import explain
 from mpx.runs.folder import LOCK
+from mpx.training.explain import explain
 
 MLP = ["model=mlp", *FEW_STEPS]
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from mpx.errors import InUse, UserError
-from mpx.record.result import write_result
 from mpx.runs import folder as folders
 from mpx.runs.folder import claim
 from mpx.runs.name import setting_name
+from mpx.runs.result import write_result
 
 CONFIG = {"optimizer.lr": 0.1, "data.batch_size": 64}
 

@@ -5,10 +5,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import mpx.data
+from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models import build
 from mpx.settings import check
-from mpx.spec import Spec
 from mpx.train import CONF
 
 SPECS = {"image": Spec("image", (1, 8, 8), 10), "lm": Spec("lm", (12,), 50, vocab_size=50)}

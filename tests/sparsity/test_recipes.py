@@ -8,6 +8,7 @@ from few_steps import FEW_STEPS
 from omegaconf import OmegaConf
 from torch import nn
 
+from mpx.data.spec import Spec
 from mpx.models.mlp import MLP
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import plan
@@ -15,7 +16,6 @@ from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.recipes import Gradual, Plan, Recipe
-from mpx.spec import Spec
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
 

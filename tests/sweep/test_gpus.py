@@ -7,8 +7,8 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from mpx.machine import visible_gpus
 from mpx.sweep.jobs import one_device
+from mpx.system.machine import visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_the_user_made_visible_is_respected(set_by_user, expected):
 @pytest.mark.slow
 def test_gpus_are_counted_without_cuda():
     """As many as torch counts where none is hidden, found without importing it."""
-    program = "import sys; from mpx.machine import installed_gpus; n = installed_gpus(); assert 'torch' not in sys.modules; import torch; "
+    program = "import sys; from mpx.system.machine import installed_gpus; n = installed_gpus(); assert 'torch' not in sys.modules; import torch; "
     program += "assert n == torch.cuda.device_count(), (n, torch.cuda.device_count())"
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)

@@ -12,9 +12,9 @@ from filelock import FileLock
 from hydra import compose, initialize_config_dir
 from processes import WAITING_NET, Fork, alive, wait_for
 
-from mpx.machine import usable_cores
 from mpx.settings.front_door import CONF, expect_schemas
 from mpx.sweep.checks import at_once
+from mpx.system.machine import usable_cores
 
 FEW = [
     "model=mlp",

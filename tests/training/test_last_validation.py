@@ -3,7 +3,7 @@
 import pytest
 from few_steps import FEW_STEPS
 
-from mpx.record.files import rows
+from mpx.runs.files import rows
 
 # The test data are the validation data.
 OWN = ["model=mlp", "data=custom", "data._target_=own_data.make_data", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=3"]

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mpx.spec import Spec
+from mpx.data.spec import Spec
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import TrainingLoss, loss_of
 

@@ -12,7 +12,7 @@ from processes import Fork
 from refused import assert_refused
 
 from mpx.errors import UserError
-from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch
+from mpx.system.launch import SRUN, TORCHRUN, Launch, check_layout, launch
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
 STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "sparsity.permute=true", "optimizer=sgd"]

@@ -8,9 +8,9 @@ from refused import assert_refused
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from mpx.compare.collect import collect
+from mpx.data.spec import NO_LABEL
 from mpx.data.targets import targets
 from mpx.errors import UserError
-from mpx.spec import NO_LABEL
 from mpx.training.tasks import Meters, loss_of
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpx.compat.amp.casting import HALVES, MASTER, agreeing
 from mpx.compat.amp.state import Session
 from mpx.errors import UserError
-from mpx.processes import rank_and_world
+from mpx.system.processes import rank_and_world
 
 
 class Stash:

@@ -15,7 +15,7 @@ from mpx.compat.amp.casts import Handle
 from mpx.compat.amp.levels import Properties
 from mpx.errors import UserError
 from mpx.precision.scaling import LossScale
-from mpx.processes import rank_and_world
+from mpx.system.processes import rank_and_world
 
 
 class LossScaler:

@@ -11,10 +11,10 @@ from torch.utils.hooks import RemovableHandle
 
 from mpx.compat.amp.casting import MASTER
 from mpx.errors import UserError
-from mpx.processes import rank_and_world
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Pattern
+from mpx.system.processes import rank_and_world
 
 PRUNING = "_mpx_asp"  # attribute of a model for its Pruning, which no state_dict contains
 NO_MASKS = {"masks": {}, "kept": {}, "stash": {}, "complete": False}

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from mpx.models.evaluating import evaluating
-from mpx.progress import track
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM, kept_magnitude, mask_2of4
@@ -22,6 +21,7 @@ from mpx.sparsity.permutation.graph import find_groups, first_names
 from mpx.sparsity.permutation.objective import choose, objective
 from mpx.sparsity.permutation.stripes import GROUP
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
+from mpx.system.progress import track
 
 
 @dataclass

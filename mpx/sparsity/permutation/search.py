@@ -18,9 +18,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from mpx.machine import cpu_threads
 from mpx.sparsity.permutation.budget import MAX_EXACT_COLUMNS, WORK, Share, comparisons, shares
 from mpx.sparsity.permutation.stripes import GROUP, best_stripes, kept
+from mpx.system.machine import cpu_threads
 
 # Up to this many comparisons a step runs on the CPU, also for a matrix on a GPU: a GPU has little to do then and waits for the host four
 # times. ResNet-20, with 23,315 steps of at most 3e5 comparisons, took 60 to 91 s on a shared H200 (experiments/sparsity_pilot) and 5.4 s on

@@ -6,11 +6,11 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from mpx.data.spec import Spec
 from mpx.models import build
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.permutation import permute_model
-from mpx.spec import Spec
 
 CONF = Path(__file__).parents[3] / "conf" / "model"
 IMAGE = Spec("image", (3, 32, 32), 10)

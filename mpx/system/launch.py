@@ -14,9 +14,9 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from mpx.environment_variables import in_sweep
 from mpx.errors import UserError
-from mpx.machine import TOLD_TO_GO, usable_cores, visible_gpus
+from mpx.system.environment_variables import in_sweep
+from mpx.system.machine import TOLD_TO_GO, usable_cores, visible_gpus
 
 TORCHRUN, SRUN = "torchrun", "srun"
 
@@ -74,7 +74,7 @@ def become_torchrun(count: int, words: list[str]) -> NoReturn:
     environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))} | os.environ
     environment |= {"PYTHONSAFEPATH": "1"} if "-P" in python else {}
     sys.stdout.flush()
-    os.execve(sys.executable, [*python, "mpx.launch", str(count), *words], environment)
+    os.execve(sys.executable, [*python, "mpx.system.launch", str(count), *words], environment)
 
 
 def leave(code: int) -> NoReturn:
@@ -90,7 +90,7 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> None:
-    """`python -m mpx.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the exit code
+    """`python -m mpx.system.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the exit code
     of the run."""
     from mpx.runs.signals import end_with_parent
 

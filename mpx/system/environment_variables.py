@@ -13,7 +13,7 @@ and the environment.
 | MPX_TRACEBACK    | the user; or a front door, which copies  | every process: 1 shows the traceback of a failed run; a job also |
 |                  | HYDRA_FULL_ERROR before mpx sets it to 1 | gets it as its HYDRA_FULL_ERROR                                  |
 
-MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/launch.py reads what
+MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/system/launch.py reads what
 torchrun and Slurm tell a process.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpx.whole_file import write_whole
+from mpx.system.whole_file import write_whole
 
 CURVES = "curves.csv"
 TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")

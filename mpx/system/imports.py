@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mpx.errors import UserError
-from mpx.machine import wait_briefly
+from mpx.system.machine import wait_briefly
 
 
 @contextmanager

@@ -11,14 +11,14 @@ from omegaconf import DictConfig
 
 from mpx import sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
-from mpx.imports import heavy
-from mpx.launch import TORCHRUN, Launch, launch
-from mpx.record.result import EXIT, write_result
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed, refuse_others
 from mpx.runs.name import Description, describe
+from mpx.runs.result import EXIT, write_result
+from mpx.system.imports import heavy
+from mpx.system.launch import TORCHRUN, Launch, launch
 
 GRACE = 10.0  # seconds in which rank 0 says why the run ends
 LOST = (  # gloo's and NCCL's words for a process that is gone
@@ -151,7 +151,7 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
                 return Ending("failed", EXIT["failed"], failure)
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"
-        from mpx.runs.explain import line_and_bug  # torch
+        from mpx.training.explain import line_and_bug  # torch
 
         line, bug = line_and_bug(error, cfg, folder.path)
         return Ending(status, EXIT[status], line, bug)

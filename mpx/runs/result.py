@@ -8,8 +8,8 @@ from typing import Any
 
 from mpx.errors import UserError
 from mpx.runs.folder import RESULT
-from mpx.version import with_commit
-from mpx.whole_file import write_whole
+from mpx.system.version import with_commit
+from mpx.system.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 EXIT = {"completed": 0, "diverged": 3, "failed": 1, "interrupted": 130}  # exit code of each status

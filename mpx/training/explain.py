@@ -7,10 +7,10 @@ import torch
 from omegaconf import DictConfig
 
 from mpx import sweep
-from mpx.environment_variables import shows_traceback
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import held_by_others, out_of_memory
-from mpx.record.result import line_of
+from mpx.runs.result import line_of
+from mpx.system.environment_variables import shows_traceback
 
 NO_BATCH = r"^You requested to check (\S+) of .* increase the `(limit_\w+)` argument"  # Lightning's words
 UNUSED = "parameters that were not used in producing the loss"  # Lightning's words

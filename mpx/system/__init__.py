@@ -1,0 +1,12 @@
+"""What the machine, its processes, files and terminal offer to every room. Only processes.py imports PyTorch.
+
+machine.py      cores, memory, threads and compilers of this machine; signals that ask a process to go
+launch.py       who started this process, and which of a run's processes it is
+environment_variables.py: what the processes of one command tell one another
+processes.py    the processes of a distributed training, as PyTorch's process group knows them
+whole_file.py   writes a file whole or not at all
+csv_file.py     reads and writes tables
+printing.py     text that is safe to print; progress.py: bars of long steps
+imports.py      imports PyTorch fast
+version.py      which mpx this is
+"""
