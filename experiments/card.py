@@ -1,11 +1,12 @@
-"""Write the results part of a card anew from its committed results.csv, so that no figure in it is typed by hand.
+"""Write the results part of a card anew from its committed results.csv, so that no figure in it is typed by
+hand.
 
 $ python experiments/card.py grid             # experiments/grid/README.md and plots/
 $ python experiments/card.py grid pretrained  # several
 
-A study becomes results.csv by `python -m mpx.compare study=NAME`, which writes it to outputs/NAME/. The part lies between the markers
-`<!-- results -->` and `<!-- end of results -->`. The first marker may set keys of `python -m mpx.compare`, as in
-`<!-- results control=amp-dense margin=0.005 -->`.
+A study becomes results.csv by `python -m mpx.compare study=NAME`, which writes it to outputs/NAME/. The part
+lies between the markers `<!-- results -->` and `<!-- end of results -->`. The first marker may set keys of
+`python -m mpx.compare`, as in `<!-- results control=amp-dense margin=0.005 -->`.
 """
 
 import re
@@ -35,15 +36,23 @@ MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of resu
 
 
 def update_card(folder: Path) -> list[Path]:
-    """Rewrite the results section of the card in `folder`, and its plots. Raises UserError without results.csv, card or markers."""
+    """Rewrite the results section of the card in `folder`, and its plots. Raises UserError without
+    results.csv, card or markers.
+    """
     card, results = folder / "README.md", folder / "results.csv"
     for path in (card, results):
         if not path.is_file():
-            raise UserError(f"{path} is not there. A card is a folder below experiments/ with a README.md and a results.csv.")
+            raise UserError(
+                f"{path} is not there. A card is a folder below experiments/ with a README.md "
+                "and a results.csv."
+            )
     text = card.read_text(encoding="utf-8")
     found = MARKS.search(text)
     if found is None:
-        raise UserError(f"{card} has no place for results: put a line <!-- results --> and a line <!-- end of results --> into it.")
+        raise UserError(
+            f"{card} has no place for results: put a line <!-- results --> and a line <!-- end "
+            "of results --> into it."
+        )
     comparison = compare_file(results, options(found[2], card))
     by_setting = styles(comparison)
     drawn = [pictures(group, comparison, {}, by_setting, CARD_PARTS) for group in comparison.groups]
@@ -59,7 +68,9 @@ def options(given: str, card: Path) -> dict[str, str | float]:
     for word in given.split():
         key, _, value = word.partition("=")
         if key not in found:
-            raise UserError(f"{card}: {word} in its results marker is not a key. Use one of {', '.join(found)}.")
+            raise UserError(
+                f"{card}: {word} in its results marker is not a key. Use one of {', '.join(found)}."
+            )
         found[key] = value
         with suppress(ValueError):
             found[key] = float(value)

@@ -29,7 +29,8 @@ TASKS = {
     ("resnet18", "cifar10"): "ResNet-18, CIFAR-10", ("resnet18", "fashion_mnist"): "ResNet-18, Fashion-MNIST",
     ("bert_small", "sst2"): "BERT-small, SST-2", ("lstm", "sst2"): "LSTM, SST-2",
 }  # fmt: skip
-LOSING = (  # tasks of the grid where 2:4 costs something, the unit of its loss, and the factor from a difference to it
+# tasks of the grid where 2:4 costs something, the unit of its loss, and the factor from a difference to it
+LOSING = (
     (("resnet20", "cifar10"), "ResNet-20 on CIFAR-10", "points", -100),
     (("lstm", "wikitext2"), "The LSTM on WikiText-2", "of perplexity", 1),
 )
@@ -42,24 +43,35 @@ def main() -> None:
     Arguments().parse_args()
     for file, made in ((PAGE, measured()), (README, headlines())):
         text = file.read_text(encoding="utf-8")
-        file.write_text(MARKS.sub(lambda match, made=made: match[1] + made + match[2], text), encoding="utf-8")
+        file.write_text(
+            MARKS.sub(lambda match, made=made: match[1] + made + match[2], text), encoding="utf-8"
+        )
 
 
 def measured() -> str:
     """The part of docs/measured.md between the marks."""
     runs, no_restart = (newest(read_results(GRID / name))[0] for name in ("results.csv", "no_restart.csv"))
-    unplanned = [replace(run, looks=None) for run in runs]  # a single test of all seeds, for comparisons that no plan named
+    # a single test of all seeds, for comparisons that no plan named
+    unplanned = [replace(run, looks=None) for run in runs]
     pruned = [run for run in unplanned if (run.precision, run.sparsity) == PRUNED]
-    grid, in_fp16, to_no_restart = groups(runs, margin=MARGIN), groups(unplanned, **DENSE_FP16), groups(pruned + no_restart, **DENSE_FP16)
+    grid, in_fp16, to_no_restart = (
+        groups(runs, margin=MARGIN),
+        groups(unplanned, **DENSE_FP16),
+        groups(pruned + no_restart, **DENSE_FP16),
+    )
     cells: dict[str, Callable[[tuple[str, str]], str]] = {
         "GPU; seeds": lambda task: "; ".join(setup(grid[task])),
         "test accuracy in FP32": lambda task: f"{100 * grid[task].rows[0].metric.mean:.1f} %",
-        "settings at no loss to dense FP32 of the same schedule; also for the population": lambda task: "; ".join(safe(grid[task])),
+        "settings at no loss to dense FP32 of the same schedule; also for the population": lambda task: (
+            "; ".join(safe(grid[task]))
+        ),
         "fastest of these; another that is shown to end sooner": lambda task: "; ".join(first(grid[task])),
         "its throughput, in units of mpx's FP32": lambda task: f"{fastest(grid[task]).speedup.ratio:.2f}",
         "its time to train, FP32's ÷ its own": lambda task: ratio(fastest(grid[task]).sooner),
         "points that 2:4 changes, FP16 (in no plan)": lambda task: points(in_fp16[task]),
-        "the same to dense runs without the rise (5 seeds, other hosts)": lambda task: points(to_no_restart[task]),
+        "the same to dense runs without the rise (5 seeds, other hosts)": lambda task: points(
+            to_no_restart[task]
+        ),
     }
     table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
     return table + "\n\n" + "\n".join([of_the_others(grid), *sentences()]) + "\n"
@@ -73,9 +85,11 @@ def headlines() -> str:
     lightning, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "hand"))
     two = span(sorted(on_gpus(2, scaling)))
     return (
-        f"- The fastest 16-bit format trains {span(faster)} times as fast as FP32 at no loss of accuracy, in four tasks on an H100 "
+        f"- The fastest 16-bit format trains {span(faster)} times as fast as FP32 at no loss of accuracy, "
+        "in four tasks on an H100 "
         "([grid](experiments/grid)).\n"
-        f"- mpx trains {lightning} times as fast as Lightning's defaults, and {hand} times as fast as a loop tuned by hand whose step is "
+        f"- mpx trains {lightning} times as fast as Lightning's defaults, and {hand} times as fast as a "
+        "loop tuned by hand whose step is "
         "one CUDA graph ([speed](experiments/speed)).\n"
         f"- Two H100s train {two} times as fast as one ([scaling](experiments/scaling)).\n"
     )
@@ -122,8 +136,12 @@ def ratio(speedup: Speedup) -> str:
 
 
 def points(group: Group) -> str:
-    change = next(row for row in group.rows if (row.runs[0].precision, row.runs[0].sparsity) == PRUNED).decision
-    return f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})".replace("-", "−")
+    change = next(
+        row for row in group.rows if (row.runs[0].precision, row.runs[0].sparsity) == PRUNED
+    ).decision
+    return f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})".replace(
+        "-", "−"
+    )
 
 
 def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
@@ -136,7 +154,8 @@ def of_the_others(grid: dict[tuple[str, str], Group]) -> str:
         dense = [row for row in others if row.runs[0].sparsity == "dense"]
         good = ", ".join(named(row) for row in dense if row.decision.verdict is Verdict.NO_LOSS)
         found.append(
-            f"{name}: dense {good} at no loss, at most {fastest(grid[task]).speedup.ratio:.2f} times as fast as FP32; "
+            f"{name}: dense {good} at no loss, at most {fastest(grid[task]).speedup.ratio:.2f} times as "
+            "fast as FP32; "
             f"2:4 costs {min(lost):.1f} to {max(lost):.1f} {unit}, {decided(pruned)}"
         )
     return f"- **Tasks where 2:4 costs something** ([grid](../experiments/grid)). {'. '.join(found)}."
@@ -148,46 +167,73 @@ def decided(decisions: list[Decision]) -> str:
     if losses == len(decisions):
         return "a loss in every format"
     return (
-        f"a loss in {losses} formats and none in {without}" if losses or without else "which is shown neither to be a loss nor to be none"
+        f"a loss in {losses} formats and none in {without}"
+        if losses or without
+        else "which is shown neither to be a loss nor to be none"
     )
 
 
 def sentences() -> Iterator[str]:
     speed, scaling = rivals(), read(HERE / "scaling" / "results.csv")
-    models = Counter(FORMATS[precision] for _, precision in {(row["model"], row["precision"]) for row in speed})
+    models = Counter(
+        FORMATS[precision] for _, precision in {(row["model"], row["precision"]) for row in speed}
+    )
     formats = " and ".join(f"{models[name]} models in {name}" for name in sorted(models))
-    rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
-    lightning, tuned, hand = (span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand"))
+    rounds = " or ".join(
+        map(
+            str,
+            sorted(
+                set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values())
+            ),
+        )
+    )
+    lightning, tuned, hand = (
+        span(sorted(against(speed, contender))) for contender in ("lightning", "lightning, tuned", "hand")
+    )
     first = span(sorted(1 / ratio for ratio in against(speed, "mpx, pool=first")))
     yield (
-        f"- **Beside other loops** ([speed](../experiments/speed): one {speed[0]['device']}, {formats}, {rounds} rounds, steps as compiled "
-        f"for a long run). mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as fast as Lightning tuned (most "
-        f"for the LSTM, which has no CUDA graph there and is FP16 in both), and {hand} times as fast as a loop tuned by hand whose step is "
+        f"- **Beside other loops** ([speed](../experiments/speed): one {speed[0]['device']}, {formats}, "
+        f"{rounds} rounds, steps as compiled "
+        f"for a long run). mpx trains {lightning} times as fast as Lightning's defaults, {tuned} times as "
+        "fast as Lightning tuned (most "
+        f"for the LSTM, which has no CUDA graph there and is FP16 in both), and {hand} times as fast as a "
+        "loop tuned by hand whose step is "
         "one CUDA graph. "
-        "Here mpx's BERT computes the whole last layer, as the rivals do; mpx's default computes it for the first token alone, and is "
+        "Here mpx's BERT computes the whole last layer, as the rivals do; mpx's default computes it for "
+        "the first token alone, and is "
         f"{first} times as fast as that."
     )
     earlier = read(HERE / "scaling" / "earlier.csv")
-    calls = [[row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}]
+    calls = [
+        [row for row in earlier if row["commit"] == commit] for commit in {row["commit"] for row in earlier}
+    ]
     before = span(sorted(ratio for rows in calls for ratio in on_gpus(2, rows)))
     pairs = [(rates_on(gpus, scaling, "mpx"), rates_on(gpus, scaling, "hand")) for gpus in "24"]
-    beside = span(sorted(mine[model] / hand[model] for mine, hand in pairs for model in mine.keys() & hand.keys()))
+    beside = span(
+        sorted(mine[model] / hand[model] for mine, hand in pairs for model in mine.keys() & hand.keys())
+    )
     two, four = (sorted(on_gpus(gpus, scaling)) for gpus in (2, 4))
     yield (
-        f"- **Several GPUs** ([scaling](../experiments/scaling): {scaling[0]['device']}, BF16, each with the batch of one, one round). Two "
-        f"train {span(two)} times as fast as one ({before} in earlier rounds), four {span(four)} times ({len(four)} models), and "
+        f"- **Several GPUs** ([scaling](../experiments/scaling): {scaling[0]['device']}, BF16, each with "
+        "the batch of one, one round). Two "
+        f"train {span(two)} times as fast as one ({before} in earlier rounds), four {span(four)} times "
+        f"({len(four)} models), and "
         f"both {beside} times as fast as such a loop on as many."
     )
 
 
 def rivals() -> list[dict[str, str]]:
     rows = read(HERE / "speed" / "results.csv")
-    return [row for row in rows if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
+    return [
+        row for row in rows if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]
+    ]
 
 
 def span(ratios: list[float]) -> str:
     """From the lowest to the highest. What is just below 1 is not rounded to it."""
-    low, high = (f"{ratio:.3f}" if 0.995 <= ratio < 1 else f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1]))
+    low, high = (
+        f"{ratio:.3f}" if 0.995 <= ratio < 1 else f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1])
+    )
     return low if low == high else f"{low} to {high}"
 
 
@@ -198,7 +244,11 @@ def against(rows: list[dict[str, str]], contender: str) -> Iterator[float]:
 
 
 def rates(rows: list[dict[str, str]], pair: tuple[str, str], contender: str) -> list[float]:
-    return [float(row["samples_per_s"]) for row in rows if (row["model"], row["precision"]) == pair and row["contender"] == contender]
+    return [
+        float(row["samples_per_s"])
+        for row in rows
+        if (row["model"], row["precision"]) == pair and row["contender"] == contender
+    ]
 
 
 def on_gpus(gpus: int, rows: list[dict[str, str]]) -> Iterator[float]:
@@ -210,9 +260,16 @@ def on_gpus(gpus: int, rows: list[dict[str, str]]) -> Iterator[float]:
 def rates_on(gpus: str, rows: list[dict[str, str]], contender: str) -> dict[str, float]:
     """Samples/s of each model on so many GPUs, the mean of the rounds."""
     rows = [
-        row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"] and not row.get("rejected")
+        row
+        for row in rows
+        if (row["contender"], row["gpus"]) == (contender, gpus)
+        and row["samples_per_s"]
+        and not row.get("rejected")
     ]
-    return {name: fmean(float(row["samples_per_s"]) for row in rows if row["model"] == name) for name in {row["model"] for row in rows}}
+    return {
+        name: fmean(float(row["samples_per_s"]) for row in rows if row["model"] == name)
+        for name in {row["model"] for row in rows}
+    }
 
 
 if __name__ == "__main__":

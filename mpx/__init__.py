@@ -1,8 +1,10 @@
-"""mpx: which precision and sparsity setting trains this model fastest, at no loss of accuracy, on this machine?
+"""mpx: which precision and sparsity setting trains this model fastest, at no loss of accuracy, on this
+machine?
 
 Commands. Each has --help and --version; mpx-train is the same as python -m mpx.train, and so on:
 
-    mpx-train precision=amp sparsity=2of4    train, test and record one setting; with -m, a sweep of settings and seeds
+    mpx-train precision=amp sparsity=2of4    train, test and record one setting; with -m, a sweep of settings
+                                             and seeds
     mpx-compare study=default                compare the runs of a study: tables, verdict, report
     mpx-deploy run=FOLDER                    measure a finished run as it would be served
     mpx-bench what=formats                   measure the limits of this machine
@@ -29,11 +31,12 @@ In your own Lightning Trainer, each part without the others:
 
 In other libraries' loops:
 
-    from mpx.compat import amp, ASP                                              # successors of NVIDIA apex's amp and ASP
+    from mpx.compat import amp, ASP                                              # successors of NVIDIA apex's
+                                                                                 amp and ASP
     from mpx.compat.transformers import RecorderCallback, SparsityCallback       # for transformers.Trainer
 
-Read on: help(mpx.run), help(mpx.Recorder), help(mpx.Sparsity) and so on list the arguments. Complete examples are in docs/python.md and
-docs/your-project.md; docs/README.md lists all pages.
+Read on: help(mpx.run), help(mpx.Recorder), help(mpx.Sparsity) and so on list the arguments. Complete examples
+are in docs/python.md and docs/your-project.md; docs/README.md lists all pages.
 """
 
 from importlib import import_module
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names of the library -> where they are. They are imported when they are first used: a command must start without PyTorch.
+# Names of the library -> where they are. They are imported when they are first used: a command must start
+# without PyTorch.
 PUBLIC = {
     "Numerics": "mpx.precision.numerics:Numerics",
     "Precision": "mpx.precision.lightning_precision:Precision",
@@ -64,7 +68,6 @@ PUBLIC = {
     "judge": "mpx.from_python:judge",
     "run": "mpx.from_python:run",
 }
-
 
 
 def __getattr__(name: str) -> Any:

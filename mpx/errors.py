@@ -5,11 +5,14 @@ import errno
 from collections.abc import Iterable
 
 MISTAKE = 2  # exit code of a command whose settings are refused
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError: also a quota, and a limit on the size of a file
+# of an OSError: also a quota, and a limit on the size of a file
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend. Its text is one line: the key, its value, what is allowed, how to fix it."""
+    """A mistake that the user can mend. Its text is one line: the key, its value, what is allowed, how to fix
+    it.
+    """
 
 
 class InUse(UserError):
@@ -28,7 +31,8 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The text of an error whose lines belong together, such as a compiler's, in one line of at most 200 letters.
+    """The text of an error whose lines belong together, such as a compiler's, in one line of at most 200
+    letters.
 
     What torch.compile adds to each of its errors, how to see more, is left out.
     """

@@ -102,7 +102,8 @@ def _words(settings: Sequence[str]) -> list[str]:
     """Raises UserError for anything but a list of settings."""
     if isinstance(settings, str) or not all(isinstance(word, str) for word in settings):
         raise UserError(
-            f'mpx.run({settings!r}): give a list of settings. For example mpx.run(["precision=amp", "seed=1"]).'
+            f'mpx.run({settings!r}): give a list of settings. For example mpx.run(["precision=amp", '
+            '"seed=1"]).'
         )
     if (option := next((word for word in settings if word.startswith("-")), None)) is not None:
         way = (

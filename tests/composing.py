@@ -1,7 +1,9 @@
-"""Hydra reads the files of conf/ once in a process, and composes them once for each choice; the commands of this process start from copies.
+"""Hydra reads the files of conf/ once in a process, and composes them once for each choice; the commands of
+this process start from copies.
 
-To read and merge them takes a tenth of a second, three times in each run: as long as all else that a short run does. What the command line
-sets in them is never kept. `command` starts a process that composes as a user's does.
+To read and merge them takes a tenth of a second, three times in each run: as long as all else that a short
+run does. What the command line sets in them is never kept. `command` starts a process that composes as a
+user's does.
 """
 
 import copy

@@ -1,5 +1,7 @@
-"""Three ways through the front door: `train(...)` in this process, `forked(...)` in a process of its own that has imported PyTorch already,
-and `command(...)` as a user would, which costs the seconds that PyTorch's import takes."""
+"""Three ways through the front door: `train(...)` in this process, `forked(...)` in a process of its own that
+has imported PyTorch already, and `command(...)` as a user would, which costs the seconds that PyTorch's
+import takes.
+"""
 
 import gc
 import json
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch reads it; where several use the machine, threads wait at full speed
+# before PyTorch reads it; where several use the machine, threads wait at full speed
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import composing
 from processes import Fork
@@ -21,7 +24,8 @@ composing.keep()
 
 gc.disable()  # until the tests are collected: looking for garbage takes two fifths of what they import
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background; the processes that tests interrupt would ignore it too
+# started in the background; the processes that tests interrupt would ignore it too
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -39,7 +43,8 @@ _modules = len(sys.modules)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol():
-    """Nor is what tests import later: mpx.deploy looks for garbage before each measurement, which then took three quarters of its time.
+    """Nor is what tests import later: mpx.deploy looks for garbage before each measurement, which then took
+    three quarters of its time.
 
     With a GPU it is, since what is frozen would hold the device's memory.
     """
@@ -79,8 +84,12 @@ def train(tmp_path, monkeypatch, capsys):
     """train(*overrides) -> Ran; its outputs lie in tmp_path/outputs."""
     from mpx.train import main
 
-    monkeypatch.setattr("os.execve", lambda *_: pytest.fail("this process is to go on as a test: use `command` for several devices"))
-    monkeypatch.setattr("mpx.sweep.progress.running", [])  # a process has one sweep, this one those of other tests
+    monkeypatch.setattr(
+        "os.execve",
+        lambda *_: pytest.fail("this process is to go on as a test: use `command` for several devices"),
+    )
+    # a process has one sweep, this one those of other tests
+    monkeypatch.setattr("mpx.sweep.progress.running", [])
 
     def run(*overrides: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["mpx.train", *overrides, f"output_dir={tmp_path}/outputs"])

@@ -6,7 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
-EACH_ALONE = [page for page in PAGES if page.name != "your-project.md"]  # whose commands run in any order; tests/test_your_project.py
+# whose commands run in any order; tests/test_your_project.py
+EACH_ALONE = [page for page in PAGES if page.name != "your-project.md"]
 CARDS = sorted(ROOT.glob("experiments/*/README.md"))
 
 
@@ -16,7 +17,11 @@ def text(path: Path) -> str:
 
 def blocks(language: str, pages: list[Path] = EACH_ALONE) -> list[str]:
     """The fenced blocks in `language`, each once, in the order of the pages."""
-    found = (block for page in pages for block in re.findall(rf"^```{language}\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE))
+    found = (
+        block
+        for page in pages
+        for block in re.findall(rf"^```{language}\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE)
+    )
     return list(dict.fromkeys(found))
 
 

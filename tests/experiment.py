@@ -13,7 +13,8 @@ EXPERIMENTS = ROOT / "experiments"
 def script(path: str) -> ModuleType:
     """experiments/<path>, which finds the files beside it, as Python starts it.
 
-    What it imports from experiments/ is forgotten afterwards, because several experiments have files of one name.
+    What it imports from experiments/ is forgotten afterwards, because several experiments have files of one
+    name.
     """
     spec = importlib.util.spec_from_file_location(f"experiments_{Path(path).stem}", EXPERIMENTS / path)
     module = importlib.util.module_from_spec(spec)

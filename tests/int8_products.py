@@ -1,4 +1,6 @@
-"""Whether this CPU multiplies INT8 exactly: without VNNI, oneDNN adds pairs of products in 16 bits, which saturate."""
+"""Whether this CPU multiplies INT8 exactly: without VNNI, oneDNN adds pairs of products in 16 bits, which
+saturate.
+"""
 
 import torch
 

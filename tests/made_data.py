@@ -1,4 +1,6 @@
-"""Files in every publisher's layout, made on the spot: right in form and size, with nothing to learn in them."""
+"""Files in every publisher's layout, made on the spot: right in form and size, with nothing to learn in
+them.
+"""
 
 import json
 import pickle
@@ -11,7 +13,9 @@ from PIL import Image
 
 def idx(path: Path, values: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes())
+    path.write_bytes(
+        struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+    )
 
 
 def mnist(root: Path, name: str) -> None:
@@ -45,11 +49,21 @@ def wikitext2(root: Path) -> None:
 
 
 def text_csv(path: Path) -> None:
-    path.write_text("text,label\n" + "".join(f"a {'good' if i % 2 else 'bad'} thing {i},{'yes' if i % 2 else 'no'}\n" for i in range(200)))
+    path.write_text(
+        "text,label\n"
+        + "".join(
+            f"a {'good' if i % 2 else 'bad'} thing {i},{'yes' if i % 2 else 'no'}\n" for i in range(200)
+        )
+    )
 
 
 def text_jsonl(path: Path) -> None:
-    path.write_text("".join(json.dumps({"text": f"a {'good' if i % 2 else 'bad'} thing {i}", "label": i % 2}) + "\n" for i in range(200)))
+    path.write_text(
+        "".join(
+            json.dumps({"text": f"a {'good' if i % 2 else 'bad'} thing {i}", "label": i % 2}) + "\n"
+            for i in range(200)
+        )
+    )
 
 
 def text_file(path: Path) -> None:
@@ -62,7 +76,9 @@ def image_folder(path: Path) -> None:
             folder = path / split / label
             folder.mkdir(parents=True)
             for i in range(count):
-                Image.fromarray(np.full((40, 48, 3), 100 * (label == "dog") + i, dtype=np.uint8)).save(folder / f"{i}.png")
+                Image.fromarray(np.full((40, 48, 3), 100 * (label == "dog") + i, dtype=np.uint8)).save(
+                    folder / f"{i}.png"
+                )
 
 
 def everything(root: Path) -> Path:

@@ -35,7 +35,10 @@ class Module(pl.LightningModule):
         optimizer = torch.optim.Adam(self.parameters(), 1e-3)
         if self.schedule is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"},
+        }
 
 
 def loader(seed=0):

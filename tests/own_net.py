@@ -9,7 +9,9 @@ class Net(nn.Module):
     def __init__(self, input_shape, num_classes, width=32):
         super().__init__()
         self.embed = nn.Linear(input_shape[2], width)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True), 2)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True), 2
+        )
         self.out = nn.Linear(width, num_classes)
 
     def forward(self, x):

@@ -1,4 +1,6 @@
-"""Three shapes of public Lightning projects, written afresh, as their authors would have: nothing in them knows mpx."""
+"""Three shapes of public Lightning projects, written afresh, as their authors would have: nothing in them
+knows mpx.
+"""
 
 import math
 
@@ -36,14 +38,20 @@ class Blobs(pl.LightningDataModule):
 
 
 class GAN(pl.LightningModule):
-    """Two networks, two optimizers, manual optimization; one scheduler that the module steps itself. training_step returns nothing."""
+    """Two networks, two optimizers, manual optimization; one scheduler that the module steps itself.
+    training_step returns nothing.
+    """
 
     def __init__(self, latent: int = 16, lr: float = 2e-3):
         super().__init__()
         self.save_hyperparameters()
         self.automatic_optimization = False
-        self.generator = nn.Sequential(nn.Linear(latent, 32), nn.ReLU(), nn.Linear(32, 64), nn.Unflatten(1, (1, 8, 8)))
-        self.discriminator = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+        self.generator = nn.Sequential(
+            nn.Linear(latent, 32), nn.ReLU(), nn.Linear(32, 64), nn.Unflatten(1, (1, 8, 8))
+        )
+        self.discriminator = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)
+        )
 
     def forward(self, z):
         return self.generator(z)
@@ -62,7 +70,10 @@ class GAN(pl.LightningModule):
         optimizer_g.step()
         self.untoggle_optimizer(optimizer_g)
         self.toggle_optimizer(optimizer_d)
-        real, fake = self.adversarial(self.discriminator(images), 1), self.adversarial(self.discriminator(self(z).detach()), 0)
+        real, fake = (
+            self.adversarial(self.discriminator(images), 1),
+            self.adversarial(self.discriminator(self(z).detach()), 0),
+        )
         optimizer_d.zero_grad()
         self.manual_backward((real + fake) / 2)
         optimizer_d.step()
@@ -177,7 +188,9 @@ class Averaged(UNet):
 
 
 class Smoothed(UNet):
-    """Averages its weights from the first step on. Lightning puts the average in their place when all callbacks have seen the end."""
+    """Averages its weights from the first step on. Lightning puts the average in their place when all
+    callbacks have seen the end.
+    """
 
     def configure_callbacks(self):
         return [EMAWeightAveraging(decay=0.9)]
@@ -230,7 +243,9 @@ class Stepless(UNet):
 
 
 class Regression(UNet):
-    """Logs a metric whose name mpx's own models use, and has test data, which Lightning does not take beside a datamodule."""
+    """Logs a metric whose name mpx's own models use, and has test data, which Lightning does not take beside
+    a datamodule.
+    """
 
     def validation_step(self, batch, index):
         self.log("val/mse", F.mse_loss(self(batch[0]), batch[1]))
@@ -275,12 +290,16 @@ class Unvalidated(UNet):
 
 
 class TransformerLM(pl.LightningModule):
-    """A language model with its data inside, batches that are dictionaries, and warm-up then inverse square root, step by step."""
+    """A language model with its data inside, batches that are dictionaries, and warm-up then inverse square
+    root, step by step.
+    """
 
     def __init__(self, vocab: int = 16, width: int = 32, warmup: int = 4):
         super().__init__()
         self.embed, self.head, self.warmup = nn.Embedding(vocab, width), nn.Linear(width, vocab), warmup
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0, batch_first=True), 1)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0, batch_first=True), 1
+        )
 
     def loader(self, shuffle):
         starts = torch.arange(48)[:, None]

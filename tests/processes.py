@@ -47,21 +47,31 @@ def on_ranks(count: int, target: Callable[..., None], *args: Any) -> None:
 
 
 class Fork:
-    """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and Lightning: it is a process of
-    its own, but starts in a moment. The first fork of a test process starts that process.
+    """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and
+    Lightning: it is a process of its own, but starts in a moment. The first fork of a test process starts
+    that process.
 
     The process of a script that is torchrun's is a fork as well. before: a program that the process executes
     first. script: a file run in place of mpx.train.
     """
 
-    def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "", script: Path | None = None) -> None:
+    def __init__(
+        self,
+        *words: str,
+        folder: Path,
+        env: dict[str, str] | None = None,
+        before: str = "",
+        script: Path | None = None,
+    ) -> None:
         output = folder.with_name(f"{folder.name}-output")
         output.mkdir(exist_ok=True)
         number = len(list(output.iterdir()))
         self._files = [output / f"{number}.{stream}" for stream in ("out", "err")]
         for file in self._files:
             file.touch()
-        self._process = forks.Process(target=_run, args=(words, folder, os.environ | (env or {}), self._files, before, script))
+        self._process = forks.Process(
+            target=_run, args=(words, folder, os.environ | (env or {}), self._files, before, script)
+        )
         self._process.start()
 
     @property
@@ -94,14 +104,22 @@ class Fork:
         return self.poll()
 
 
-def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], files: list[Path], before: str, script: Path | None) -> None:
+def _run(
+    words: tuple[str, ...],
+    folder: Path,
+    environment: dict[str, str],
+    files: list[Path],
+    before: str,
+    script: Path | None,
+) -> None:
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY), number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     composing.keep()
-    multiprocessing.set_start_method(None, force=True)  # the system's own for what it starts, such as a loader's workers
+    # the system's own for what it starts, such as a loader's workers
+    multiprocessing.set_start_method(None, force=True)
     sys.argv[1:] = words
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -116,7 +134,9 @@ def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], file
 
 
 class Forked:
-    """A process that was forked before it was needed, with the methods of subprocess.Popen that its user calls."""
+    """A process that was forked before it was needed, with the methods of subprocess.Popen that its user
+    calls.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid, self.returncode = pid, None
@@ -144,7 +164,14 @@ class Forked:
 class ForkedRank(Forked):
     """The process that torchrun starts, by what stands there for subprocess.Popen."""
 
-    def __init__(self, args: list[str], env: dict[str, str], cwd: str = ".", start_new_session: bool = False, **streams: None) -> None:
+    def __init__(
+        self,
+        args: list[str],
+        env: dict[str, str],
+        cwd: str = ".",
+        start_new_session: bool = False,
+        **streams: None,
+    ) -> None:
         super().__init__(self.waiting)
         words = args[args.index("mpx.train") + 1 :]
         self.channel.sendall(json.dumps([words, env, cwd, start_new_session]).encode())

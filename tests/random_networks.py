@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ON_A_CPU = ("linear", "conv", "cell", "attention", "embedding")  # of which PyTorch's FP16 on a CPU is a reference
+# of which PyTorch's FP16 on a CPU is a reference
+ON_A_CPU = ("linear", "conv", "cell", "attention", "embedding")
 KINDS = (*ON_A_CPU, "gru", "lstm", "rnn")
 CLASSES = 5
 
@@ -129,12 +130,25 @@ class Draw:
         return self.random.choice(choices)
 
     def activation(self) -> nn.Module | None:
-        shared = [nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.PReLU, lambda: None]
+        shared = [
+            nn.ReLU,
+            nn.GELU,
+            nn.Tanh,
+            nn.Sigmoid,
+            nn.SiLU,
+            nn.ELU,
+            nn.LeakyReLU,
+            nn.PReLU,
+            lambda: None,
+        ]
         return self.one(*shared if self.everywhere else [*shared, nn.Softplus, lambda: nn.Softmax(-1)])()
 
     def between(self, width: int) -> list:
         """What stands between layers of `width` values in the last dimension."""
-        parts = [self.activation(), Times(2.0 ** self.random.randint(-5, 5)) if self.random.random() < 0.2 else None]
+        parts = [
+            self.activation(),
+            Times(2.0 ** self.random.randint(-5, 5)) if self.random.random() < 0.2 else None,
+        ]
         return [*parts, nn.LayerNorm(width) if not self.everywhere and self.random.random() < 0.3 else None]
 
     def head(self, width: int) -> list:
@@ -156,22 +170,38 @@ class Draw:
 
     def conv(self) -> tuple[nn.Module, Tensor]:
         dims, channels = self.one(1, 2), self.random.randint(1, 4)
-        layer, turned, norm = [(nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d), (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d)][dims - 1]
+        layer, turned, norm = [
+            (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d),
+            (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d),
+        ][dims - 1]
         x, parts = self.values(self.batch, channels, *[self.random.randint(8, 14)] * dims), []
         for _ in range(self.random.randint(1, 3)):
             groups = self.one(1, 1, channels)
             outputs = groups * self.random.randint(1, 8)
-            made = layer if self.everywhere or self.random.random() < 0.8 else turned  # whose sums on a CPU are FP16
+            # whose sums on a CPU are FP16
+            made = layer if self.everywhere or self.random.random() < 0.8 else turned
             parts.append(
-                made(channels, outputs, self.one(1, 3), stride=self.one(1, 1, 2), padding=1, groups=groups, bias=self.one(True, False))
+                made(
+                    channels,
+                    outputs,
+                    self.one(1, 3),
+                    stride=self.one(1, 1, 2),
+                    padding=1,
+                    groups=groups,
+                    bias=self.one(True, False),
+                )
             )
             if (
                 not self.everywhere
-            ):  # a CPU adds up the images' shares of a weight's gradient in FP16: where they cancel, it overflows early
+                # a CPU adds up the images' shares of a weight's gradient in FP16: where they cancel, it
+                # overflows early
+            ):
                 parts.append(self.one(norm, partial(nn.GroupNorm, 1), lambda width: None)(outputs))
             parts.append(self.one(nn.ReLU, nn.GELU, nn.SiLU)())
             channels = outputs
-        pool = [(nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d), (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)][dims - 1]
+        pool = [(nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d), (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)][
+            dims - 1
+        ]
         return Chain(*parts, self.one(*pool)(1), nn.Flatten(), *self.head(channels)), x
 
     def sequence(self) -> tuple[int, int, Tensor]:
@@ -192,13 +222,18 @@ class Draw:
 
     def recurrent(self, make: type[nn.Module], **options) -> tuple[nn.Module, Tensor]:
         _, width, x = self.sequence()
-        options |= {"num_layers": self.one(1, 2), "bidirectional": self.one(True, False), "bias": self.one(True, True, False)}
+        options |= {
+            "num_layers": self.one(1, 2),
+            "bidirectional": self.one(True, False),
+            "bias": self.one(True, True, False),
+        }
         layer = make(width, units := self.random.randint(3, 32), batch_first=True, **options)
         return Chain(First(layer), *self.pooled(units * (1 + options["bidirectional"]))), x
 
     def cell(self) -> tuple[nn.Module, Tensor]:
         _, width, x = self.sequence()
-        make = nn.RNNCell if self.everywhere else self.one(nn.GRUCell, nn.LSTMCell, nn.RNNCell)  # others are not one operation on a CPU
+        # others are not one operation on a CPU
+        make = nn.RNNCell if self.everywhere else self.one(nn.GRUCell, nn.LSTMCell, nn.RNNCell)
         return Chain(Unrolled(make(width, units := self.random.randint(3, 32))), *self.pooled(units)), x
 
     def attention(self) -> tuple[nn.Module, Tensor]:
@@ -206,9 +241,13 @@ class Draw:
         if self.everywhere:
             layer = Attention(width, causal=self.one(True, False))
         else:
-            whole = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=self.one(True, False))
+            whole = nn.TransformerEncoderLayer(
+                width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=self.one(True, False)
+            )
             layer = self.one(
-                Attention(width, causal=self.one(True, False)), First(nn.MultiheadAttention(width, 2, batch_first=True), 3), whole
+                Attention(width, causal=self.one(True, False)),
+                First(nn.MultiheadAttention(width, 2, batch_first=True), 3),
+                whole,
             )
         return Chain(nn.Linear(width, width), self.one(Chain, Residual)(layer), *self.pooled(width)), x
 
@@ -216,17 +255,28 @@ class Draw:
         steps, width, _ = self.sequence()
         words = self.random.randint(2, 20)  # few, so that many gradients meet
         table = nn.Embedding(words, width, sparse=self.one(True, True, False))
-        return Chain(table, nn.Linear(width, width), *self.pooled(width)), torch.randint(words, (self.batch, steps))
+        return Chain(table, nn.Linear(width, width), *self.pooled(width)), torch.randint(
+            words, (self.batch, steps)
+        )
 
     def loss(self) -> Callable[[Tensor], Tensor]:
         labels, values = torch.randint(CLASSES, (self.batch,)), self.values(self.batch, CLASSES)
         factor, reduction = 10.0 ** self.random.uniform(-3, 3), self.one("mean", "sum")
-        kind = self.one("cross_entropy", "mse_loss", "smooth_l1_loss", "l1_loss", "binary_cross_entropy_with_logits", "sum")
+        kind = self.one(
+            "cross_entropy",
+            "mse_loss",
+            "smooth_l1_loss",
+            "l1_loss",
+            "binary_cross_entropy_with_logits",
+            "sum",
+        )
 
         def loss(out: Tensor) -> Tensor:
             if kind == "sum":
                 return (out * values.to(out)).float().sum() * factor
-            target = {"cross_entropy": labels, "binary_cross_entropy_with_logits": values.sigmoid()}.get(kind, values).to(out.device)
+            target = {"cross_entropy": labels, "binary_cross_entropy_with_logits": values.sigmoid()}.get(
+                kind, values
+            ).to(out.device)
             return getattr(F, kind)(out, target, reduction=reduction) * factor
 
         return loss

@@ -7,7 +7,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Recomputing(pl.LightningModule):
-    """reentrant: how its `block` is computed again in the backward pass; None: it is not. A subclass may have a `head` after it."""
+    """reentrant: how its `block` is computed again in the backward pass; None: it is not. A subclass may have
+    a `head` after it.
+    """
 
     def __init__(self, reentrant, automatic):
         super().__init__()
@@ -16,7 +18,11 @@ class Recomputing(pl.LightningModule):
 
     def training_step(self, batch, index):
         x = batch.requires_grad_()
-        out = self.block(x) if self.reentrant is None else checkpoint(self.block, x, use_reentrant=self.reentrant)
+        out = (
+            self.block(x)
+            if self.reentrant is None
+            else checkpoint(self.block, x, use_reentrant=self.reentrant)
+        )
         loss = self.head(out).float().square().mean()
         if self.automatic_optimization:
             return loss

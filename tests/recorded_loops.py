@@ -14,7 +14,10 @@ def result(recorder):
 def train(recorder, model, steps=3, *, autocast=None, optimizer=None):
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
-        with recorder.step(4), torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+        with (
+            recorder.step(4),
+            torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None),
+        ):
             loss = model(torch.ones(4, 16)).square().mean()
             loss.backward()
             optimizer.step()

@@ -1,4 +1,6 @@
-"""Which training steps of a network are skipped, natively and emulated, and how far apart the scales are at which gradients overflow."""
+"""Which training steps of a network are skipped, natively and emulated, and how far apart the scales are at
+which gradients overflow.
+"""
 
 import math
 from collections.abc import Callable
@@ -29,7 +31,8 @@ def backward(network: Network, context: Callable, scale: float | Tensor) -> None
     network.model.zero_grad()
     with context(network.device):
         loss = network.loss(network.model(network.x))
-    with emulated(network.device) if context is emulated else nullcontext():  # autocast ends with the forward pass
+    # autocast ends with the forward pass
+    with emulated(network.device) if context is emulated else nullcontext():
         (loss * scale).backward()
 
 
@@ -43,8 +46,12 @@ def overflows(network: Network, context: Callable, scale: float) -> bool:
     return not all(bool(gradient.isfinite().all()) for gradient in gradients(network))
 
 
-def threshold(network: Network, context: Callable, low: float = -40.0, high: float = 60.0, within: float = 1.0) -> float:
-    """log2 of the scale from which gradients overflow, at most `within` too high; -inf and inf where they do, or do not, at any scale."""
+def threshold(
+    network: Network, context: Callable, low: float = -40.0, high: float = 60.0, within: float = 1.0
+) -> float:
+    """log2 of the scale from which gradients overflow, at most `within` too high; -inf and inf where they do,
+    or do not, at any scale.
+    """
     if overflows(network, context, 2.0**low):
         return -math.inf
     if not overflows(network, context, 2.0**high):
@@ -56,10 +63,11 @@ def threshold(network: Network, context: Callable, low: float = -40.0, high: flo
 
 
 def trained(network: Network, context: Callable, initial: float, steps: int) -> tuple[Network, list[bool]]:
-    """A copy after so many steps, and which of them were skipped: by torch.amp.GradScaler natively, by LossScale emulated.
+    """A copy after so many steps, and which of them were skipped: by torch.amp.GradScaler natively, by
+    LossScale emulated.
 
-    The scale grows after every two steps that were taken, so that it comes back to where gradients overflow. Steps are so short that
-    the rounding of one hardly changes the next.
+    The scale grows after every two steps that were taken, so that it comes back to where gradients overflow.
+    Steps are so short that the rounding of one hardly changes the next.
     """
     network = network.to(network.device)
     backward(network, exact, 1.0)
@@ -77,7 +85,9 @@ def trained(network: Network, context: Callable, initial: float, steps: int) -> 
             skipped.append(theirs.get_scale() < before)
         else:
             backward(network, context, ours.scale_loss(one))
-            ours.unscale_(parameter.grad for parameter in network.model.parameters() if parameter.grad is not None)
+            ours.unscale_(
+                parameter.grad for parameter in network.model.parameters() if parameter.grad is not None
+            )
             ours.step(optimizer)
             skipped.append(bool(ours.found_inf))
             ours.update()
@@ -86,7 +96,9 @@ def trained(network: Network, context: Callable, initial: float, steps: int) -> 
 
 @dataclass
 class Comparison:
-    """apart: where other steps were skipped, how many octaves there are between the scales at which either overflows there."""
+    """apart: where other steps were skipped, how many octaves there are between the scales at which either
+    overflows there.
+    """
 
     network: Network
     native: list[bool]
@@ -103,7 +115,10 @@ class Comparison:
         return self.same or self.apart < 0.05
 
     def __str__(self) -> str:
-        return f"skipped {self.native} natively, {self.emulated} emulated; {self.apart:.3f} octaves apart. {self.network}"
+        return (
+            f"skipped {self.native} natively, {self.emulated} emulated; {self.apart:.3f} octaves apart. "
+            f"{self.network}"
+        )
 
 
 def compare(network: Network, steps: int = 8) -> Comparison:
@@ -114,6 +129,9 @@ def compare(network: Network, steps: int = 8) -> Comparison:
     found = Comparison(network, *skipped)
     if not found.same:
         first = next(step for step, (a, b) in enumerate(zip(*skipped, strict=True)) if a != b)
-        there = [threshold(trained(network, context, initial, first)[0], context, within=1 / 256) for context in (native, emulated)]
+        there = [
+            threshold(trained(network, context, initial, first)[0], context, within=1 / 256)
+            for context in (native, emulated)
+        ]
         found.apart = abs(there[0] - there[1])
     return found

@@ -1,4 +1,6 @@
-"""A command of mpx in this process, in a folder of its own: what a test of many commands needs, since a process takes seconds to start."""
+"""A command of mpx in this process, in a folder of its own: what a test of many commands needs, since a
+process takes seconds to start.
+"""
 
 import contextlib
 import io
@@ -46,7 +48,9 @@ def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str
 
 
 def light(module: str, folder: Path, *calls: list[str]) -> str:
-    """What `python -m module` prints for each of these words in turn, in one process. Fails where that imports anything heavy."""
+    """What `python -m module` prints for each of these words in turn, in one process. Fails where that
+    imports anything heavy.
+    """
     program = (
         "import contextlib, runpy, sys\n"
         f"for words in {list(calls)}:\n"
@@ -55,6 +59,10 @@ def light(module: str, folder: Path, *calls: list[str]) -> str:
         f"        runpy.run_module('{module}', run_name='__main__', alter_sys=True)\n"
         f"    print('HEAVY', [name for name in {HEAVY} if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert done.stdout.count("HEAVY []") == done.stdout.count("HEAVY") == len(calls), done.stdout + done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.count("HEAVY []") == done.stdout.count("HEAVY") == len(calls), (
+        done.stdout + done.stderr
+    )
     return done.stdout

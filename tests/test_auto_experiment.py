@@ -1,4 +1,6 @@
-"""experiments/auto: wall times of lengths that were not run come from runs of the same choice; a trial runs at a tiny size."""
+"""experiments/auto: wall times of lengths that were not run come from runs of the same choice; a trial runs
+at a tiny size.
+"""
 
 from threading import Event
 from types import SimpleNamespace
@@ -11,9 +13,26 @@ auto = script("auto/run.py")
 
 def row(setting, steps, wall_s, rate, *, compiled, cache="empty", why="300 batches of 50 ms"):
     """Of ResNet-50 in batches of 256, as in results.csv."""
-    made = {"model": "resnet50", "setting": setting, "cache": cache, "steps": steps, "wall_s": wall_s, "steps_run": 400, "ran_s": 50.0}
-    made |= {"samples_per_s": rate, "compiled": compiled, "from_step": 16 if compiled else "", "why": why, "note": "", "batch": 256}
-    return {key: str(value) for key, value in (made | {"device": "a GPU", "torch": "2.11", "cores": 16}).items()}
+    made = {
+        "model": "resnet50",
+        "setting": setting,
+        "cache": cache,
+        "steps": steps,
+        "wall_s": wall_s,
+        "steps_run": 400,
+        "ran_s": 50.0,
+    }
+    made |= {
+        "samples_per_s": rate,
+        "compiled": compiled,
+        "from_step": 16 if compiled else "",
+        "why": why,
+        "note": "",
+        "batch": 256,
+    }
+    return {
+        key: str(value) for key, value in (made | {"device": "a GPU", "torch": "2.11", "cores": 16}).items()
+    }
 
 
 ROWS = [
@@ -31,7 +50,9 @@ def test_lengths_that_were_not_run():
     assert "| ResNet-50 | 30,000 | 1,510.0 | 1,240.0 | 1,242.0 | yes | +2.0 | **held** |" in lines
 
 
-@pytest.mark.parametrize(("wall_s", "words"), [(30.0, "no | +5.0 | **held**"), (30.1, "no | +5.1 | not held")])
+@pytest.mark.parametrize(
+    ("wall_s", "words"), [(30.0, "no | +5.0 | **held**"), (30.1, "no | +5.1 | not held")]
+)
 def test_the_bound(wall_s, words):
     card = auto.card([*ROWS, row("auto", 300, wall_s, 5_120, compiled=False)])
     assert f"| ResNet-50 | 300 | 25.0 | 52.0 | {wall_s} | {words} |" in card
@@ -55,7 +76,15 @@ def test_each_row_comes_as_its_run_ends_and_each_gpu_has_one_run_at_a_time(monke
     assert (found[0]["model"], found[0]["setting"]) == ("resnet50", "off")
     others_may_end.set()
     found += rows
-    settings = [("off", 30_000), ("default", 30_000), ("auto", 3_000), ("auto", 300), ("auto", 3_000), ("default", 30_000), ("off", 300)]
+    settings = [
+        ("off", 30_000),
+        ("default", 30_000),
+        ("auto", 3_000),
+        ("auto", 300),
+        ("auto", 3_000),
+        ("default", 30_000),
+        ("off", 300),
+    ]
     for model in ("resnet50", "lstm"):
         assert [(row["setting"], row["steps"]) for row in found if row["model"] == model] == settings
 

@@ -1,4 +1,6 @@
-"""Every YAML file in conf/ composes and trains a few steps, through the front door, and leaves a complete record."""
+"""Every YAML file in conf/ composes and trains a few steps, through the front door, and leaves a complete
+record.
+"""
 
 import math
 
@@ -19,7 +21,10 @@ MODELS = {
     "resnet18": ["data.batch_size=8"],
     "timm": ["model.name=resnet10t", "data.image_size=32", "data.batch_size=8"],
     "torchvision": ["model.name=squeezenet1_1", "data.image_size=32", "data.batch_size=8"],
-    "hf": ["model.name=vit", "+model.kwargs={image_size:8,patch_size:4,num_hidden_layers:1,hidden_size:32,num_attention_heads:2}"],
+    "hf": [
+        "model.name=vit",
+        "+model.kwargs={image_size:8,patch_size:4,num_hidden_layers:1,hidden_size:32,num_attention_heads:2}",
+    ],
     "custom": ["model._target_=made_net.Net"],
 }
 DATA = {
@@ -40,10 +45,12 @@ DATA = {
     "synthetic": ["data.shape=[3,16,16]", "data.samples=256", "data.classes=5"],
 }
 OWN_NAMES = {
-    "image_folder": "images", "text_csv": "reviews", "text_file": "text", "huggingface": "reviews", "custom": "make_data",
+    "image_folder": "images", "text_csv": "reviews", "text_file": "text", "huggingface": "reviews",
+    "custom": "make_data",
 }  # fmt: skip
 RECORD = {
-    "schema_version", "status", "setting", "config", "metrics", "speed", "memory", "precision", "sparsity", "environment",
+    "schema_version", "status", "setting", "config", "metrics", "speed", "memory", "precision", "sparsity",
+    "environment",
     "data", "metric",
 }  # fmt: skip
 
@@ -76,12 +83,16 @@ def few(train, root, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "resnet50" else ()) for name in stems("model")])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "resnet50" else ()) for name in stems("model")],
+)
 def test_model(few, name, tmp_path, monkeypatch):
     (tmp_path / "made_net.py").write_text(
         "from torch import nn\n"
         "def Net(input_shape, num_classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[0] * input_shape[1] * input_shape[2], num_classes))\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[0] * input_shape[1] * "
+        "input_shape[2], num_classes))\n"
     )
     monkeypatch.chdir(tmp_path)
     record = few(f"model={name}", *MODELS.get(name, [])).record
@@ -129,11 +140,15 @@ def marks(model, precision, sparsity):
     [pytest.param(*choice, marks=marks(*choice)) for choice in EVERY],
 )
 def test_precision_and_sparsity(few, model, precision, sparsity):
-    record = few(f"model={model}", f"precision={precision}", f"sparsity={sparsity}", *MODELS.get(model, [])).record
+    record = few(
+        f"model={model}", f"precision={precision}", f"sparsity={sparsity}", *MODELS.get(model, [])
+    ).record
     mode = MODES[record["precision"]["mode"]]
     assert record["precision"]["observed"]
     for kind, calls in record["precision"]["observed"].items():
-        assert set(calls) == {mode.formats[kind]}, f"{kind} ran in {calls}, {precision} promises {mode.formats[kind]}"
+        assert set(calls) == {mode.formats[kind]}, (
+            f"{kind} ran in {calls}, {precision} promises {mode.formats[kind]}"
+        )
     assert record["setting"]["precision"] == mode.name  # aliases are made canonical
     if sparsity != "dense":
         assert record["sparsity"]["verified"] is True
@@ -142,7 +157,8 @@ def test_precision_and_sparsity(few, model, precision, sparsity):
 
 
 STATE = {"adamw": "exp_avg", "sgd": "momentum_buffer"}
-LAST_RATE = {"constant": 1.0, "cosine": (1 + math.cos(0.75 * math.pi)) / 2, "linear": 0.25, "step": 0.01}  # of 4 steps, of the peak
+# of 4 steps, of the peak
+LAST_RATE = {"constant": 1.0, "cosine": (1 + math.cos(0.75 * math.pi)) / 2, "linear": 0.25, "step": 0.01}
 
 
 def test_every_optimizer_and_schedule_is_known_here():
@@ -156,12 +172,16 @@ def test_optimizer_and_schedule(few, optimizer, schedule):
     peak = ran.record["config"]["optimizer"]["lr"]
     (saved,) = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["optimizer_states"]
     assert all(STATE[optimizer] in state for state in saved["state"].values())
-    assert [group["lr"] for group in saved["param_groups"]] == [pytest.approx(peak * LAST_RATE[schedule])] * len(saved["param_groups"])
+    assert [group["lr"] for group in saved["param_groups"]] == [
+        pytest.approx(peak * LAST_RATE[schedule])
+    ] * len(saved["param_groups"])
 
 
 @pytest.mark.parametrize("trainer", stems("trainer"))
 def test_trainer(few, trainer):
-    """Two batches are one optimizer step, whose gradient is cut to nothing: SGD moves no weight but by its decay, which is off."""
+    """Two batches are one optimizer step, whose gradient is cut to nothing: SGD moves no weight but by its
+    decay, which is off.
+    """
     frozen = ["optimizer=sgd", "optimizer.weight_decay=0", "trainer.gradient_clip_val=1e-20"]
     ran = few("model=mlp", f"trainer={trainer}", "trainer.accumulate_grad_batches=2", *frozen)
     assert ran.record["precision"]["optimizer_steps"] == 1
@@ -172,13 +192,21 @@ def test_trainer(few, trainer):
 COSTLY = ("mnist", "wikitext2")  # their data; test_data has them on a smaller model
 
 
-# Those of digits are trained by test_model. CIFAR-10's files are checked by checksums, so that no made ones can stand for them.
+# Those of digits are trained by test_model. CIFAR-10's files are checked by checksums, so that no made ones
+# can stand for them.
 TASKS = [task for task in stems("task") if not task.endswith(("_digits", "cifar10"))]
 
 
-@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow if task.endswith(COSTLY) else ()) for task in TASKS])
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow if task.endswith(COSTLY) else ()) for task in TASKS]
+)
 def test_task(few, task):
     """With batches that a CPU can bear and a rate that so small ones can."""
-    bearable = ["data.batch_size=2", "data.eval_batch_size=2", "optimizer.lr=0.001", *(TINY_BERT if "bert" in task else [])]
+    bearable = [
+        "data.batch_size=2",
+        "data.eval_batch_size=2",
+        "optimizer.lr=0.001",
+        *(TINY_BERT if "bert" in task else []),
+    ]
     record = few(f"task={task}", *bearable).record
     assert task == f"{record['setting']['model']}_{record['setting']['data']}"

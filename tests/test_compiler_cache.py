@@ -16,7 +16,9 @@ from mpx.precision import compiler_cache
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler"
+)
 SUM = """
 import torch
 from mpx.acceleration.compiled import Compiled
@@ -28,8 +30,9 @@ right = torch.equal(call(x), 2 * x + 1)
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """The user's own tag, with which nothing is cached yet. The cache's folder is the usual one: in a new one the compiler checks for
-    eight seconds what this CPU can do."""
+    """The user's own tag, with which nothing is cached yet. The cache's folder is the usual one: in a new one
+    the compiler checks for eight seconds what this CPU can do.
+    """
     monkeypatch.setattr(compiler_cache, "_parts", {})
     monkeypatch.setattr(compiler_cache, "_added", "")
     with torch.compiler.config.patch(cache_key_tag=(tag := uuid4().hex)):
@@ -62,9 +65,13 @@ def test_code_of_another_format_is_not_reused(fresh):
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="needs a CPU that can act as two")
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="needs a CPU that can act as two"
+)
 def test_code_for_other_instructions_is_not_reused(fresh):
-    """torch.compile itself computes wrong values from the second CPU on: its cache's key has no instructions (torch 2.14)."""
+    """torch.compile itself computes wrong values from the second CPU on: its cache's key has no instructions
+    (torch 2.14).
+    """
     exec(SUM, first := {})
     assert first["right"]
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "TORCH_COMPILE_CACHE_KEY_TAG": fresh}
@@ -79,6 +86,11 @@ def test_the_cache_is_told_the_precision_of_a_recorded_loop(fresh, tmp_path):
 
 
 def test_the_cache_is_told_the_precision_of_a_lightning_trainer(fresh, tmp_path):
-    trainer = silent_trainer(max_steps=1, precision="bf16-mixed", callbacks=[mpx.Record(output_dir=tmp_path)], default_root_dir=tmp_path)
+    trainer = silent_trainer(
+        max_steps=1,
+        precision="bf16-mixed",
+        callbacks=[mpx.Record(output_dir=tmp_path)],
+        default_root_dir=tmp_path,
+    )
     trainer.fit(BoringModel())
     assert "precision=amp_bf16" in torch.compiler.config.cache_key_tag.split()

@@ -45,7 +45,10 @@ def test_files_of_ones_own_are_read_each_time(tmp_path):
             assert compose("train", [f"hydra.searchpath=[{tmp_path}]", "model=mine"]).model.width == width
 
 
-@pytest.mark.parametrize(("word", "found"), [("model=nosuch", "Could not find 'model/nosuch'"), ("sed=3", "Could not override 'sed'")])
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("model=nosuch", "Could not find 'model/nosuch'"), ("sed=3", "Could not override 'sed'")],
+)
 def test_a_mistake_is_found_each_time(word, found):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for _ in range(2):

@@ -25,16 +25,21 @@ GROUPS = {
     "controllers are off": (V2, {}, None, None),
     "Slurm limits the job": (
         f"0::/{SLURM}/step_0/user",
-        {f"{SLURM}/memory.max": f"{GIB}", f"{SLURM}/step_0/memory.max": "max", f"{SLURM}/step_0/user/cpu.max": "max 1"}, GIB, None,
+        {f"{SLURM}/memory.max": f"{GIB}", f"{SLURM}/step_0/memory.max": "max",
+        f"{SLURM}/step_0/user/cpu.max": "max 1"}, GIB, None,
     ),
-    "the lowest": (f"0::/{SLURM}", {"system.slice/memory.max": f"{GIB}", f"{SLURM}/memory.max": f"{2 * GIB}"}, GIB, None),
+    "the lowest": (f"0::/{SLURM}", {"system.slice/memory.max": f"{GIB}", f"{SLURM}/memory.max": f"{2 * GIB}"},
+    GIB, None),
     "version 1": (
-        V1, {"memory/memory.limit_in_bytes": f"{GIB}\n", "cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, GIB, 0.5,
+        V1, {"memory/memory.limit_in_bytes": f"{GIB}\n", "cpu/cpu.cfs_quota_us": "50000\n",
+        "cpu/cpu.cfs_period_us": "100000\n"}, GIB, 0.5,
     ),
     "version 1 without a limit": (
-        V1, {"memory/memory.limit_in_bytes": f"{ALL}", "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, ALL, None,
+        V1, {"memory/memory.limit_in_bytes": f"{ALL}", "cpu/cpu.cfs_quota_us": "-1",
+        "cpu/cpu.cfs_period_us": "100000"}, ALL, None,
     ),
-    "version 1, with the host's name for the group": ("4:memory:/docker/f9b1", {"memory/memory.limit_in_bytes": f"{GIB}"}, GIB, None),
+    "version 1, with the host's name for the group": ("4:memory:/docker/f9b1",
+    {"memory/memory.limit_in_bytes": f"{GIB}"}, GIB, None),
     "above the container's root": ("0::/../other", {"memory.max": f"{GIB}"}, GIB, None),
     "not Linux": (None, {}, None, None),
 }  # fmt: skip
@@ -88,16 +93,23 @@ def two_threads(monkeypatch):
 ONE_CORE = {"cpu.max": "50000 100000"}
 
 
-def test_a_run_and_what_measures_it_have_no_more_threads_than_cores_time(within, two_threads, train, tmp_path, monkeypatch):
+def test_a_run_and_what_measures_it_have_no_more_threads_than_cores_time(
+    within, two_threads, train, tmp_path, monkeypatch
+):
     within(V2, ONE_CORE)
     ran = train("model=mlp", *FEW_STEPS)
     assert ran.record["environment"]["threads"] == 1
     monkeypatch.setattr(backends, "BUDGET_S", 0.02)
-    deployed = start_anew(monkeypatch, deploy, tmp_path, f"run={ran.folder}", "accelerator=cpu", "backend=eager", "batch=1")
+    deployed = start_anew(
+        monkeypatch, deploy, tmp_path, f"run={ran.folder}", "accelerator=cpu", "backend=eager", "batch=1"
+    )
     assert "served on" in deployed.out
     assert json.loads((ran.folder / "deploy.json").read_text())["rows"][0]["environment"]["threads"] == 1
     start_anew(monkeypatch, bench, tmp_path, "what=formats", "accelerator=cpu", "size=64")
-    assert json.loads((tmp_path / "outputs" / "bench" / "formats.json").read_text())["environment"]["threads"] == 1
+    assert (
+        json.loads((tmp_path / "outputs" / "bench" / "formats.json").read_text())["environment"]["threads"]
+        == 1
+    )
     assert "1 core, threads of PyTorch: 1 " in start_anew(monkeypatch, doctor, tmp_path).words
 
 
@@ -119,10 +131,14 @@ def start_anew(monkeypatch, main, *words):
         (ONE_CORE, {"MKL_NUM_THREADS": "2"}, 1, 2),
     ],
 )
-def test_threads_are_fewer_only_by_a_quota_and_where_nobody_chose(within, two_threads, monkeypatch, files, variables, processes, threads):
+def test_threads_are_fewer_only_by_a_quota_and_where_nobody_chose(
+    within, two_threads, monkeypatch, files, variables, processes, threads
+):
     within(V2, files)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     keep_within_quota(processes)
     assert torch.get_num_threads() == threads
-    assert os.environ.get("OMP_NUM_THREADS") == variables.get("OMP_NUM_THREADS", "1" if threads == 1 else None)
+    assert os.environ.get("OMP_NUM_THREADS") == variables.get(
+        "OMP_NUM_THREADS", "1" if threads == 1 else None
+    )

@@ -130,7 +130,9 @@ def test_an_optional_package_must_be_there_and_new_enough(monkeypatch, version, 
     monkeypatch.setattr(importlib.metadata, "version", installed)
     names, state, how = rows(tables.packages())["optuna"]
     assert (names, state) == ("hydra-optuna-sweeper", here)
-    assert how == ("" if here == "yes" else f"pip install -e '.[optuna]' in {ROOT} brings hydra-optuna-sweeper>=1.3")
+    assert how == (
+        "" if here == "yes" else f"pip install -e '.[optuna]' in {ROOT} brings hydra-optuna-sweeper>=1.3"
+    )
 
 
 @pytest.mark.parametrize("library", ["torch", "torchvision"])
@@ -145,7 +147,9 @@ def test_a_library_that_does_not_load_is_one_line(doctor, monkeypatch, library):
     monkeypatch.setattr(command.importlib, "import_module", fail)
     code, out, err = doctor()
     assert (code, out) == (1, "")
-    assert err.startswith(f"error: import {library} fails (RuntimeError: operator torchvision::nms does not exist). pip install")
+    assert err.startswith(
+        f"error: import {library} fails (RuntimeError: operator torchvision::nms does not exist). pip install"
+    )
     assert err.count("\n") == 1
 
 
@@ -158,9 +162,15 @@ def test_version(command, tmp_path):
         "sys.argv[1:] = ['--version']\n"
         f"runpy.run_module('mpx.{command}', run_name='__main__', alter_sys=True)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     first, last = done.stdout.splitlines()
-    assert re.fullmatch(rf"mpx {re.escape(mpx.__version__)}\+[0-9a-f]{{8}}( \(git [0-9a-f]{{10}}(, with changes)?\))?", first)
+    assert re.fullmatch(
+        rf"mpx {re.escape(mpx.__version__)}\+[0-9a-f]{{8}}( \(git [0-9a-f]{{10}}(, with "
+        "changes)?\))?",
+        first,
+    )
     assert last == "HEAVY []"
     assert list(tmp_path.iterdir()) == []

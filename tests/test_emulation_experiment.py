@@ -1,5 +1,6 @@
-"""experiments/emulation: sums as a Tensor Core takes them, and what the card says of infinities. The measurement itself needs a GPU."""
-
+"""experiments/emulation: sums as a Tensor Core takes them, and what the card says of infinities. The
+measurement itself needs a GPU.
+"""
 
 import pytest
 import torch

@@ -51,7 +51,10 @@ def test_what_the_pages_say_of_the_cost_of_masks():
     for row in rows:
         costs.setdefault(row["masks"], []).append(100 * (float(row["median_ms"]) / dense[row["model"]] - 1))
     fixed, sr_ste = ("{:.1f} to {:.1f} %".format(*sorted(costs[name])) for name in ("fixed", "sr_ste"))
-    assert f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (median times; other programs used the host)" in page
+    assert (
+        f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (median times; other programs "
+        "used the host)"
+    ) in page
 
 
 def test_what_the_pages_say_of_the_search_for_an_order():
@@ -67,39 +70,67 @@ def test_what_the_pages_say_of_the_search_for_an_order():
 def test_what_the_pages_say_of_several_jobs_on_a_gpu():
     page = words_of("sweeps-and-comparing.md")
     with open(EXPERIMENTS / "study_time" / "results.csv", newline="") as file:
-        took = {(row["study"], row["share"]): float(row["wall_s"]) for row in csv.DictReader(file) if row["mps"] == "0"}
+        took = {
+            (row["study"], row["share"]): float(row["wall_s"])
+            for row in csv.DictReader(file)
+            if row["mps"] == "0"
+        }
     short = "lstm_digits,resnet20_digits"
     assert round(took[short, "8"] / took[short, "1"], 1) == 0.5
     assert "with eight jobs at once, runs of a few seconds took half of the time" in page
     longer = took["lstm_sst2", "8"] / took["lstm_sst2", "1"] - 1
-    assert f"those of an LSTM that keeps the GPU busy took {100 * longer:.0f} % longer than one after another" in page
+    assert (
+        f"those of an LSTM that keeps the GPU busy took {100 * longer:.0f} % longer than one after another"
+    ) in page
 
 
 def test_what_the_pages_say_of_the_time_of_a_comparison():
-    spans = [f"{min(took):.0f} to {max(took):.0f}" for took in table("compare_speed", ["runs", "groups"], "time_s").values()]
-    assert [*table("compare_speed", ["runs", "groups"], "time_s")] == [("1000", "4"), ("1000", "12"), ("1000", "24")]
-    assert "1,000 runs of 4, 12 and 24 groups take {}, {} and {} s".format(*spans) in words_of("sweeps-and-comparing.md")
+    spans = [
+        f"{min(took):.0f} to {max(took):.0f}"
+        for took in table("compare_speed", ["runs", "groups"], "time_s").values()
+    ]
+    assert [*table("compare_speed", ["runs", "groups"], "time_s")] == [
+        ("1000", "4"),
+        ("1000", "12"),
+        ("1000", "24"),
+    ]
+    assert "1,000 runs of 4, 12 and 24 groups take {}, {} and {} s".format(*spans) in words_of(
+        "sweeps-and-comparing.md"
+    )
 
 
 def test_what_the_pages_say_of_an_epoch_on_a_cpu():
     took = table("speed_cpu", ["precision", "contender"], "epoch_s")  # in the order of the rounds
     pairs = [zip(took[name, "mpx"], took[name, "plain loop"], strict=True) for name in ("fp32", "amp_bf16")]
     longer = sorted(median(mine / loop for mine, loop in rounds) for rounds in pairs)
-    assert "an epoch of ResNet-20 takes {:.2f} to {:.2f} times as long]".format(*longer) in words_of("speed.md")
+    assert "an epoch of ResNet-20 takes {:.2f} to {:.2f} times as long]".format(*longer) in words_of(
+        "speed.md"
+    )
 
 
 def test_what_the_pages_say_of_the_cost_of_numerics():
     rates = table("numerics_cost", ["model", "mode", "every"], "samples_per_s")
     models = {key[:2] for key in rates}
-    cost = max(median(rates[*key, "1000000000"]) / median(rates[*key, "1"]) - 1 for key in models) / 200  # one step in 200
+    # one step in 200
+    cost = max(median(rates[*key, "1000000000"]) / median(rates[*key, "1"]) - 1 for key in models) / 200
     assert 0.01 < cost < 0.02
-    assert "less than 2 % of the time ([measured](../experiments/numerics_cost) at 200)" in words_of("precision.md")
+    assert "less than 2 % of the time ([measured](../experiments/numerics_cost) at 200)" in words_of(
+        "precision.md"
+    )
 
 
 def test_what_the_pages_say_of_a_mistakes_answer():
     took = table("startup", ["command"], "seconds")
-    assert max(median(took[name,]) for name in ("unknown choice", "unknown key", "value out of range", "impossible combination")) < 1
-    assert "reports a mistake in under a second ([measured](../experiments/startup))" in words_of("architecture.md")
+    assert (
+        max(
+            median(took[name,])
+            for name in ("unknown choice", "unknown key", "value out of range", "impossible combination")
+        )
+        < 1
+    )
+    assert "reports a mistake in under a second ([measured](../experiments/startup))" in words_of(
+        "architecture.md"
+    )
 
 
 def test_what_the_pages_say_of_compiling_a_language_model():
@@ -110,7 +141,9 @@ def test_what_the_pages_say_of_compiling_a_language_model():
 
 def trainings():
     for card in documents.CARDS:
-        for found in re.findall(r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))):
+        for found in re.findall(
+            r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))
+        ):
             yield pytest.param(found.split(), id=f"{card.parent.name}: {found}")
 
 

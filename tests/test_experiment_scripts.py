@@ -6,7 +6,11 @@ import pytest
 from experiment import EXPERIMENTS
 from processes import Fork
 
-SCRIPTS = [path for path in sorted(EXPERIMENTS.rglob("*.py")) if '\nif __name__ == "__main__":\n' in path.read_text(encoding="utf-8")]
+SCRIPTS = [
+    path
+    for path in sorted(EXPERIMENTS.rglob("*.py"))
+    if '\nif __name__ == "__main__":\n' in path.read_text(encoding="utf-8")
+]
 SHELL_SCRIPTS = sorted(path for path in EXPERIMENTS.glob("*/*.sh"))
 WRONG = "--no-such-option"
 
@@ -17,7 +21,9 @@ def name(path):
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=name)
 def test_help_and_a_wrong_argument(path, tmp_path):
-    helped, refused = (Fork(word, folder=tmp_path, env={"OUT": str(tmp_path)}, script=path) for word in ("--help", WRONG))
+    helped, refused = (
+        Fork(word, folder=tmp_path, env={"OUT": str(tmp_path)}, script=path) for word in ("--help", WRONG)
+    )
     assert helped.wait(120) == 0, helped.err
     assert path.read_text(encoding="utf-8").partition('"""')[2].partition("\n")[0] in helped.out
     assert refused.wait(120) == 2, refused.err
@@ -34,12 +40,28 @@ def test_help_and_a_wrong_argument(path, tmp_path):
             ["--models", "lstm,bert"],
             "argument --models: bert is not one of resnet50, bert_small, resnet18, lstm, language_model.",
         ),
-        ("scaling/run.py", ["--contenders", "theirs"], "argument --contenders: theirs is not one of mpx, hand."),
+        (
+            "scaling/run.py",
+            ["--contenders", "theirs"],
+            "argument --contenders: theirs is not one of mpx, hand.",
+        ),
         ("scaling/run.py", ["--gpus", "8"], "argument --gpus: 8 is not one of 1, 2, 4."),
-        ("speed/run.py", ["--sections", "rival"], "argument --sections: rival is not one of rivals, plain, sparse, numerics, whole, ways."),
-        ("tuning/run.py", ["resnet"], "resnet has no grid here. Use mlp_digits, lstm_digits, resnet20_digits, "),
+        (
+            "speed/run.py",
+            ["--sections", "rival"],
+            "argument --sections: rival is not one of rivals, plain, sparse, numerics, whole, ways.",
+        ),
+        (
+            "tuning/run.py",
+            ["resnet"],
+            "resnet has no grid here. Use mlp_digits, lstm_digits, resnet20_digits, ",
+        ),
         ("intervals/run.py", ["fine"], "fine is no case. There are: "),
-        ("served/speed.py", ["bert:bf16"], "bert:bf16 must be a model and formats, as bert_base:bf16,int8. The models are "),
+        (
+            "served/speed.py",
+            ["bert:bf16"],
+            "bert:bf16 must be a model and formats, as bert_base:bf16,int8. The models are ",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_before_a_table_is_opened(script, words, line, tmp_path):

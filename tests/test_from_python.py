@@ -37,7 +37,9 @@ def run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """own("fail") -> the record of a run whose model, which this program finds, does that in its second step."""
+    """own("fail") -> the record of a run whose model, which this program finds, does that in its second
+    step.
+    """
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,6 @@
-"""Tests that need a GPU to themselves do not run beside others: a worker of pytest may use the GPU once they have begun."""
+"""Tests that need a GPU to themselves do not run beside others: a worker of pytest may use the GPU once they
+have begun.
+"""
 
 import importlib.util
 
@@ -19,7 +21,10 @@ def test_beside_other_workers(setup, request, monkeypatch):
     request.node.add_marker("alone")
     with pytest.raises(pytest.skip.Exception) as skipped:
         setup()
-    why = "pytest runs 2 tests at the same time. Run it by `pytest tests/gpu -n 0 -m alone` when nothing else does"
+    why = (
+        "pytest runs 2 tests at the same time. Run it by `pytest tests/gpu -n 0 -m alone` when nothing "
+        "else does"
+    )
     assert str(skipped.value) == f"needs the GPU to itself: {why}"
 
 

@@ -1,9 +1,10 @@
-"""Hostile and broken input: each case is answered by one line with its words, exit code 2, no traceback, and nothing is left.
+"""Hostile and broken input: each case is answered by one line with its words, exit code 2, no traceback, and
+nothing is left.
 
-A case is a function of a folder that makes what the command needs there, and returns its words. Cases of checkpoints are in
-tests/runs/test_spoiled_checkpoints.py, of printing in tests/test_printing.py, of single keys in tests/test_messages.py.
+A case is a function of a folder that makes what the command needs there, and returns its words. Cases of
+checkpoints are in tests/runs/test_spoiled_checkpoints.py, of printing in tests/test_printing.py, of single
+keys in tests/test_messages.py.
 """
-
 
 import pytest
 from few_steps import FEW_STEPS
@@ -30,7 +31,13 @@ def csv(content):
         text_csv(folder / "rows.csv")
         with (folder / "rows.csv").open("ab") as file:
             file.write(content)
-        return ["model=lstm", "data=text_csv", f"data.path={folder}/rows.csv", f"data.cache={folder}/cache", *FEW_STEPS]
+        return [
+            "model=lstm",
+            "data=text_csv",
+            f"data.path={folder}/rows.csv",
+            f"data.cache={folder}/cache",
+            *FEW_STEPS,
+        ]
 
     return make
 
@@ -50,15 +57,21 @@ def given(*words):
 
 SHAPE = ["data=synthetic", "data.kind=image"]
 CASES = {
-    "more processes than cores": (given("trainer.devices=4096"), "trainer.devices=4096 starts as many processes"),
-    "a shape that fits no memory": (given(*SHAPE, "data.shape=[3,9999999,9999999]"), "data.shape=[3, 9999999, 9999999] with data.samples="),
+    "more processes than cores": (given("trainer.devices=4096"),
+    "trainer.devices=4096 starts as many processes"),
+    "a shape that fits no memory": (given(*SHAPE, "data.shape=[3,9999999,9999999]"),
+    "data.shape=[3, 9999999, 9999999] with data.samples="),
     "texts that fit no memory": (
-        given("model=lstm", "data=synthetic", "data.kind=text", "data.shape=[128]", "data.samples=2147483647"),
+        given("model=lstm", "data=synthetic", "data.kind=text", "data.shape=[128]",
+        "data.samples=2147483647"),
         "data.shape=[128] with data.samples=2147483647 takes",
     ),
-    "a type that is no network": (given("model=custom", "model._target_=builtins.dict"), "model._target_=builtins.dict does not say which"),
-    "a function that is no network": (given("model=custom", "model._target_=builtins.len"), "model._target_=builtins.len: missing"),
-    "a row of another length": (csv(b"one,two,three\n"), "rows.csv, line 202: 3 columns where the header has 2"),
+    "a type that is no network": (given("model=custom", "model._target_=builtins.dict"),
+    "model._target_=builtins.dict does not say which"),
+    "a function that is no network": (given("model=custom", "model._target_=builtins.len"),
+    "model._target_=builtins.len: missing"),
+    "a row of another length": (csv(b"one,two,three\n"),
+    "rows.csv, line 202: 3 columns where the header has 2"),
     "rows that are not UTF-8": (csv(b"\xff\xfe,yes\n"), "rows.csv is not UTF-8 text ("),
     "an empty text": (text(b""), "is empty: give a text file"),
     "a text that is not UTF-8": (text(b"\x80\x81"), "is not UTF-8 text ("),
@@ -89,15 +102,26 @@ def loop(folder):
     (folder / "outputs").symlink_to("outputs")
 
 
-RECORDS = (None, b"", b"[1]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"status": "completed", "config": 5, "setting": 7}')
+RECORDS = (
+    None,
+    b"",
+    b"[1]",
+    b"{}",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"status": "completed", "config": 5, "setting": 7}',
+)
 RUN = "run=outputs/a/dense/seed0"
 OTHERS = [  # the command, its words, what lies in its folder, words of the line
-    *((compare, ["study=a"], record(content), "study=a: no finished run in outputs/a") for content in RECORDS),
-    *((deploy, [RUN], record(content), "no result.json" if content is None else "not written by this version") for content in RECORDS),
+    *((compare, ["study=a"], record(content),
+    "study=a: no finished run in outputs/a") for content in RECORDS),
+    *((deploy, [RUN], record(content),
+    "no result.json" if content is None else "not written by this version") for content in RECORDS),
     (compare, ["study=a"], loop, "study=a: outputs/a is not there"),
     (compare, ["output_dir=/dev/null"], None, "output_dir=/dev/null is a file"),
     (compare, ["study=" + "a" * 5000], None, "is not there"),
-    (compare, ["model=mlp"], None, "model is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
+    (compare, ["model=mlp"], None,
+    "model is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (compare, ["margin=1e400"], None, "margin=inf must be a number"),
     (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd has no result.json"),
     (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a whole number"),

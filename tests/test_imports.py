@@ -1,4 +1,6 @@
-"""Each part imports what it needs alone. Heavy imports are not interrupted by garbage collections, nor is what they make collected."""
+"""Each part imports what it needs alone. Heavy imports are not interrupted by garbage collections, nor is
+what they make collected.
+"""
 
 import gc
 import os
@@ -38,13 +40,19 @@ def test_a_program_that_has_imported_pytorch_keeps_its_ways():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyTorch has another OpenMP")
-@pytest.mark.parametrize(("given", "waits"), [({}, 1000), ({"GOMP_SPINCOUNT": "77"}, 77), ({"OMP_WAIT_POLICY": "PASSIVE"}, 0)])
+@pytest.mark.parametrize(
+    ("given", "waits"), [({}, 1000), ({"GOMP_SPINCOUNT": "77"}, 77), ({"OMP_WAIT_POLICY": "PASSIVE"}, 0)]
+)
 def test_threads_wait_briefly_unless_the_user_says_how(given, waits):
     """OpenMP itself prints what it has read."""
-    plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    plain = {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
     code = "from mpx.system.imports import heavy\nwith heavy(): import torch"
     printing = plain | given | {"OMP_DISPLAY_ENV": "verbose"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=printing, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=printing, capture_output=True, text=True, timeout=60
+    )
     assert f"GOMP_SPINCOUNT = '{waits}'" in done.stderr
 
 
@@ -86,7 +94,10 @@ def test_the_compilers_cache_is_a_file(tmp_path, main, words):
     file = tmp_path / "cache"
     file.touch()
     done = start(main, tmp_path, *words, env={"TORCHINDUCTOR_CACHE_DIR": str(file)})
-    line = f"error: TORCHINDUCTOR_CACHE_DIR={file}: PyTorch cannot make this folder for its compiler (File exists). Name another folder, "
+    line = (
+        f"error: TORCHINDUCTOR_CACHE_DIR={file}: PyTorch cannot make this folder for its compiler (File "
+        "exists). Name another folder, "
+    )
     assert (done.code, done.out, done.err) == (2, "", f"{line}or unset it.\n")
     assert list(tmp_path.iterdir()) == [file]
 
@@ -121,5 +132,7 @@ imported_none_of("transformers", "timm")
 @pytest.mark.slow
 def test_no_part_imports_more_than_it_needs():
     """In one fresh process, since PyTorch's import takes longer than the rest."""
-    done = subprocess.run([sys.executable, "-c", PARTS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", PARTS], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr

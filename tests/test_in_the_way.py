@@ -1,4 +1,6 @@
-"""What stands in the place of a file that a command writes at its end is found at its beginning, in one line."""
+"""What stands in the place of a file that a command writes at its end is found at its beginning, in one
+line.
+"""
 
 import shutil
 
@@ -49,8 +51,20 @@ def stand(path, kind):
     (path / "precious" if kind == "folder" else path).write_text("precious")
 
 
-WRITTEN = ["result.json", "config.yaml", "curves.csv", "predictions.json", "profile.csv", "trace.json.gz", "sensitivity.png", ".lock"]
-IN_RUNS = [*((name, "folder") for name in [*WRITTEN, "checkpoints/last.ckpt", "checkpoints/best.ckpt"]), ("checkpoints", "file")]
+WRITTEN = [
+    "result.json",
+    "config.yaml",
+    "curves.csv",
+    "predictions.json",
+    "profile.csv",
+    "trace.json.gz",
+    "sensitivity.png",
+    ".lock",
+]
+IN_RUNS = [
+    *((name, "folder") for name in [*WRITTEN, "checkpoints/last.ckpt", "checkpoints/best.ckpt"]),
+    ("checkpoints", "file"),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), IN_RUNS)
@@ -61,7 +75,9 @@ def test_a_run_is_refused_before_it_trains(train, unfinished, name, kind):
         assert (ran.code, ran.out) == (2, ""), ran.err
         assert ran.err.startswith(f"error: output_dir: cannot write {unfinished / name} (")
         assert ran.err.count("\n") == 1
-    assert ((unfinished / name / "precious") if kind == "folder" else unfinished / name).read_text() == "precious"
+    assert (
+        (unfinished / name / "precious") if kind == "folder" else unfinished / name
+    ).read_text() == "precious"
 
 
 def test_a_loop_of_ones_own_that_continues(tmp_path):
@@ -74,11 +90,15 @@ def test_a_loop_of_ones_own_that_continues(tmp_path):
         run.open({}, folder)
 
 
-@pytest.mark.parametrize(("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", [])])
+@pytest.mark.parametrize(
+    ("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", [])]
+)
 def test_deploy_refuses_before_it_measures(finished, tmp_path, name, words):
     stand(finished / name, "file" if name == "served" else "folder")
     (finished / "checkpoints" / "last.ckpt").write_bytes(b"damaged")  # what is found later
-    done = start(deploy.main, tmp_path, f'run="{finished}"', "batch=[1]", "backend=eager", "accelerator=cpu", *words)
+    done = start(
+        deploy.main, tmp_path, f'run="{finished}"', "batch=[1]", "backend=eager", "accelerator=cpu", *words
+    )
     assert (done.code, done.out) == (2, "")
     assert str(finished / name) in done.err
     assert done.err.count("\n") == 1

@@ -1,4 +1,6 @@
-"""Links in README.md, docs/ and the experiments' cards lead somewhere, and every page and every file of mpx can be found."""
+"""Links in README.md, docs/ and the experiments' cards lead somewhere, and every page and every file of mpx
+can be found.
+"""
 
 import re
 from fnmatch import fnmatch
@@ -44,11 +46,16 @@ def test_every_experiment_is_listed():
     assert listed >= {f"../experiments/{card.parent.name}" for card in CARDS}
 
 
-ONE_KIND = {"mpx", "compat", "kernels", "plots", "private", "show"}  # rooms whose files each do the same for what their name says
+# rooms whose files each do the same for what their name says
+ONE_KIND = {"mpx", "compat", "kernels", "plots", "private", "show"}
 
 
-@pytest.mark.parametrize("room", sorted(path.parent for path in (ROOT / "mpx").rglob("__init__.py")), ids=lambda room: room.name)
+@pytest.mark.parametrize(
+    "room", sorted(path.parent for path in (ROOT / "mpx").rglob("__init__.py")), ids=lambda room: room.name
+)
 def test_a_room_says_what_each_of_its_files_is_for(room):
     named = re.findall(r"[\w*]+\.py\b", text(room / "__init__.py"))
     there = {path.name for path in room.glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert room.name in ONE_KIND or not [name for name in there if not any(fnmatch(name, pattern) for pattern in named)]
+    assert room.name in ONE_KIND or not [
+        name for name in there if not any(fnmatch(name, pattern) for pattern in named)
+    ]

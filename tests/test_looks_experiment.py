@@ -30,19 +30,41 @@ def test_the_committed_errors():
     """The standard error of a share is 0.2 points."""
     with (EXPERIMENTS / "looks" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    wrong = {(row["design"], row["shape"], row["scatter"]): float(row["no_loss"]) for row in rows if row["loss"] == "1.0"}
+    wrong = {
+        (row["design"], row["shape"], row["scatter"]): float(row["no_loss"])
+        for row in rows
+        if row["loss"] == "1.0"
+    }
     assert {row["studies"] for row in rows} == {"10000"}
-    assert max(share for (design, shape, _), share in wrong.items() if design == run.AS_RUN and shape != "failing") <= 0.05
-    assert max(share for (design, shape, _), share in wrong.items() if design == run.ALL_LOOKS and shape != "failing") <= 0.05
+    assert (
+        max(
+            share
+            for (design, shape, _), share in wrong.items()
+            if design == run.AS_RUN and shape != "failing"
+        )
+        <= 0.05
+    )
+    assert (
+        max(
+            share
+            for (design, shape, _), share in wrong.items()
+            if design == run.ALL_LOOKS and shape != "failing"
+        )
+        <= 0.05
+    )
     page = " ".join(text(ROOT / "docs" / "sweeps-and-comparing.md").split())
-    assert f"[a simulation](../experiments/looks), {100 * wrong[run.PEEKING, 'normal', '1.0']:.0f} % of the time" in page
+    assert (
+        f"[a simulation](../experiments/looks), {100 * wrong[run.PEEKING, 'normal', '1.0']:.0f} % of the time"
+    ) in page
     families = [float(row["no_loss"]) for row in rows if row["settings"] != "1"]
     assert len(families) == len(run.FAMILIES)
     assert max(families) <= 0.05
 
 
 def test_a_setting_that_is_decided_leaves_the_others_more(monkeypatch):
-    """Where six of seven are far from losing, Holm's method tests the seventh nearly as one alone; else at a seventh of the level."""
+    """Where six of seven are far from losing, Holm's method tests the seventh nearly as one alone; else at a
+    seventh of the level.
+    """
     monkeypatch.setattr(run, "STUDIES", 4000)
     alone, beside = (run.family(settings, 1, run.GRID)["no_loss"] for settings in (1, 7))
     assert 0.01 < beside < alone < 0.06

@@ -27,7 +27,9 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CC", raising=False)
         monkeypatch.delenv("CXX", raising=False)
-        monkeypatch.setattr(sysconfig, "get_config_var", lambda name: str(tmp_path) if name == "INCLUDEPY" else None)
+        monkeypatch.setattr(
+            sysconfig, "get_config_var", lambda name: str(tmp_path) if name == "INCLUDEPY" else None
+        )
 
     return make
 

@@ -1,4 +1,6 @@
-"""The main measured results, computed from the committed rows without mpx. test_readme.py holds the pages to what measured.py writes."""
+"""The main measured results, computed from the committed rows without mpx. test_readme.py holds the pages to
+what measured.py writes.
+"""
 
 import csv
 import json
@@ -14,14 +16,21 @@ from scipy import stats
 
 TASKS = [("resnet18", "cifar10"), ("resnet18", "fashion_mnist"), ("bert_small", "sst2"), ("lstm", "sst2")]
 WORDS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
-FIRST_LEVEL = 0.0152  # of the one-sided test at the first of four looks: Pocock's spending of 5 % by Lan and DeMets
+# of the one-sided test at the first of four looks: Pocock's spending of 5 % by Lan and DeMets
+FIRST_LEVEL = 0.0152
 OUTSIDE = (0.0152, 0.0150)  # of the intervals at the first two looks: twice what 2.5 % gives
-PART = text(ROOT / "docs" / "measured.md").partition("<!-- measured -->")[2].partition("<!-- end of measured -->")[0]
+PART = (
+    text(ROOT / "docs" / "measured.md")
+    .partition("<!-- measured -->")[2]
+    .partition("<!-- end of measured -->")[0]
+)
 
 
 def rows(table, **wanted):
     with open(EXPERIMENTS / table, newline="") as file:
-        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())]
+        return [
+            row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())
+        ]
 
 
 def column(found, name):
@@ -36,25 +45,43 @@ def cells(task):
 
 @pytest.mark.parametrize(
     ("contender", "words"),
-    [("lightning", "Lightning's defaults"), ("lightning, tuned", "Lightning tuned (most for the LSTM"), ("hand", "a loop tuned by hand")],
+    [
+        ("lightning", "Lightning's defaults"),
+        ("lightning, tuned", "Lightning tuned (most for the LSTM"),
+        ("hand", "a loop tuned by hand"),
+    ],
 )
 def test_the_rivals(contender, words):
-    counted = [row for row in rows("speed/results.csv", section="rivals") if row["samples_per_s"] and not row["rejected"]]
+    counted = [
+        row
+        for row in rows("speed/results.csv", section="rivals")
+        if row["samples_per_s"] and not row["rejected"]
+    ]
     assert len({(row["host"], row["commit"], row["device"]) for row in counted}) == 1
     at_a_time = " ".join(text(EXPERIMENTS / "speed" / "README.md").split())
     assert "Two models ran at the same time, each on its own of two GPUs" in at_a_time
     of = {}
     for row in counted:
-        of.setdefault((row["model"], row["precision"], row["contender"]), []).append(float(row["samples_per_s"]))
-    ahead = {tuple(task): median(of[*task, "mpx"]) / median(values) for (*task, who), values in of.items() if who == contender}
+        of.setdefault((row["model"], row["precision"], row["contender"]), []).append(
+            float(row["samples_per_s"])
+        )
+    ahead = {
+        tuple(task): median(of[*task, "mpx"]) / median(values)
+        for (*task, who), values in of.items()
+        if who == contender
+    }
     assert contender != "lightning, tuned" or max(ahead, key=ahead.get)[0] == "lstm"
     ends = (min(ahead.values()), max(ahead.values()))
-    ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)  # a rival that is just faster shows
+    # a rival that is just faster shows
+    ends = dict.fromkeys(f"{end:.3f}" if 0.995 <= end < 1 else f"{end:.2f}" for end in ends)
     assert f" {' to '.join(ends)} times as fast as {words}" in PART
     half, bf16 = (sum(name == precision for _, name in ahead) for precision in ("amp", "amp_bf16"))
-    assert f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds, steps as compiled for a long run)" in PART
+    assert (
+        f", {bf16} models in BF16 and {half} models in FP16, 1 or 2 rounds, steps as compiled for a long run)"
+    ) in PART
     short = sorted(
-        median(of["bert_small", name, "mpx, pool=first"]) / median(of["bert_small", name, "mpx"]) for name in ("amp", "amp_bf16")
+        median(of["bert_small", name, "mpx, pool=first"]) / median(of["bert_small", name, "mpx"])
+        for name in ("amp", "amp_bf16")
     )
     assert "for the first token alone, and is {:.2f} to {:.2f} times as fast as that.".format(*short) in PART
 
@@ -83,16 +110,25 @@ def test_a_column(model, data):
     speed, took = ({name: find(groups[name]) for name in good} for find in (rate, seconds))
     best = max(speed, key=speed.get)
     assert best == ("amp" if model == "resnet18" else "amp_bf16", "dense")
-    assert first == WORDS[best[0]] + (" (not for the population); none" if model == "bert_small" else "; none")
+    assert first == WORDS[best[0]] + (
+        " (not for the population); none" if model == "bert_small" else "; none"
+    )
     for name in good:  # none is shown to take less time
-        assert stats.ttest_ind(times(groups[best]), times(groups[name]), equal_var=False, alternative="greater").pvalue > 0.05
+        assert (
+            stats.ttest_ind(
+                times(groups[best]), times(groups[name]), equal_var=False, alternative="greater"
+            ).pvalue
+            > 0.05
+        )
     assert faster == f"{speed[best] / rate(control):.2f}"
     ratio = seconds(control) / took[best]
     low, high = map(float, re.fullmatch(rf"{ratio:.2f} \((.+) to (.+)\)", sooner).groups())
     assert (low, high) == pytest.approx(fieller(times(control), times(groups[best])), abs=0.006)
     pruned = 100 * np.array(list(below(groups["amp", "2of4"], groups["amp", "dense"])))
     half = stats.t.ppf(0.975, len(pruned) - 1) * stats.sem(pruned)
-    assert numbers(change) == pytest.approx([pruned.mean(), pruned.mean() - half, pruned.mean() + half], abs=0.006)
+    assert numbers(change) == pytest.approx(
+        [pruned.mean(), pruned.mean() - half, pruned.mean() + half], abs=0.006
+    )
 
 
 @pytest.mark.parametrize(("model", "data"), TASKS)
@@ -101,29 +137,42 @@ def test_what_2of4_changes_to_dense_runs_without_the_second_rise(model, data):
     change = 100 * np.array(list(below(settings(model, data)["amp", "2of4"], without)))
     half = stats.t.ppf(0.975, len(change) - 1) * stats.sem(change)
     assert len(change) == len(without) == 5
-    assert numbers(cells((model, data))[-1]) == pytest.approx([change.mean(), change.mean() - half, change.mean() + half], abs=0.006)
+    assert numbers(cells((model, data))[-1]) == pytest.approx(
+        [change.mean(), change.mean() - half, change.mean() + half], abs=0.006
+    )
 
 
 def test_dense_cifar10_without_the_second_rise():
     mean = 100 * np.mean(list(map(accuracy, rows("grid/no_restart.csv", data="cifar10"))))
-    assert f"(CIFAR-10 without: [{mean:.1f} %](../experiments/grid) in FP16)" in " ".join(text(ROOT / "docs" / "measured.md").split())
-    assert f"five later runs in FP16 have a mean of {mean:.2f} %" in " ".join(text(EXPERIMENTS / "recipe" / "README.md").split())
+    assert f"(CIFAR-10 without: [{mean:.1f} %](../experiments/grid) in FP16)" in " ".join(
+        text(ROOT / "docs" / "measured.md").split()
+    )
+    assert f"five later runs in FP16 have a mean of {mean:.2f} %" in " ".join(
+        text(EXPERIMENTS / "recipe" / "README.md").split()
+    )
     assert {row["changes"] for row in rows("grid/no_restart.csv")} == {""}
     assert {row["changes"] for row in rows("grid/results.csv")} == {"schedule.restart=0.5"}
 
 
 def test_what_readme_says_of_the_tasks_that_lose():
     lost, more, of, lstm = [], [], settings("resnet20", "cifar10"), settings("lstm", "wikitext2")
-    perplexity = {key: np.mean([float(run["test/perplexity"]) for run in runs.values()]) for key, runs in lstm.items()}
+    perplexity = {
+        key: np.mean([float(run["test/perplexity"]) for run in runs.values()]) for key, runs in lstm.items()
+    }
     for name in WORDS:
         pruned = of[name, "2of4"]
         lost.append(-100 * np.mean(list(below(pruned, of["fp32", "dense"]))))
         more.append(perplexity[name, "2of4"] - perplexity["fp32", "dense"])
     neither = "which is shown neither to be a loss nor to be none"
-    for costs, unit, decided in ((lost, "points", neither), (more, "of perplexity", "a loss in every format")):
+    for costs, unit, decided in (
+        (lost, "points", neither),
+        (more, "of perplexity", "a loss in every format"),
+    ):
         assert f"2:4 costs {min(costs):.1f} to {max(costs):.1f} {unit}, {decided}" in PART
     for fastest, tasks in ((of["amp", "dense"], of), (lstm["amp_bf16", "dense"], lstm)):
-        assert f" at no loss, at most {rate(fastest) / rate(tasks['fp32', 'dense']):.2f} times as fast as FP32; " in PART
+        assert (
+            f" at no loss, at most {rate(fastest) / rate(tasks['fp32', 'dense']):.2f} times as fast as FP32; "
+        ) in PART
 
 
 def test_an_interval_for_the_population():
@@ -140,7 +189,10 @@ def test_an_interval_for_the_population():
     by_sample = np.array([*(change.mean(axis=0) - mean), 1, -1])
     of_samples = (by_sample**2).sum() / (samples + 1) - rest / seeds
     tail = OUTSIDE[1] / 2
-    half = np.sqrt(stats.t.ppf(tail, seeds - 1) ** 2 * of_seeds / seeds + stats.norm.ppf(tail) ** 2 * of_samples / samples)
+    half = np.sqrt(
+        stats.t.ppf(tail, seeds - 1) ** 2 * of_seeds / seeds
+        + stats.norm.ppf(tail) ** 2 * of_samples / samples
+    )
     card = text(EXPERIMENTS / "grid" / "README.md").replace("\\", "").replace("−", "-")
     table = card.partition("### bert_small on sst2")[2].partition("###")[0]
     low, high = re.search(r"\| amp_bf16-dense (?:\|[^|]+){3}\| (\S+) to (\S+) \|", table).groups()
@@ -170,7 +222,9 @@ def below(runs, others):
 def on_one_host(runs):
     """The rows of the host that most ran on."""
     hosts = [json.loads(row["environment"]).get("host") for row in runs.values()]
-    return [row for row, host in zip(runs.values(), hosts, strict=True) if host == max(hosts, key=hosts.count)]
+    return [
+        row for row, host in zip(runs.values(), hosts, strict=True) if host == max(hosts, key=hosts.count)
+    ]
 
 
 def rate(runs):
@@ -183,14 +237,26 @@ def seconds(runs):
 
 def times(runs):
     """Of runs that were not cut off."""
-    return [float(row["time_to_train_s"]) for row in on_one_host(runs) if "resumed_from_steps" not in row["environment"]]
+    return [
+        float(row["time_to_train_s"])
+        for row in on_one_host(runs)
+        if "resumed_from_steps" not in row["environment"]
+    ]
 
 
 def fieller(a, b):
-    """The 95 % interval of the ratio of two means, by Welch's degrees of freedom; with few values, by those of the smaller side."""
-    ratio, of_a, of_b = np.mean(a) / np.mean(b), stats.sem(a) ** 2, (np.mean(a) / np.mean(b) * stats.sem(b)) ** 2
+    """The 95 % interval of the ratio of two means, by Welch's degrees of freedom; with few values, by those
+    of the smaller side.
+    """
+    ratio, of_a, of_b = (
+        np.mean(a) / np.mean(b),
+        stats.sem(a) ** 2,
+        (np.mean(a) / np.mean(b) * stats.sem(b)) ** 2,
+    )
     freedom = (of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
-    t = stats.t.ppf(0.975, min(len(a), len(b)) - 1 if min(len(a), len(b)) < 4 and len(a) != len(b) else freedom)
+    t = stats.t.ppf(
+        0.975, min(len(a), len(b)) - 1 if min(len(a), len(b)) < 4 and len(a) != len(b) else freedom
+    )
     g = (t * stats.sem(b) / np.mean(b)) ** 2
     half = t / np.mean(b) * np.sqrt(of_a * (1 - g) + of_b)
     return (ratio - half) / (1 - g), (ratio + half) / (1 - g)
@@ -206,17 +272,28 @@ def rates(table, contender, **wanted):
 
 
 def speedups(of, count):
-    return [rate / of[model, "1"] for (model, gpus), rate in of.items() if gpus == count and (model, "1") in of]
+    return [
+        rate / of[model, "1"] for (model, gpus), rate in of.items() if gpus == count and (model, "1") in of
+    ]
 
 
 def test_several_gpus():
-    """Of earlier calls too, of which each has a commit of its own: the newest is not the best by chance alone."""
+    """Of earlier calls too, of which each has a commit of its own: the newest is not the best by chance
+    alone.
+    """
     mine, hand = (rates("scaling/results.csv", who) for who in ("mpx", "hand"))
     two, four = (speedups(mine, count) for count in "24")
     commits = {row["commit"] for row in rows("scaling/earlier.csv")}
-    before = [ratio for commit in commits for ratio in speedups(rates("scaling/earlier.csv", "mpx", commit=commit), "2")]
+    before = [
+        ratio
+        for commit in commits
+        for ratio in speedups(rates("scaling/earlier.csv", "mpx", commit=commit), "2")
+    ]
     beside = [mine[pair] / hand[pair] for pair in mine.keys() & hand.keys() if pair[1] != "1"]
-    words = f"Two train {min(two):.2f} to {max(two):.2f} times as fast as one ({min(before):.2f} to {max(before):.2f} in earlier rounds), "
+    words = (
+        f"Two train {min(two):.2f} to {max(two):.2f} times as fast as one ({min(before):.2f} to "
+        f"{max(before):.2f} in earlier rounds), "
+    )
     words += f"four {min(four):.2f} to {max(four):.2f} times ({len(four)} models), and both "
     assert {row["round"] for row in rows("scaling/results.csv")} == {"0"}
     for model in ("resnet18", "lstm", "bert_small", "resnet50"):
@@ -224,5 +301,8 @@ def test_several_gpus():
         assert len(hosts) == 1
     assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on as many." in PART
     page = " ".join(text(ROOT / "docs" / "speed.md").split())
-    assert f"Two H100s train {min(two):.2f} to {max(two):.2f} times as fast as one, four {min(four):.2f} to {max(four):.2f} times" in page
+    assert (
+        f"Two H100s train {min(two):.2f} to {max(two):.2f} times as fast as one, four {min(four):.2f} "
+        f"to {max(four):.2f} times"
+    ) in page
     assert f"one round; two had {min(before):.2f} to {max(before):.2f} in earlier ones" in page

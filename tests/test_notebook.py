@@ -1,4 +1,6 @@
-"""mpx.run and mpx.judge in the kernel of a real notebook: tables are rendered, and a mistake does not end the kernel."""
+"""mpx.run and mpx.judge in the kernel of a real notebook: tables are rendered, and a mistake does not end the
+kernel.
+"""
 
 import os
 import sys
@@ -25,7 +27,9 @@ def cells(tmp_path_factory):
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     folder = tmp_path_factory.mktemp("notebook")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    client = nbclient.NotebookClient(book, timeout=170, allow_errors=True, resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(
+        book, timeout=170, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    )
     client.create_kernel_manager()
     client.km.kernel_spec.argv[0] = sys.executable
     client.execute(env=environment)
@@ -39,7 +43,9 @@ def rendered(outputs):
 @pytest.mark.slow
 def test_a_run(cells):
     assert "test accuracy" in "".join(output.text for output in cells[0] if output.output_type == "stream")
-    assert [output.data["text/plain"] for output in cells[0] if output.output_type == "execute_result"] == ["'completed'"]
+    assert [output.data["text/plain"] for output in cells[0] if output.output_type == "execute_result"] == [
+        "'completed'"
+    ]
     assert not any(output.get("name") == "stderr" for output in cells[0])
 
 

@@ -44,10 +44,20 @@ def test_no_row_names_a_folder_of_the_machine():
 def test_a_tiny_model(script, tmp_path, monkeypatch):
     """A folder with random weights, as save_pretrained writes it. The sweeps are forks."""
     own = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*own.values(), "a", "fine", "dull", "film"])}, "[UNK]"))
+    words = Tokenizer(
+        models.WordLevel(
+            {word: i for i, word in enumerate([*own.values(), "a", "fine", "dull", "film"])}, "[UNK]"
+        )
+    )
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, **own).save_pretrained(tmp_path / "tiny")
-    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64}
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+    }
     BertModel(BertConfig(vocab_size=80, **small)).save_pretrained(tmp_path / "tiny")
     made_data.sst2(tmp_path / "data")
     (tmp_path / "out").mkdir()
@@ -64,9 +74,16 @@ def test_a_tiny_model(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "SMALL", ["study=pretrained", "seed=0,1", "data.seq_len=8", *FEW_STEPS])
     monkeypatch.setattr(script.subprocess, "run", run)
     folders = [str(tmp_path / name) for name in ("tiny", "data")]
-    monkeypatch.setattr(script.sys, "argv", ["run.py", *folders, "--out", f"{tmp_path}/out", "--outputs", f"{tmp_path}/outputs"])
+    monkeypatch.setattr(
+        script.sys,
+        "argv",
+        ["run.py", *folders, "--out", f"{tmp_path}/out", "--outputs", f"{tmp_path}/outputs"],
+    )
     script.main()
     runs = read_results(tmp_path / "out" / "results.csv")
-    assert Counter((run.sparsity, run.changes.get("sparsity.recipe")) for run in runs) == {("dense", None): 2, ("2of4", "from_start"): 2}
+    assert Counter((run.sparsity, run.changes.get("sparsity.recipe")) for run in runs) == {
+        ("dense", None): 2,
+        ("2of4", "from_start"): 2,
+    }
     assert {run.changes["model.pretrained"] for run in runs} == {"tiny"}
     assert "bert\\_small on sst2" in text(tmp_path / "out" / "README.md")

@@ -40,17 +40,22 @@ def test_lightnings_signals_and_processes():
     assert inspect.isfunction(_TrainingEpochLoop._broadcast_sigterm_tensor)
     assert inspect.isfunction(_SignalConnector.register_signal_handlers)
     assert signal.SIGINT in _SignalConnector._get_current_signal_handlers()
-    assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
+    assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == [
+        "child_processes"
+    ]
     assert list(inspect.signature(subprocess_script._hydra_subprocess_cmd).parameters) == ["local_rank"]
 
 
 @pytest.mark.parametrize(
-    ("layer", "in_training"), [(nn.BatchNorm1d(2), False), (nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)), True)]
+    ("layer", "in_training"),
+    [(nn.BatchNorm1d(2), False), (nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)), True)],
 )
 def test_ddp_sends_buffers_that_training_reads(tmp_path, layer, in_training):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
-        strategy = lightning.OneStreamDDP(parallel_devices=[torch.device("cpu")], cluster_environment=LightningEnvironment())
+        strategy = lightning.OneStreamDDP(
+            parallel_devices=[torch.device("cpu")], cluster_environment=LightningEnvironment()
+        )
         found = strategy._setup_model(nn.Sequential(nn.Linear(2, 2), layer)).will_sync_module_buffers()
     finally:
         dist.destroy_process_group()
@@ -73,8 +78,14 @@ def test_auto_classes_of_transformers(several):
     from transformers import AutoModelForSequenceClassification, FunnelConfig, GPT2Config, T5Config
 
     config = FunnelConfig if several else GPT2Config
-    sizes = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16, "block_sizes": [1]} if several else {"n_embd": 16, "n_head": 2}
-    auto = transformers.auto_class_of(AutoModelForSequenceClassification, lambda network: type("Mine", (network,), {}))
+    sizes = (
+        {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16, "block_sizes": [1]}
+        if several
+        else {"n_embd": 16, "n_head": 2}
+    )
+    auto = transformers.auto_class_of(
+        AutoModelForSequenceClassification, lambda network: type("Mine", (network,), {})
+    )
     assert transformers.has_network(AutoModelForSequenceClassification, T5Config)
     assert not transformers.has_network(AutoModelForSequenceClassification, dict)
     model = auto.from_config(config(vocab_size=8, bos_token_id=None, eos_token_id=None, **sizes))
@@ -86,7 +97,11 @@ def test_initialiser_of_transformers():
     from transformers import BertConfig, BertModel
 
     layer = nn.Linear(64, 64)
-    model = BertModel(BertConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=3.0))
+    model = BertModel(
+        BertConfig(
+            vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=3.0
+        )
+    )
     transformers.init_as_pretrained(model, layer)
     assert layer.weight.std().item() == pytest.approx(3, rel=0.2)
     assert layer.bias.count_nonzero() == 0
@@ -101,7 +116,10 @@ def test_dispatch_modes_are_seen():
 def test_lightnings_closure():
     from pytorch_lightning.loops.optimization.automatic import Closure, ClosureResult
 
-    closure, result = Closure(lambda: ClosureResult(torch.tensor(1.0)), lambda loss: None), ClosureResult(torch.tensor(2.0))
+    closure, result = (
+        Closure(lambda: ClosureResult(torch.tensor(1.0)), lambda loss: None),
+        ClosureResult(torch.tensor(2.0)),
+    )
     closure()
     assert lightning.closure_result(closure).loss == 1
     lightning.set_closure_result(closure, result)
@@ -117,11 +135,18 @@ def test_lightnings_hooks_before_a_step_come_before_its_clipping():
         def optimizer_step(self, optimizer, model, closure, **kwargs):
             closure()
             lightning.before_step(self, model, optimizer)
-            assert nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() == pytest.approx(1e-3, rel=1e-2)
+            assert nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() == pytest.approx(
+                1e-3, rel=1e-2
+            )
 
     model, seen = BoringModel(), []
     model.on_before_optimizer_step = lambda optimizer: seen.append(model.layer.weight.grad.norm().item())
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        "enable_progress_bar": False,
+    }
     Trainer(fast_dev_run=1, plugins=Own(), gradient_clip_val=1e-3, accelerator="cpu", **quiet).fit(model)
     assert len(seen) == 1
     assert seen[0] > 0.01
@@ -132,9 +157,19 @@ def test_description_of_a_progress_bar(capsys):
     from pytorch_lightning.demos.boring_classes import BoringModel
 
     said = []
-    bar = lightning.described_bar(lambda text, epoch, epochs: said.append((text.strip(), epoch, epochs)) or "mine")
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False, "accelerator": "cpu", "barebones": False}
-    Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, callbacks=bar, **quiet).fit(BoringModel())
+    bar = lightning.described_bar(
+        lambda text, epoch, epochs: said.append((text.strip(), epoch, epochs)) or "mine"
+    )
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        "accelerator": "cpu",
+        "barebones": False,
+    }
+    Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, callbacks=bar, **quiet).fit(
+        BoringModel()
+    )
     assert said[0] == ("Epoch 0/0", 0, 1)
     assert "mine" in capsys.readouterr().out
 
@@ -158,7 +193,10 @@ def test_buffers():
 
 
 def test_base_classes_of_layers():
-    assert all(issubclass(layer, torch_modules.CONVOLUTION) for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d))
+    assert all(
+        issubclass(layer, torch_modules.CONVOLUTION)
+        for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
+    )
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)
     assert all(issubclass(layer, torch_modules.NORM_WITH_STATISTICS) for layer in norms)
     assert not issubclass(nn.LayerNorm, torch_modules.NORM_WITH_STATISTICS)
@@ -215,13 +253,20 @@ def test_products_of_8_bit_matrices():
     a, b = (torch.ones(32, 32, dtype=torch.int8) for _ in range(2))
     assert torch_kernels.int_mm(a, b).unique().tolist() == [32]
     a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
-    assert torch_kernels.scaled_mm(a, b, torch.tensor(2.0), torch.tensor(1.0), fast=False).unique().tolist() == [64]
+    assert torch_kernels.scaled_mm(
+        a, b, torch.tensor(2.0), torch.tensor(1.0), fast=False
+    ).unique().tolist() == [64]
 
 
-@pytest.mark.skipif(not hasattr(getattr(torch._C, "_cusparselt", None), "mm_search"), reason="this PyTorch was built without cuSPARSELt")
+@pytest.mark.skipif(
+    not hasattr(getattr(torch._C, "_cusparselt", None), "mm_search"),
+    reason="this PyTorch was built without cuSPARSELt",
+)
 @pytest.mark.parametrize("out", [None, torch.int32])
 def test_the_search_for_a_sparse_product_takes_these_arguments(out):
-    """Arguments of another kind would be a TypeError, before the library asks for a device. tests/gpu/test_gpu_bench.py searches."""
+    """Arguments of another kind would be a TypeError, before the library asks for a device.
+    tests/gpu/test_gpu_bench.py searches.
+    """
     if torch.cuda.is_available():
         pytest.skip("tests/gpu/test_gpu_bench.py searches")
     with pytest.raises(RuntimeError):
@@ -239,7 +284,10 @@ def test_loss_scaling():
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_fused_optimizers_skip_on_the_device(fused):
-    assert torch_kernels.skips_on_the_device(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1, fused=fused)) is fused
+    assert (
+        torch_kernels.skips_on_the_device(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1, fused=fused))
+        is fused
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # said once in a process
@@ -269,14 +317,26 @@ def test_apexs_state_is_emptied():
 def test_every_file_says_with_which_versions_it_works():
     for module in pkgutil.iter_modules([str(PRIVATE)]):
         found = importlib.import_module(f"mpx.private.{module.name}")
-        assert re.search(r"(PyTorch|Lightning|transformers|Hydra|Python|apex) \d+\.\d+", found.__doc__), module.name
-        functions = [item for name, item in vars(found).items() if inspect.isfunction(item) and not name.startswith("_")]
-        assert all(function.__doc__ for function in functions if function.__module__ == found.__name__), module.name
+        assert re.search(r"(PyTorch|Lightning|transformers|Hydra|Python|apex) \d+\.\d+", found.__doc__), (
+            module.name
+        )
+        functions = [
+            item
+            for name, item in vars(found).items()
+            if inspect.isfunction(item) and not name.startswith("_")
+        ]
+        assert all(function.__doc__ for function in functions if function.__module__ == found.__name__), (
+            module.name
+        )
 
 
 def test_private_names_stand_in_one_place():
     mpx = PRIVATE.parent
-    trees = {str(path.relative_to(mpx)): ast.parse(path.read_text()) for path in mpx.rglob("*.py") if path.parent != PRIVATE}
+    trees = {
+        str(path.relative_to(mpx)): ast.parse(path.read_text())
+        for path in mpx.rglob("*.py")
+        if path.parent != PRIVATE
+    }
     own = {name for tree in trees.values() for name in made_names(tree)}
     found = {path: list(private_names(tree, own)) for path, tree in trees.items()}
     assert {path: names for path, names in found.items() if names} == {}
@@ -291,7 +351,9 @@ def made_names(tree: ast.AST):
 
 
 def private_names(tree: ast.AST, own: set[str]):
-    """Attributes and imported names with a leading underscore, except mpx's own. A class may have inherited those of itself."""
+    """Attributes and imported names with a leading underscore, except mpx's own. A class may have inherited
+    those of itself.
+    """
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Attribute):
@@ -299,6 +361,7 @@ def private_names(tree: ast.AST, own: set[str]):
             names = [] if of_itself and node.attr in own else [node.attr]
         elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("mpx"):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("attr"):  # getattr and the like
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("attr"):
+            # getattr and the like
             names = [argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)]
         yield from (name for name in names if re.match(r"_[a-zA-Z_]", name) and not ALLOWED.fullmatch(name))

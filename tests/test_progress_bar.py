@@ -16,7 +16,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("stream", "shown"), [(Terminal(), True), (io.StringIO(), False)], ids=["terminal", "file"])
+@pytest.mark.parametrize(
+    ("stream", "shown"), [(Terminal(), True), (io.StringIO(), False)], ids=["terminal", "file"]
+)
 def test_only_a_terminal_shows_a_bar(monkeypatch, stream, shown):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", stream)

@@ -1,7 +1,7 @@
 """Every command and script in README.md and docs/ runs: as written, with overrides that shorten it.
 
-Commands that need files of the reader compose their configuration. Sweeps and what starts other processes run in a process of their own, as
-does one command of each kind; the others run in this one.
+Commands that need files of the reader compose their configuration. Sweeps and what starts other processes run
+in a process of their own, as does one command of each kind; the others run in this one.
 """
 
 import importlib
@@ -25,7 +25,10 @@ from processes import Fork
 
 RUN_FOLDER = ROOT / "docs" / "run-folder.md"
 PYTHON = ROOT / "docs" / "python.md"
-SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
+SET_UP = [
+    "pip install -e . && python -m mpx.train precision=amp sparsity=2of4",
+    "pip install -e '.[test]' && pytest",
+]
 TENSORBOARD = "tensorboard --logdir outputs/default"
 HELP = "python -m mpx.train --help"
 DOCTOR = "python -m mpx.doctor"
@@ -50,7 +53,9 @@ TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBU
 
 
 def slow_unless_in_readme(commands):
-    return [pytest.param(line, marks=() if line in lines([README]) else pytest.mark.slow) for line in commands]
+    return [
+        pytest.param(line, marks=() if line in lines([README]) else pytest.mark.slow) for line in commands
+    ]
 
 
 def script(made):
@@ -63,7 +68,13 @@ def words(line):
 
 
 def in_own_process(line, folder, *more):
-    return subprocess.run([sys.executable, *shlex.split(line)[1:], *more], cwd=folder, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        [sys.executable, *shlex.split(line)[1:], *more],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
 
 def test_the_two_set_up_commands_are_there():
@@ -89,7 +100,9 @@ def test_no_other_kind_of_command_or_script():
     }
     assert set(lines()) == known
     assert len(blocks("python")) == len(SCRIPTS) + len(blocks("python", [PYTHON]))
-    assert {language for page in PAGES for language in re.findall(r"^```(\w+)", text(page), re.MULTILINE)} == {"bash", "python"}
+    assert {
+        language for page in PAGES for language in re.findall(r"^```(\w+)", text(page), re.MULTILINE)
+    } == {"bash", "python"}
 
 
 def test_help(command):
@@ -99,9 +112,13 @@ def test_help(command):
 
 @pytest.mark.parametrize("line", FILES)
 def test_command_on_files_of_the_reader_composes(train, line):
-    ran = train("--cfg", "job", *(word for word in words(line) if word != "-m"))  # Hydra shows no configuration of a sweep
+    # Hydra shows no configuration of a sweep
+    ran = train("--cfg", "job", *(word for word in words(line) if word != "-m"))
     assert ran.code == 0, ran.err
-    study = next((word.removeprefix("experiment=") for word in words(line) if word.startswith("experiment=")), "default")
+    study = next(
+        (word.removeprefix("experiment=") for word in words(line) if word.startswith("experiment=")),
+        "default",
+    )
     assert f"study: {study}" in ran.out
 
 
@@ -127,7 +144,9 @@ def test_command_trains_on_several_devices(command, line):
 def test_the_default_job_leaves_what_the_pages_say(train):
     ran = train(*words(SET_UP[0].split(" && ")[1]), *FEW_STEPS)
     assert ran.code == 0, ran.err
-    written = {path.relative_to(ran.folder).as_posix() for path in ran.folder.rglob("*") if path.is_file()} - {".lock"}
+    written = {
+        path.relative_to(ran.folder).as_posix() for path in ran.folder.rglob("*") if path.is_file()
+    } - {".lock"}
     described = re.findall(r"^\| `([^|]*)` \|", section(RUN_FOLDER, "# A run's folder"), re.MULTILINE)
     patterns = [name for row in described for name in row.split("`, `")]
     assert {"result.json", "config.yaml", "checkpoints/last.ckpt"} <= written
@@ -140,8 +159,10 @@ def test_every_field_of_a_record_is_described(train):
     fields = {part: {key for key in ran.record[part] if not key.endswith("reason")} for part in parts}
     fields["sparsity"] |= {"sensitivity", "permutation"}  # of a pruned run
     fields["speed"].discard("mfu_reference")  # there where the limit is known
-    fields["environment"] |= {"validated_at_step", "changed_after_validation"}  # where weights changed after the last validation
-    fields["environment"].add("train_means_from_step")  # of a project that was continued within its last epoch
+    # where weights changed after the last validation
+    fields["environment"] |= {"validated_at_step", "changed_after_validation"}
+    # of a project that was continued within its last epoch
+    fields["environment"].add("train_means_from_step")
     described = {part: rows(section(RUN_FOLDER, f"### {part}")) for part in parts}
     assert described == fields
     assert set(ran.record) <= rows(section(RUN_FOLDER, "## result.json"))
@@ -149,7 +170,11 @@ def test_every_field_of_a_record_is_described(train):
 
 def rows(markdown):
     """The names in the first column."""
-    return {name for row in re.findall(r"^\| (`.*?`) \|", markdown, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    return {
+        name
+        for row in re.findall(r"^\| (`.*?`) \|", markdown, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +219,8 @@ def test_tensorboard_starts_on_a_study(swept):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", *TENSORBOARD.split()[1:], "--port", str(port), "--load_fast", "false"],
+        [sys.executable, "-m", "tensorboard.main", *TENSORBOARD.split()[1:], "--port", str(port),
+        "--load_fast", "false"],
         cwd=swept, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -236,9 +262,11 @@ def dense(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("line", commands("deploy"))
 def test_deploy_command(dense, train, tmp_path, monkeypatch, capsys, line):
-    """On a run of a moment, at the place that the command names, or on the checkpoint of one; without the compiler, which tests/deploy has.
+    """On a run of a moment, at the place that the command names, or on the checkpoint of one; without the
+    compiler, which tests/deploy has.
 
-    The run is of an MLP, which is exported in a fifth of the time, where the command does not say which model it is.
+    The run is of an MLP, which is exported in a fifth of the time, where the command does not say which model
+    it is.
     """
     given = dict(word.split("=", 1) for word in words(line))
     monkeypatch.chdir(tmp_path)
@@ -246,7 +274,9 @@ def test_deploy_command(dense, train, tmp_path, monkeypatch, capsys, line):
     if "model" in given:
         (tmp_path / "my_net.py").write_text(script("my_net.py"))
         monkeypatch.syspath_prepend(tmp_path)
-        trained = train(*[word for word in words(line) if word.lstrip("+").startswith(("model", "data"))], *FEW_STEPS).folder
+        trained = train(
+            *[word for word in words(line) if word.lstrip("+").startswith(("model", "data"))], *FEW_STEPS
+        ).folder
     if run := given.get("run", "").replace("*", "any"):
         shutil.copytree(trained, tmp_path / run)
     else:
@@ -262,7 +292,8 @@ def in_this_process(module, line, folder, monkeypatch, capsys, *more):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [f"mpx.{module}", *words(line), *more])
     capsys.readouterr()
-    importlib.import_module("mpx.train" if module == "train" else f"mpx.{module}.__main__").main()  # ends by SystemExit only where it fails
+    # ends by SystemExit only where it fails
+    importlib.import_module("mpx.train" if module == "train" else f"mpx.{module}.__main__").main()
     return capsys.readouterr().out
 
 
@@ -283,16 +314,23 @@ def test_own_model_is_complete():
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")  # Trainer pins memory on a CPU too
-@pytest.mark.parametrize("study", [pytest.param("python", marks=pytest.mark.slow), pytest.param("loops", marks=pytest.mark.slow), "hf"])
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param("python", marks=pytest.mark.slow), pytest.param("loops", marks=pytest.mark.slow), "hf"],
+)
 def test_script_from_python(tmp_path, monkeypatch, capsys, study):
     if study == "hf":
         pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
         monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.chdir(tmp_path)
-    (found,) = (block for block in blocks("python", [PYTHON]) if f'"{study}"' in block or f"study={study}" in block)
+    (found,) = (
+        block for block in blocks("python", [PYTHON]) if f'"{study}"' in block or f"study={study}" in block
+    )
     exec(compile(found, study, "exec"), {"__name__": "__main__"})
     records = [json.loads(file.read_text()) for file in tmp_path.glob(f"outputs/{study}/*/seed*/result.json")]
-    assert [record["status"] for record in records] == ["completed"] * {"python": 4, "loops": 6, "hf": 1}[study]
+    assert [record["status"] for record in records] == ["completed"] * {"python": 4, "loops": 6, "hf": 1}[
+        study
+    ]
     assert study == "hf" or "no loss" in capsys.readouterr().out
 
 

@@ -1,4 +1,6 @@
-"""Tables of measurements in experiments/ say of which commit, when, and on what a row was measured, but for the older ones named here."""
+"""Tables of measurements in experiments/ say of which commit, when, and on what a row was measured, but for
+the older ones named here.
+"""
 
 import csv
 import json
@@ -12,14 +14,18 @@ from mpx.compare.table import read_results, results_csv
 
 EXPERIMENTS = ROOT / "experiments"
 NAMES = ("commit", "time", "host", "device", "driver", "torch")
-BEFORE = {  # measured before the scripts recorded it, which nobody can add; a table that is measured again leaves this list
-    "ceilings/conv.csv", "recipe/results.csv", "served/accuracy.csv", "served/speed.csv", "sparsity_pilot/results.csv",
+# measured before the scripts recorded it, which nobody can add; a table that is measured again leaves this
+# list
+BEFORE = {
+    "ceilings/conv.csv", "recipe/results.csv", "served/accuracy.csv", "served/speed.csv",
+    "sparsity_pilot/results.csv",
 }  # fmt: skip
 NO_HOST = {  # studies with older rows, which name the processor only
     "batch_size/results.csv", "loss_scaling/results.csv", "pretrained/earlier.csv", "tuning/results.csv",
 }  # fmt: skip
 HOSTS_SINCE = "2026-11-26"  # all later runs name it
-ANYWHERE = {"intervals/results.csv", "looks/results.csv", "worked_lstm/results.csv"}  # computed: the same numbers on any machine
+# computed: the same numbers on any machine
+ANYWHERE = {"intervals/results.csv", "looks/results.csv", "worked_lstm/results.csv"}
 BEFORE_OF_SPEED = {"sparse", "numerics", "whole"}  # sections of speed/results.csv, likewise
 TABLES = sorted(str(path.relative_to(EXPERIMENTS)) for path in EXPERIMENTS.glob("*/*.csv"))
 csv.field_size_limit(2**24)
@@ -32,7 +38,10 @@ def rows_of(table):
     if "environment" in rows[0]:
         environments = [json.loads(row["environment"]) for row in rows]
         older = table in NO_HOST
-        hosts = [e.get("host") or (e["cpu"] if older and e["started_at"] < HOSTS_SINCE else None) for e in environments]
+        hosts = [
+            e.get("host") or (e["cpu"] if older and e["started_at"] < HOSTS_SINCE else None)
+            for e in environments
+        ]
         return [
             {"commit": e["git"], "time": e["started_at"], "host": host, "device": "-", "torch": e["torch"]}
             for e, host in zip(environments, hosts, strict=True)
@@ -54,7 +63,9 @@ def test_each_row_says_where_it_comes_from(table):
     assert [row for row in rows_of(table) if not says(row)] == []
 
 
-@pytest.mark.parametrize("table", [table for table in TABLES if "optimizer_steps" in (EXPERIMENTS / table).open().readline()])
+@pytest.mark.parametrize(
+    "table", [table for table in TABLES if "optimizer_steps" in (EXPERIMENTS / table).open().readline()]
+)
 def test_a_study_is_written_as_it_was_read(table):
     text = (EXPERIMENTS / table).read_text(encoding="utf-8")
     assert results_csv(read_results(EXPERIMENTS / table)) == text
@@ -78,7 +89,9 @@ def test_the_list_of_older_tables_holds_no_other():
 
 def test_docs_say_how_many_tables_are_older():
     words = " ".join((ROOT / "docs" / "measured.md").read_text(encoding="utf-8").split())
-    left_out = f"{len(BEFORE)} older tables and {len(BEFORE_OF_SPEED)} sections of [speed](../experiments/speed)"
+    left_out = (
+        f"{len(BEFORE)} older tables and {len(BEFORE_OF_SPEED)} sections of [speed](../experiments/speed)"
+    )
     rest = f"{left_out}; {len(NO_HOST)} older studies name the processor only"
     assert f"Measured rows name their commit, time and host, but for {rest}" in words
 
@@ -88,7 +101,9 @@ def test_a_script_writes_what_its_rows_come_from(tmp_path):
     assert collecting["ORIGIN"] == NAMES
     path = tmp_path / "results.csv"
     collecting["write"](
-        path, ("model", "torch", "rate"), [{"model": "a", "rate": 1, "more": 2}, {"model": "b", "commit": "abc", "device": "X"}]
+        path,
+        ("model", "torch", "rate"),
+        [{"model": "a", "rate": 1, "more": 2}, {"model": "b", "commit": "abc", "device": "X"}],
     )
     first, second = collecting["read"](path)
     assert list(first) == ["model", "rate", *NAMES]

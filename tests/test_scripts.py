@@ -1,4 +1,6 @@
-"""The console scripts of pyproject.toml: versions, Hydra's tab completion, start time and the recorded command."""
+"""The console scripts of pyproject.toml: versions, Hydra's tab completion, start time and the recorded
+command.
+"""
 
 import importlib
 import os
@@ -15,7 +17,11 @@ from mpx.measure.environment import SCRIPTS, command
 from mpx.system.version import version
 
 ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-STUB = "#!{python}\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"  # pip's
+# pip's
+STUB = (
+    "#!{python}\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    "
+    "sys.exit({function}())\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +36,17 @@ def scripts(tmp_path_factory):
 
 
 def shell(line, environment, folder):
-    done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.stderr == ""
     return done.stdout
 
 
 def test_each_command_has_a_script():
-    assert {name: entry.partition(":")[0].removesuffix(".__main__") for name, entry in ENTRIES.items()} == SCRIPTS
+    assert {
+        name: entry.partition(":")[0].removesuffix(".__main__") for name, entry in ENTRIES.items()
+    } == SCRIPTS
     for module, _, function in (entry.partition(":") for entry in ENTRIES.values()):
         assert callable(getattr(importlib.import_module(module), function))
 
@@ -58,8 +68,14 @@ def test_version_by_the_script(scripts, tmp_path, script):
 def test_tab_completion(scripts, tmp_path, typed, offered):
     """As bash calls it, after eval "$(mpx-train -sc install=bash)"."""
     place = len(typed.split()) - 1
-    asked = f"COMP_LINE='{typed}' COMP_POINT={len(typed)} COMP_CWORD={place}; hydra_bash_completion; echo ${{COMPREPLY[@]}}"
-    assert set(shell(f'eval "$({typed.split()[0]} -sc install=bash)"; {asked}', scripts, tmp_path).split()) == offered
+    asked = (
+        f"COMP_LINE='{typed}' COMP_POINT={len(typed)} COMP_CWORD={place}; hydra_bash_completion; echo "
+        f"${{COMPREPLY[@]}}"
+    )
+    assert (
+        set(shell(f'eval "$({typed.split()[0]} -sc install=bash)"; {asked}', scripts, tmp_path).split())
+        == offered
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,7 +87,9 @@ def test_a_script_starts_without_anything_heavy(scripts, tmp_path):
         "sys.argv = ['mpx-train', 'optimizer.lr=-1']\n"
         "runpy.run_path(shutil.which('mpx-train'), run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=scripts, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=scripts, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "HEAVY []\n"
     assert done.stderr.startswith("error: optimizer.lr=-1 must be a number above 0.")
 
@@ -94,11 +112,16 @@ def test_a_sweep_by_the_script(scripts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("started", "apart"), [(["-c"], False), (["-P", "-c"], True), (["-I", "-c"], True)], ids=["plain", "safe path", "isolated"]
+    ("started", "apart"),
+    [(["-c"], False), (["-P", "-c"], True), (["-I", "-c"], True)],
+    ids=["plain", "safe path", "isolated"],
 )
 def test_a_process_of_mpx_looks_for_modules_where_its_parent_does(tmp_path, started, apart):
     """Python writes the current folder as '' where it runs a text, such as that of `python -c`."""
-    words = f"import sys; sys.path.append({str(ROOT)!r}); from mpx.system.launch import this_python; print(this_python()[1:])"
+    words = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from mpx.system.launch import this_python; "
+        "print(this_python()[1:])"
+    )
     done = subprocess.run([sys.executable, *started, words], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == ("['-P', '-m']\n" if apart else "['-m']\n"), done.stderr
 

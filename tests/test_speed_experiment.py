@@ -13,7 +13,15 @@ FOLDER = EXPERIMENTS / "speed"
 
 def measured(tmp_path, *arguments):
     """The rows that a trial of run.py writes."""
-    run = Fork("--tiny", "--rounds", "1", *arguments, folder=tmp_path, env={"OUT": str(tmp_path)}, script=FOLDER / "run.py")
+    run = Fork(
+        "--tiny",
+        "--rounds",
+        "1",
+        *arguments,
+        folder=tmp_path,
+        env={"OUT": str(tmp_path)},
+        script=FOLDER / "run.py",
+    )
     assert run.wait(280) == 0, run.err
     assert run.out.count("\n== ") + run.out.startswith("== ") == run.out.count("== ")
     with open(tmp_path / "results.csv", newline="") as file:
@@ -25,7 +33,9 @@ def test_text_models(tmp_path):
     sections = ["--sections", "rivals,plain,numerics", "--precisions", "amp_bf16,tf32"]
     rows = measured(tmp_path, *sections, "--models", "bert_small")
     found = {(row["section"], row["model"], row["contender"]) for row in rows}
-    assert {("rivals", "bert_small", name) for name in ("mpx", "hand", "loop", "lightning", "lightning, tuned")} <= found
+    assert {
+        ("rivals", "bert_small", name) for name in ("mpx", "hand", "loop", "lightning", "lightning, tuned")
+    } <= found
     assert {("plain", "bert_small", name) for name in ("mpx", "hand", "loop")} <= found
     assert {("numerics", "bert_small", name) for name in ("on", "off")} < found
     for name in ("mpx, pool=first", "hand, types looked up", "transformers", "transformers, tuned"):
@@ -38,14 +48,26 @@ def test_text_models(tmp_path):
 
 @pytest.mark.slow
 def test_image_models(tmp_path):
-    rows = measured(tmp_path, "--sections", "rivals", "--models", "resnet50", "--precisions", "amp_bf16", "--contenders", "hand,timm")
+    rows = measured(
+        tmp_path,
+        "--sections",
+        "rivals",
+        "--models",
+        "resnet50",
+        "--precisions",
+        "amp_bf16",
+        "--contenders",
+        "hand,timm",
+    )
     assert [row["contender"] for row in rows] == ["hand", "timm"]
     assert all(float(row["samples_per_s"]) > 0 for row in rows), rows
 
 
 @pytest.mark.slow
 def test_masks_whole_runs_and_what_cannot_be(tmp_path):
-    rows = measured(tmp_path, "--sections", "sparse", "--models", "bert_small") + measured(tmp_path, "--sections", "whole")
+    rows = measured(tmp_path, "--sections", "sparse", "--models", "bert_small") + measured(
+        tmp_path, "--sections", "whole"
+    )
     assert all(row["samples_per_s"] for row in rows), rows
     whole = {row["contender"]: row for row in rows if row["section"] == "whole"}
     assert whole.keys() == {"its steps", "whole run", "hand", "hand, not compiled", "lightning"}
@@ -59,6 +81,10 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     timed = float(whole["its steps"]["samples_per_s"]) * parts["steps"] / batch
     assert timed == pytest.approx(round(timed), rel=0.01)  # a whole number of steps
     assert 0 < round(timed) < steps  # without those of the warm-up
-    (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
+    (refused,) = measured(
+        tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph"
+    )
     assert refused["samples_per_s"] == ""
-    assert refused["note"].startswith("UserError: trainer.cuda_graphs=true is not possible: ") or os.environ.get("CUDA_VISIBLE_DEVICES")
+    assert refused["note"].startswith(
+        "UserError: trainer.cuda_graphs=true is not possible: "
+    ) or os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,6 @@
-"""A mistake, --help and --cfg job come back before anything heavy is imported; experiments/startup measures how fast."""
+"""A mistake, --help and --cfg job come back before anything heavy is imported; experiments/startup measures
+how fast.
+"""
 
 import subprocess
 import sys
@@ -26,7 +28,9 @@ for words in {COMMANDS}:
 
 def test_nothing_heavy_is_imported(tmp_path):
     """One process for all: what one of them imports, it and all after it show."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     for words in COMMANDS:
         assert f"{words} imports []" in done.stdout, done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []

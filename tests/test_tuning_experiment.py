@@ -1,4 +1,6 @@
-"""experiments/tuning: the validation set alone chooses, every grid holds the values of conf/, and the card says what its table says."""
+"""experiments/tuning: the validation set alone chooses, every grid holds the values of conf/, and the card
+says what its table says.
+"""
 
 from types import SimpleNamespace
 
@@ -55,7 +57,10 @@ def chosen(script, folder, *others):
 
 
 def test_the_validation_set_chooses_and_the_test_set_is_not_read(script, tmp_path):
-    better, worse = runs("fp32-dense optimizer.lr=0.2", [0.93, 0.92, 0.94]), runs("fp32-dense optimizer.lr=0.6", [0.1, 0.2, 0.1])
+    better, worse = (
+        runs("fp32-dense optimizer.lr=0.2", [0.93, 0.92, 0.94]),
+        runs("fp32-dense optimizer.lr=0.6", [0.1, 0.2, 0.1]),
+    )
     assert chosen(script, tmp_path, better, worse) == ["fp32-dense", "fp32-dense optimizer.lr=0.2"]
     assert chosen(script, tmp_path, worse) == ["fp32-dense", "fp32-dense"]
 
@@ -69,7 +74,10 @@ def test_each_grid_holds_the_values_of_conf(script):
                 check(compose("train", first), first)
                 conf = compose("train", [f"task={task}", *(word for word in words if "," not in word)])
             for key, values in (word.split("=") for word in words if "," in word):
-                assert OmegaConf.select(conf, key) in [float(value) for value in values.split(",")], (task, key)
+                assert OmegaConf.select(conf, key) in [float(value) for value in values.split(",")], (
+                    task,
+                    key,
+                )
 
 
 def test_a_run_that_diverged_is_a_result_and_one_that_failed_is_not(script, tmp_path, monkeypatch):
@@ -80,7 +88,10 @@ def test_a_run_that_diverged_is_a_result_and_one_that_failed_is_not(script, tmp_
         count = script.jobs("lstm_digits")
         for number in range(count):
             status = last if number == count - 1 else "completed"
-            write(tmp_path / "outputs" / "tuning_lstm_digits" / "setting" / f"seed{number}", record(seed=number, status=status))
+            write(
+                tmp_path / "outputs" / "tuning_lstm_digits" / "setting" / f"seed{number}",
+                record(seed=number, status=status),
+            )
         return SimpleNamespace(returncode=1)
 
     monkeypatch.chdir(tmp_path)
@@ -104,7 +115,11 @@ def test_a_tiny_grid(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script.subprocess, "run", run)
     monkeypatch.setattr(script, "HERE", tmp_path)
     monkeypatch.setattr(script, "SEEDS", (0, 1))
-    monkeypatch.setattr(script, "GRIDS", script.GRIDS | {"mlp_digits": ("optimizer.lr=1e-9,0.01", "sparsity=2of4 sparsity.start=0.5")})
+    monkeypatch.setattr(
+        script,
+        "GRIDS",
+        script.GRIDS | {"mlp_digits": ("optimizer.lr=1e-9,0.01", "sparsity=2of4 sparsity.start=0.5")},
+    )
     monkeypatch.setattr(script.sys, "argv", ["run.py", "mlp_digits", "trainer.max_epochs=1"])
     script.main()
     card = (tmp_path / "README.md").read_text()

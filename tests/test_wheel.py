@@ -1,4 +1,6 @@
-"""The wheel, installed in another environment and started from another folder, finds its configuration and trains."""
+"""The wheel, installed in another environment and started from another folder, finds its configuration and
+trains.
+"""
 
 import json
 import os
@@ -16,30 +18,47 @@ from mpx.system.version import with_digest
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[1]
-ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which may name a checkout
+# which may name a checkout
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """A new environment with the wheel; it borrows the libraries of this one, but not this one's editable mpx."""
+    """A new environment with the wheel; it borrows the libraries of this one, but not this one's editable
+    mpx.
+    """
     path = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", path / "dist", REPOSITORY], check=True, capture_output=True
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", path / "dist", REPOSITORY],
+        check=True,
+        capture_output=True,
     )
     (wheel,) = (path / "dist").glob("mpx-*.whl")
     venv.create(path / "venv", with_pip=False)
     python = path / "venv" / "bin" / "python"
     home = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     (Path(home) / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, wheel], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, wheel],
+        check=True,
+        capture_output=True,
+    )
     return python
 
 
 def test_wheel_carries_its_configuration(python, tmp_path):
     where = subprocess.run(
-        [python, "-c", "import mpx.train; print(mpx.train.CONF)"], cwd=tmp_path, env=ALONE, check=True, capture_output=True, text=True
+        [python, "-c", "import mpx.train; print(mpx.train.CONF)"],
+        cwd=tmp_path,
+        env=ALONE,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     assert "site-packages" in where
     assert sorted(p.relative_to(where) for p in Path(where).rglob("*.yaml")) == sorted(
@@ -55,4 +74,5 @@ def test_wheel_trains_from_any_folder(python, tmp_path):
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
     record = json.loads(result.read_text())
     assert record["status"] == "completed"
-    assert record["environment"]["mpx"] == with_digest(REPOSITORY / "mpx")  # so that its speed is compared with that of a checkout
+    # so that its speed is compared with that of a checkout
+    assert record["environment"]["mpx"] == with_digest(REPOSITORY / "mpx")

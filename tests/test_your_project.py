@@ -15,7 +15,9 @@ PAGE = ROOT / "docs" / "your-project.md"
 
 def train(line, folder):
     """What a command of mpx.train prints."""
-    run = Fork(*shlex.split(line)[3:], folder=folder, env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"})
+    run = Fork(
+        *shlex.split(line)[3:], folder=folder, env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    )
     assert run.wait() == 0, run.out + run.err
     return run.out
 

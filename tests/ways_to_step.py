@@ -12,7 +12,11 @@ REFUSED = [  # (way, the one line that a scaled mode says)
     ("backward", r"loss\.backward\(\) adds gradients that are not multiplied.* Use self\.manual_backward"),
     ("one of two", r"loss\.backward\(\) adds"),
     ("assigned", r"the gradients of SGD are not multiplied.* Use self\.manual_backward"),
-    ("past Lightning's", r"SGD\.step\(\) would apply gradients that are still multiplied .* Call step\(\) of Lightning's"),
+    (
+        "past Lightning's",
+        r"SGD\.step\(\) would apply gradients that are still multiplied .* Call step\(\) "
+        r"of Lightning's",
+    ),
     ("past Lightning's in a hook", r"SGD\.step\(\) would apply"),
 ]
 
@@ -52,7 +56,9 @@ class Fit(pl.LightningModule):
 
 
 def assign(module, loss):
-    for weight, gradient in zip(module.parameters(), torch.autograd.grad(loss, module.parameters()), strict=True):
+    for weight, gradient in zip(
+        module.parameters(), torch.autograd.grad(loss, module.parameters()), strict=True
+    ):
         weight.grad = gradient
 
 

@@ -1,7 +1,8 @@
-"""Do our masks equal NVIDIA apex's? Compares apex's ASP with sparsity=2of4 on every layer of ResNet-50 and BERT-base.
+"""Do our masks equal NVIDIA apex's? Compares apex's ASP with sparsity=2of4 on every layer of ResNet-50 and
+BERT-base.
 
-$ python experiments/apex_masks/run.py --apex DIR --commit ID    # DIR: a checkout of github.com/NVIDIA/apex; under a minute on a GPU
-$ python experiments/apex_masks/run.py --apex DIR --cpu          # a quick look without a GPU: apex's .cuda() does nothing
+$ python experiments/apex_masks/run.py --apex DIR --commit ID  # DIR: a checkout of github.com/NVIDIA/apex; under a minute on a GPU
+$ python experiments/apex_masks/run.py --apex DIR --cpu  # a quick look without a GPU: apex's .cuda() does nothing
 """
 
 import sys
@@ -27,14 +28,16 @@ from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles
 
-MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}  # with initial weights, so that nothing is downloaded
+# with initial weights, so that nothing is downloaded
+MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TRIALS = (NofM(2, 4), Tiles("best"), Tiles("greedy"))
 COLUMNS = ("model", "format", "layer", "shape", "groups", "mpx_differs", "equal_sums", "apex_alone")
 
 
 def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
-    """One row per layer: the groups of four in which a mask differs from apex's, and how many of them have equal FP32 sums of both pairs.
+    """One row per layer: the groups of four in which a mask differs from apex's, and how many of them have
+    equal FP32 sums of both pairs.
 
     mpx_differs: sparsity=2of4; apex_alone: a layer that only apex or only mpx prunes by default.
     """
@@ -52,14 +55,22 @@ def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
     for weight, value, apex, mpx in zip(pruned, values, theirs, ours, strict=True):
         groups, other = fours(apex), (fours(apex) != fours(mpx)).any(1)
         equal = sums(value, apex)[other] == sums(value, mpx)[other]
-        row = {"model": name, "format": fmt, "layer": weight.layer, "shape": "×".join(map(str, value.shape)), "groups": len(groups)}
+        row = {
+            "model": name,
+            "format": fmt,
+            "layer": weight.layer,
+            "shape": "×".join(map(str, value.shape)),
+            "groups": len(groups),
+        }
         rows.append(row | {"mpx_differs": int(other.sum()), "equal_sums": int(equal.sum()), "apex_alone": 0})
     blank = dict.fromkeys(COLUMNS, 0) | {"model": name, "format": fmt, "shape": ""}
     return rows + [blank | {"layer": layer, "apex_alone": 1} for layer in sorted(alone)]
 
 
 def eligible(model: nn.Module) -> set[str]:
-    """The layers that apex prunes by default. apex checks shapes only in FP32 and FP16, so the model is FP32 here."""
+    """The layers that apex prunes by default. apex checks shapes only in FP32 and FP16, so the model is FP32
+    here.
+    """
     from apex.contrib.sparsity import ASP as Real
 
     with emptied(Real), redirect_stdout(StringIO()):
@@ -101,14 +112,19 @@ def card(rows: list[dict], trials: list[tuple[str, str]], where: str, commit: st
     works = "\n".join(map(line, trials))
     rest = sum(row["mpx_differs"] - row["equal_sums"] for row in rows)
     alone = any(row["apex_alone"] for row in rows)
-    verdict = "**mpx prunes other layers than apex: see above.** " if alone else "mpx prunes the same layers as apex. "
+    verdict = (
+        "**mpx prunes other layers than apex: see above.** "
+        if alone
+        else ("mpx prunes the same layers as apex. ")
+    )
     verdict += EQUAL if rest == 0 else f"**In {rest:,} groups the masks differ and the sums differ too.**"
     return CARD.format(where=where, commit=commit, rows="\n".join(lines), works=works, verdict=verdict)
 
 
 EQUAL = (
     "The masks differ only in groups whose two candidate pairs have equal sums in FP32.\n"
-    "There apex takes the first pair of its list. mpx compares the magnitudes instead of their sums and keeps the larger,\n"
+    "There apex takes the first pair of its list. mpx compares the magnitudes instead of their sums and "
+    "keeps the larger,\n"
     "or the earlier of equal ones."
 )
 CARD = """# Do our masks equal apex's?

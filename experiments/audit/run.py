@@ -1,6 +1,6 @@
 """Audit one training step of every model in every mode: which format, which kernels, Tensor Cores or not.
 
-$ python experiments/audit/run.py            # on a CUDA device: writes operations.csv and README.md (about 3 minutes)
+$ python experiments/audit/run.py  # on a CUDA device: writes operations.csv and README.md (about 3 minutes)
 $ python experiments/audit/run.py --card     # README.md from the committed operations.csv
 """
 
@@ -14,19 +14,38 @@ sys.path.append(str(Path(__file__).parents[1]))
 from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
-TEXT = ["data=synthetic", "data.kind=text", "data.shape=[128]", "data.classes=2", "data.batch_size=64", "data.samples=1024"]
-IMAGES = ["data=synthetic", "data.shape=[3,32,32]", "data.classes=10", "data.batch_size=256", "data.samples=1024"]
+TEXT = [
+    "data=synthetic",
+    "data.kind=text",
+    "data.shape=[128]",
+    "data.classes=2",
+    "data.batch_size=64",
+    "data.samples=1024",
+]
+IMAGES = [
+    "data=synthetic",
+    "data.shape=[3,32,32]",
+    "data.classes=10",
+    "data.batch_size=256",
+    "data.samples=1024",
+]
 MODELS = {
     "ResNet-18, 256×3×32×32": ["model=resnet18", *IMAGES],
     "BERT-small, 64×128 tokens": ["model=bert_small", *TEXT],
     "LSTM 2×512, 64×128 tokens": ["model=lstm", "model.hidden_size=512", *TEXT],
 }
 MODES = ("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3")
-SHORT = ["trainer.max_steps=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.progress=off"]
+SHORT = [
+    "trainer.max_steps=2",
+    "trainer.limit_val_batches=1",
+    "trainer.limit_test_batches=1",
+    "trainer.progress=off",
+]
 SHORT += ["numerics.every=1000", "audit=true", "precision.strict=false"]
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 COLUMNS = (
-    "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output", "tensor_cores", "promised", "kernels",
+    "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output",
+    "tensor_cores", "promised", "kernels",
     "cudnn",
 )  # fmt: skip
 CARD = """# What really ran
@@ -69,7 +88,9 @@ def measure() -> list[dict]:
         for model, choice in MODELS.items():
             for mode in MODES:
                 print(model, mode, flush=True)
-                rows += flat(model, mode, mpx.run([*choice, f"precision={mode}", *SHORT, f"output_dir={folder}"]))
+                rows += flat(
+                    model, mode, mpx.run([*choice, f"precision={mode}", *SHORT, f"output_dir={folder}"])
+                )
     return rows
 
 
@@ -92,7 +113,10 @@ def table(rows: list[dict]) -> str:
         total[key] += int(row["flops"])
         kept[key] += int(row["flops"]) * (str(row["promised"]) == "True")
         cores[key] += int(row["flops"]) * (str(row["tensor_cores"]) == "True")
-    lines = [[model, mode, *(_cell((model, mode, kind), total, kept, cores) for kind in KINDS)] for model, mode in product(MODELS, MODES)]
+    lines = [
+        [model, mode, *(_cell((model, mode, kind), total, kept, cores) for kind in KINDS)]
+        for model, mode in product(MODELS, MODES)
+    ]
     return markdown(["model", "mode", *KINDS], lines)
 
 
@@ -108,7 +132,9 @@ def exceptions(rows: list[dict]) -> str:
         return "No operation ran in another format than its mode promises."
     lines = ["Operations in another format than promised:", ""]
     lines += [
-        f"- {r['model']}, {r['mode']}: {r['calls']} × `{r['name']}` in {r['fmt']} (`{r['kernels'].split(' | ')[0][:90]}`)" for r in broken
+        f"- {r['model']}, {r['mode']}: {r['calls']} × `{r['name']}` in {r['fmt']} "
+        f"(`{r['kernels'].split(' | ')[0][:90]}`)"
+        for r in broken
     ]
     return "\n".join(lines)
 
@@ -116,7 +142,12 @@ def exceptions(rows: list[dict]) -> str:
 def card(rows: list[dict]) -> str:
     setup = said(rows, "{device}, torch {torch}, cuDNN {cudnn}, driver {driver}")
     took = any(row["fmt"].startswith("fp8") for row in rows)
-    return CARD.format(setup=setup, table=table(rows), exceptions=exceptions(rows), learnt=LEARNT.format(fp8="" if took else BF16))
+    return CARD.format(
+        setup=setup,
+        table=table(rows),
+        exceptions=exceptions(rows),
+        learnt=LEARNT.format(fp8="" if took else BF16),
+    )
 
 
 if __name__ == "__main__":

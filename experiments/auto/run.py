@@ -1,6 +1,7 @@
-"""Does speed=auto compile when that ends a run sooner? Whole runs of `python -m mpx.train` with it, compiled and not compiled by hand.
+"""Does speed=auto compile when that ends a run sooner? Whole runs of `python -m mpx.train` with it, compiled
+and not compiled by hand.
 
-$ python experiments/auto/run.py                    # writes results.csv and the tables of README.md here; 8 minutes on one GPU, less on two
+$ python experiments/auto/run.py  # writes results.csv and the tables of README.md here; 8 minutes on one GPU, less on two
 $ python experiments/auto/run.py --models resnet50 --out DIR
 $ python experiments/auto/run.py --card             # the tables from results.csv
 $ python experiments/auto/run.py --tiny --out DIR   # a trial on any machine, means nothing
@@ -32,7 +33,20 @@ LENGTHS = (300, 3_000, 30_000)  # steps
 SETTLED = 4.0  # seconds that a run goes on once it is decided and its throughput is measured
 LONGEST = 200.0  # seconds
 WITHIN, OR_S = 1.05, 5.0  # bounds: times the best setting by hand, or seconds more
-COLUMNS = ("model", "setting", "cache", "steps", "wall_s", "steps_run", "ran_s", "samples_per_s", "compiled", "from_step", "why", "note")
+COLUMNS = (
+    "model",
+    "setting",
+    "cache",
+    "steps",
+    "wall_s",
+    "steps_run",
+    "ran_s",
+    "samples_per_s",
+    "compiled",
+    "from_step",
+    "why",
+    "note",
+)
 COLUMNS += ("batch", "cores")
 MARK, END = "<!-- measured -->", "<!-- end of measured -->"
 CARD = """\
@@ -118,47 +132,86 @@ def first(model: str, caches: Path, env: dict, until: float, tiny: bool) -> Iter
     yield from runs(model, [("off", LENGTHS[-1]), ("default", LENGTHS[-1])], caches, env, until, tiny)
     yield from (found := list(runs(model, [("auto", LENGTHS[1])], caches, env, until, tiny)))
     if found and not never(found[0]):
-        yield from runs(model, [("auto", LENGTHS[0] if found[0]["compiled"] else LENGTHS[-1])], caches, env, until, tiny)
+        yield from runs(
+            model, [("auto", LENGTHS[0] if found[0]["compiled"] else LENGTHS[-1])], caches, env, until, tiny
+        )
 
 
 def then(model: str, caches: Path, env: dict, until: float, tiny: bool) -> Iterator[dict]:
     """What a second seed does, and a short run by hand, which does not search cuDNN's algorithms."""
-    yield from runs(model, [("auto", LENGTHS[1]), ("default", LENGTHS[-1])], caches, env, until, tiny, cached=True)
+    yield from runs(
+        model, [("auto", LENGTHS[1]), ("default", LENGTHS[-1])], caches, env, until, tiny, cached=True
+    )
     yield from runs(model, [("off", LENGTHS[0])], caches, env, until, tiny)
 
 
-def runs(model: str, plan: list, caches: Path, env: dict, until: float, tiny: bool, *, cached: bool = False) -> Iterator[dict]:
+def runs(
+    model: str, plan: list, caches: Path, env: dict, until: float, tiny: bool, *, cached: bool = False
+) -> Iterator[dict]:
     for setting, steps in plan:
         cache = caches / f"{model}-{setting}-{steps}"
         if time.monotonic() < until and cache.is_dir() == cached:
             cache.mkdir(exist_ok=True)
             row = run(model, setting, steps, env | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}, tiny)
-            yield {"model": model, "setting": setting, "cache": "cached" if cached else "empty", "steps": steps} | row
+            yield {
+                "model": model,
+                "setting": setting,
+                "cache": "cached" if cached else "empty",
+                "steps": steps,
+            } | row
 
 
 def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
     """One run, ended once its speed is known; its wall time as if it had gone on."""
     words, batch = trained(model, tiny)
-    command = [sys.executable, "-m", "mpx.train", *words, f"trainer.compile={setting}", f"trainer.max_steps={steps}"]
-    command += ["trainer.max_epochs=100000", "trainer.check_val_every_n_epoch=100000", "trainer.limit_val_batches=1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mpx.train",
+        *words,
+        f"trainer.compile={setting}",
+        f"trainer.max_steps={steps}",
+    ]
+    command += [
+        "trainer.max_epochs=100000",
+        "trainer.check_val_every_n_epoch=100000",
+        "trainer.limit_val_batches=1",
+    ]
     command += ["trainer.limit_test_batches=1", "trainer.progress=lines"]
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*command, f"output_dir={folder}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | env
+            [*command, f"output_dir={folder}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | env,
         )
         last = end_when_settled(process)
         ran_s = time.perf_counter() - began
         files = list(Path(folder).glob("*/*/*/result.json"))
         record = json.loads(files[0].read_text()) if files else {}
     rate = record.get("speed", {}).get("train_samples_per_s")
-    if rate is None or record["status"] not in ("completed", "interrupted"):  # the signal may come while Python exits: no exit code tells
+    # the signal may come while Python exits: no exit code tells
+    if rate is None or record["status"] not in ("completed", "interrupted"):
         why = record.get("speed", {}).get("train_samples_per_s_reason")
-        return {"ran_s": ran_s, "compiled": False, "note": f"{record.get('status')}, {why}" if why else last[-300:]}
+        return {
+            "ran_s": ran_s,
+            "compiled": False,
+            "note": f"{record.get('status')}, {why}" if why else last[-300:],
+        }
     chosen, precision = record["speed"]["chosen"], record["precision"]
     done, compiled = precision["optimizer_steps"] + precision["skipped_steps"], chosen.get("compiled", {})
-    row = {"wall_s": ran_s + (steps - done) * batch / rate, "steps_run": done, "ran_s": ran_s, "samples_per_s": rate}
-    row |= {"compiled": chosen["compile"] != "off" and not compiled.get("given_up"), "from_step": compiled.get("from_step")}
+    row = {
+        "wall_s": ran_s + (steps - done) * batch / rate,
+        "steps_run": done,
+        "ran_s": ran_s,
+        "samples_per_s": rate,
+    }
+    row |= {
+        "compiled": chosen["compile"] != "off" and not compiled.get("given_up"),
+        "from_step": compiled.get("from_step"),
+    }
     return row | {"why": chosen["why"]["compile"], "note": compiled.get("given_up") or "", "batch": batch}
 
 
@@ -168,8 +221,14 @@ def trained(model: str, tiny: bool) -> tuple[list[str], int]:
         here = setup(model, "amp_bf16", tiny=tiny)
         return choice(here), here.batch
     tokens, batch, vocabulary, hidden = (8, 4, 50, 64) if tiny else (140, 80, 33_278, 640)
-    words = f"model=lstm precision=amp_bf16 data=synthetic data.kind=lm data.shape=[{tokens}] data.vocab_size={vocabulary} "
-    words += f"data.batch_size={batch} data.samples={48 * batch} model.hidden_size={hidden} model.dropout=0.6 trainer.log_every_n_steps=50"
+    words = (
+        f"model=lstm precision=amp_bf16 data=synthetic data.kind=lm data.shape=[{tokens}] "
+        f"data.vocab_size={vocabulary} "
+    )
+    words += (
+        f"data.batch_size={batch} data.samples={48 * batch} model.hidden_size={hidden} "
+        "model.dropout=0.6 trainer.log_every_n_steps=50"
+    )
     return words.split(), batch
 
 
@@ -196,9 +255,15 @@ def shown(rate: str) -> str:
 
 def card(rows: list[dict[str, str]]) -> str:
     sound = [row for row in rows if row["wall_s"]]
-    walls = [line for model in ORDER if any(row["model"] == model for row in sound) for line in lines_of(model, sound)]
+    walls = [
+        line
+        for model in ORDER
+        if any(row["model"] == model for row in sound)
+        for line in lines_of(model, sound)
+    ]
     told = [
-        f"| {NAMES[row['model']]} | {row['setting']} | {row['cache']} | {int(row['steps']):,} | {row['steps_run'] or '–'} | "
+        f"| {NAMES[row['model']]} | {row['setting']} | {row['cache']} | {int(row['steps']):,} | "
+        f"{row['steps_run'] or '–'} | "
         f"{float(row['ran_s']):.1f} | {shown(row['samples_per_s'])} | {row['from_step'] or '–'} | "
         f"{' '.join(' '.join((row['why'], row['note'])).split()).replace('|', '/')} |"
         for row in rows
@@ -214,7 +279,10 @@ def lines_of(model: str, rows: list[dict[str, str]]) -> Iterator[str]:
     for steps in LENGTHS:
         for cache in ("empty", "cached"):
             there = [row for row in rows if row["cache"] == cache or row["setting"] == "off"]
-            off, default, auto = (wall([row for row in there if row["setting"] == name], steps) for name in ("off", "default", "auto"))
+            off, default, auto = (
+                wall([row for row in there if row["setting"] == name], steps)
+                for name in ("off", "default", "auto")
+            )
             better = min((found[0] for found in (off, default) if found is not None), default=None)
             cells = [f"{found[0]:,.1f}" if found is not None else "–" for found in (off, default, auto)]
             if auto is not None or cache == "empty":
@@ -235,11 +303,20 @@ def never(row: dict) -> bool:
 
 
 def wall(rows: list[dict[str, str]], steps: int) -> tuple[float, bool] | None:
-    """(seconds of a run of so many steps, whether it is compiled), from the run of the nearest length that chose alike."""
+    """(seconds of a run of so many steps, whether it is compiled), from the run of the nearest length that
+    chose alike.
+    """
     for row in sorted(rows, key=lambda row: abs(int(row["steps"]) - steps)):
         compiled, ran = row["compiled"] == "True", int(row["steps"])
-        if row["setting"] != "auto" or never(row) or ran == steps or (steps > ran if compiled else steps < ran):
-            return float(row["wall_s"]) + (steps - ran) * float(row["batch"]) / float(row["samples_per_s"]), compiled
+        if (
+            row["setting"] != "auto"
+            or never(row)
+            or ran == steps
+            or (steps > ran if compiled else steps < ran)
+        ):
+            return float(row["wall_s"]) + (steps - ran) * float(row["batch"]) / float(
+                row["samples_per_s"]
+            ), compiled
     return None
 
 

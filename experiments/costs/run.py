@@ -1,10 +1,11 @@
-"""What do mpx's own parts cost? Whole runs that differ in one part take turns; a plain loop, and the time of a command's first answer.
+"""What do mpx's own parts cost? Whole runs that differ in one part take turns; a plain loop, and the time of
+a command's first answer.
 
-$ python experiments/costs/run.py masks                # writes results-masks.csv into $OUT, or here, and prints its medians
+$ python experiments/costs/run.py masks  # writes results-masks.csv into $OUT, or here, and prints its medians
 $ python experiments/costs/run.py numerics --rounds 5
 $ python experiments/costs/run.py emulation            # on a CPU
 $ python experiments/costs/run.py loop                 # on a CPU: the default job beside a plain PyTorch loop
-$ python experiments/costs/run.py startup              # commands that train nothing, and a sweep's further job
+$ python experiments/costs/run.py startup  # commands that train nothing, and a sweep's further job
 """
 
 import os
@@ -22,10 +23,15 @@ from collecting import Arguments, markdown, table
 
 HERE = Path(__file__).parent
 COLUMNS = ("part", "model", "variant", "round", "samples_per_s", "step_ms_p50", "seconds", "exclusive")
-IMAGE, TEXT = "data=synthetic data.samples=4096", "data=synthetic data.samples=4096 data.kind=text data.shape=[128] data.classes=2"
+IMAGE, TEXT = (
+    "data=synthetic data.samples=4096",
+    ("data=synthetic data.samples=4096 data.kind=text data.shape=[128] data.classes=2"),
+)
 GPU_MODELS = {
-    "ResNet-18, 256×3×32×32": f"model=resnet18 {IMAGE} data.shape=[3,32,32] data.classes=10 data.batch_size=256",
-    "ResNet-50, 64×3×224×224": f"model=resnet50 {IMAGE} data.shape=[3,224,224] data.classes=100 data.batch_size=64",
+    "ResNet-18, 256×3×32×32": f"model=resnet18 {IMAGE} data.shape=[3,32,32] data.classes=10 "
+    "data.batch_size=256",
+    "ResNet-50, 64×3×224×224": f"model=resnet50 {IMAGE} data.shape=[3,224,224] data.classes=100 "
+    "data.batch_size=64",
     "BERT-small, 64×128 tokens": f"model=bert_small {TEXT} data.batch_size=64",
     "LSTM 2×512, 256×128 tokens": f"model=lstm model.hidden_size=512 {TEXT} data.batch_size=256",
 }
@@ -60,8 +66,21 @@ COMMANDS = {
     "import hydra": ["-c", "import hydra"],
     "--help": ["-m", "mpx.train", "--help"],
     "unknown key": ["-m", "mpx.train", "optimizer.lrr=1"],
-    "a run of five steps": ["-m", "mpx.train", "task=mlp_digits", "trainer.max_steps=5", "trainer.progress=off"],
-    "a sweep of four such runs": ["-m", "mpx.train", "-m", "seed=range(4)", "task=mlp_digits", "trainer.max_steps=5"],
+    "a run of five steps": [
+        "-m",
+        "mpx.train",
+        "task=mlp_digits",
+        "trainer.max_steps=5",
+        "trainer.progress=off",
+    ],
+    "a sweep of four such runs": [
+        "-m",
+        "mpx.train",
+        "-m",
+        "seed=range(4)",
+        "task=mlp_digits",
+        "trainer.max_steps=5",
+    ],
 }
 
 
@@ -69,7 +88,10 @@ def run(words: str) -> dict[str, object]:
     """The speed of one run, as its record says."""
     import mpx
 
-    few = "trainer.max_epochs=1000 trainer.max_steps=130 trainer.check_val_every_n_epoch=1000 trainer.limit_val_batches=1"
+    few = (
+        "trainer.max_epochs=1000 trainer.max_steps=130 trainer.check_val_every_n_epoch=1000 "
+        "trainer.limit_val_batches=1"
+    )
     few += " trainer.limit_test_batches=1 trainer.progress=off trainer.log_every_n_steps=50"
     with tempfile.TemporaryDirectory() as folder:
         return mpx.run([*words.split(), *few.split(), f"output_dir={folder}"])["speed"]
@@ -84,7 +106,10 @@ def plain_loop() -> dict[str, object]:
     from mpx.models.resnet import CifarResNet
 
     digits = load_digits()
-    x, y = torch.tensor(digits.images[:1280, None], dtype=torch.float32).div_(16), torch.tensor(digits.target[:1280])
+    x, y = (
+        torch.tensor(digits.images[:1280, None], dtype=torch.float32).div_(16),
+        torch.tensor(digits.target[:1280]),
+    )
     model = CifarResNet(3, 1, 10).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     rates = []
@@ -104,7 +129,11 @@ def measured(part: str, rounds: int) -> Iterator[dict[str, object]]:
     for number in range(rounds):
         for model, words in models.items():
             for variant in random.Random(number).sample(list(variants), len(variants)):
-                speed = plain_loop() if variant == "plain loop" else run(f"{words} {variants[variant]} seed={number}")
+                speed = (
+                    plain_loop()
+                    if variant == "plain loop"
+                    else run(f"{words} {variants[variant]} seed={number}")
+                )
                 yield {"part": part, "model": model, "variant": variant, "round": number, **speed} | {
                     "samples_per_s": speed["train_samples_per_s"]
                 }
@@ -116,7 +145,12 @@ def started(rounds: int) -> Iterator[dict[str, object]]:
             with tempfile.TemporaryDirectory() as folder:
                 start = time.perf_counter()
                 subprocess.run([sys.executable, *words], cwd=folder, capture_output=True)
-                yield {"part": "startup", "variant": name, "round": number, "seconds": time.perf_counter() - start}
+                yield {
+                    "part": "startup",
+                    "variant": name,
+                    "round": number,
+                    "seconds": time.perf_counter() - start,
+                }
 
 
 def medians(rows: list[dict[str, object]]) -> str:
@@ -124,7 +158,10 @@ def medians(rows: list[dict[str, object]]) -> str:
     cases: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         cases.setdefault((str(row.get("model", "")), str(row["variant"])), []).append(float(str(row[value])))
-    return markdown(["model", "variant", f"{value}, median"], [[*case, f"{median(each):,.2f}"] for case, each in cases.items()])
+    return markdown(
+        ["model", "variant", f"{value}, median"],
+        [[*case, f"{median(each):,.2f}"] for case, each in cases.items()],
+    )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """How should PyTorch's CPU threads wait for one another, alone and beside another program that uses as many?
 
-$ python experiments/cpu_threads/run.py            # writes results.csv and README.md (about 15 minutes on two idle cores)
+$ python experiments/cpu_threads/run.py  # writes results.csv and README.md (about 15 minutes on two idle cores)
 $ python experiments/cpu_threads/run.py --card     # README.md from the committed results.csv
 """
 
@@ -18,7 +18,8 @@ from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
 # GOMP_SPINCOUNT=300000 is GNU OpenMP's own default.
-WAYS = ("GOMP_SPINCOUNT=300000", "GOMP_SPINCOUNT=10000", "GOMP_SPINCOUNT=3000", "GOMP_SPINCOUNT=1000", "OMP_WAIT_POLICY=PASSIVE",
+WAYS = ("GOMP_SPINCOUNT=300000", "GOMP_SPINCOUNT=10000", "GOMP_SPINCOUNT=3000", "GOMP_SPINCOUNT=1000",
+"OMP_WAIT_POLICY=PASSIVE",
         "OMP_NUM_THREADS=1")  # fmt: skip
 PRECISIONS, ROUNDS = ("fp32", "amp"), 2
 COLUMNS = ("way", "precision", "beside", "round", "samples_per_s", "cores", "cpu")
@@ -50,11 +51,19 @@ formats; with many cores and large batches the ways differ less. OpenMP of LLVM 
 
 def rate(way: str, precision: str, *, beside: bool) -> dict:
     """The speed of one run, as its record says."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "MKL_"))}
+    plain = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "MKL_"))
+    }
     other = subprocess.Popen([sys.executable, "-c", OTHER], env=plain) if beside else None
     try:
         with tempfile.TemporaryDirectory() as outputs:
-            words = [f"precision={precision}", "speed=plain", "trainer.accelerator=cpu", "trainer.max_steps=160", f"output_dir={outputs}"]
+            words = [
+                f"precision={precision}",
+                "speed=plain",
+                "trainer.accelerator=cpu",
+                "trainer.max_steps=160",
+                f"output_dir={outputs}",
+            ]
             words += ["trainer.progress=off", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
             name, _, value = way.partition("=")
             command = [sys.executable, "-m", "mpx.train", *words]
@@ -63,7 +72,10 @@ def rate(way: str, precision: str, *, beside: bool) -> dict:
     finally:
         if other is not None:
             other.kill()
-    return {"samples_per_s": record["speed"]["train_samples_per_s"], **{key: record["environment"][key] for key in ("cores", "cpu")}}
+    return {
+        "samples_per_s": record["speed"]["train_samples_per_s"],
+        **{key: record["environment"][key] for key in ("cores", "cpu")},
+    }
 
 
 def measure() -> Iterator[dict]:
@@ -81,17 +93,26 @@ def card(rows: list[dict]) -> str:
 
     found: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        found.setdefault((row["way"], row["precision"], row["beside"]), []).append(float(row["samples_per_s"]))
+        found.setdefault((row["way"], row["precision"], row["beside"]), []).append(
+            float(row["samples_per_s"])
+        )
     rates = {key: median(values) for key, values in found.items()}
     columns = [(precision, beside) for precision in PRECISIONS for beside in "01"]
     lines = [[f"`{way}`", *(f"{rates[way, *column]:,.0f}" for column in columns)] for way in WAYS]
-    heads = ["", *(f"{precision}, {'alone' if beside == '0' else 'beside another'}" for precision, beside in columns)]
+    heads = [
+        "",
+        *(f"{precision}, {'alone' if beside == '0' else 'beside another'}" for precision, beside in columns),
+    ]
     chosen, default = "=".join(SPINS), WAYS[0]
-    alone, beside = ([rates[chosen, name, which] / rates[default, name, which] for name in PRECISIONS] for which in "01")
+    alone, beside = (
+        [rates[chosen, name, which] / rates[default, name, which] for name in PRECISIONS] for which in "01"
+    )
     kept = [rates[chosen, precision, "1"] / rates[chosen, precision, "0"] for precision in PRECISIONS]
     learnt = (
-        f"`{chosen}` trains {min(alone):.2f} to {max(alone):.2f} times as fast as the default alone, and {min(beside):.1f} to "
-        f"{max(beside):.1f} times as fast beside another program, where it keeps {min(kept):.0%} to {max(kept):.0%} of its speed."
+        f"`{chosen}` trains {min(alone):.2f} to {max(alone):.2f} times as fast as the default alone, and "
+        f"{min(beside):.1f} to "
+        f"{max(beside):.1f} times as fast beside another program, where it keeps {min(kept):.0%} to "
+        f"{max(kept):.0%} of its speed."
     )
     setup = said(rows, "{cores} cores of {cpu}, torch {torch}")
     return CARD.format(chosen=chosen, setup=setup, rounds=ROUNDS, table=markdown(heads, lines), learnt=learnt)

@@ -1,4 +1,5 @@
-"""Does the emulation round where the hardware rounds? Emulated against native products, convolutions and LSTMs on a CUDA device.
+"""Does the emulation round where the hardware rounds? Emulated against native products, convolutions and
+LSTMs on a CUDA device.
 
 $ python experiments/emulation/run.py            # writes results.csv (about a minute)
 """
@@ -12,19 +13,27 @@ from collecting import measured
 
 HERE = Path(__file__).parent
 MODES = {"tf32": "tf32", "fp16": "amp", "bf16": "amp_bf16", "fp8": "fp8"}
-CONVOLUTIONS = ((32, 16, 16, 16, 3, 1), (64, 64, 64, 16, 3, 1), (64, 64, 128, 16, 3, 2), (64, 64, 256, 16, 1, 1), (64, 256, 256, 8, 3, 1))
+CONVOLUTIONS = (
+    (32, 16, 16, 16, 3, 1),
+    (64, 64, 64, 16, 3, 1),
+    (64, 64, 128, 16, 3, 2),
+    (64, 64, 256, 16, 1, 1),
+    (64, 256, 256, 8, 3, 1),
+)
 LSTMS = ((6, 32, 32, 64), (6, 64, 64, 128), (6, 32, 64, 256), (6, 64, 128, 512), (6, 256, 512, 512))
 LINEARS = ((256, 256, 256), (64, 16, 64), (512, 1024, 512), (1024, 2048, 512))
 CASES = [  # (operation, sizes, exponents are spread over ± so many powers of two)
     *(("matmul", (256, 256, 256), spread) for spread in (0, 4, 8, 12)),
     ("matmul", (1024, 1024, 1024), 0),
     ("matmul", (256, 512, 4096), 2),
-    *(("conv", sizes, spread) for sizes in CONVOLUTIONS for spread in (0, 4, 7)),  # the last overflows in FP16, as do LSTMs' gradients
+    # the last overflows in FP16, as do LSTMs' gradients
+    *(("conv", sizes, spread) for sizes in CONVOLUTIONS for spread in (0, 4, 7)),
     *(("lstm", sizes, spread) for sizes in LSTMS for spread in (0, 2, 10)),
     *(("linear", sizes, spread) for sizes in LINEARS for spread in (0, 4)),
 ]
 COLUMNS = (
-    "operation", "sizes", "spread", "format", "value", "ratio", "ratio_hardware", "hardware", "apart", "mismatches", "non_finite",
+    "operation", "sizes", "spread", "format", "value", "ratio", "ratio_hardware", "hardware", "apart",
+    "mismatches", "non_finite",
     "swapped", "swapped_hardware", "made_zero", "from_overflow", "error_native", "cudnn",
 )  # fmt: skip
 
@@ -46,18 +55,35 @@ def operands(operation, sizes, spread):
         return {"a": wide(m, k, spread=spread), "b": wide(k, n, spread=spread)}, wide(m, n, spread=spread)
     if operation == "linear":
         m, n, k = sizes
-        return {"x": wide(m, k, spread=spread), "w": wide(n, k, spread=spread), "b": wide(n, spread=spread)}, wide(m, n, spread=spread)
+        return {
+            "x": wide(m, k, spread=spread),
+            "w": wide(n, k, spread=spread),
+            "b": wide(n, spread=spread),
+        }, wide(m, n, spread=spread)
     if operation == "conv":
         batch, inputs, outputs, side, kernel, stride = sizes
         out = -(-side // stride)
-        leaves = {"x": wide(batch, inputs, side, side, spread=spread), "w": wide(outputs, inputs, kernel, kernel, spread=spread)}
+        leaves = {
+            "x": wide(batch, inputs, side, side, spread=spread),
+            "w": wide(outputs, inputs, kernel, kernel, spread=spread),
+        }
         return leaves, wide(batch, outputs, out, out, spread=spread)
     steps, batch, inputs, hidden = sizes
     around = hidden**-0.5
-    leaves = {"x": wide(steps, batch, inputs, spread=spread), "h": wide(1, batch, hidden, spread=0, scale=0.5)}
+    leaves = {
+        "x": wide(steps, batch, inputs, spread=spread),
+        "h": wide(1, batch, hidden, spread=0, scale=0.5),
+    }
     leaves |= {"c": wide(1, batch, hidden, spread=0), "w": wide(4 * hidden, inputs, spread=0, scale=around)}
-    leaves |= {"u": wide(4 * hidden, hidden, spread=0, scale=around), "bw": wide(4 * hidden, spread=0, scale=around)}
-    gradient = wide(steps, batch, hidden, spread=spread, scale=16) if spread > 2 else wide(steps, batch, hidden, spread=0)
+    leaves |= {
+        "u": wide(4 * hidden, hidden, spread=0, scale=around),
+        "bw": wide(4 * hidden, spread=0, scale=around),
+    }
+    gradient = (
+        wide(steps, batch, hidden, spread=spread, scale=16)
+        if spread > 2
+        else wide(steps, batch, hidden, spread=0)
+    )
     return leaves | {"bu": wide(4 * hidden, spread=0, scale=around)}, gradient
 
 
@@ -73,11 +99,15 @@ def compute(operation, sizes, leaves):
         x, w = (leaves[name].contiguous(memory_format=torch.channels_last) for name in ("x", "w"))
         return conv2d(x, w, padding=sizes[4] // 2, stride=sizes[5])
     weights = [leaves[name] for name in ("w", "u", "bw", "bu")]
-    return torch._VF.lstm(leaves["x"], (leaves["h"], leaves["c"]), weights, True, 1, 0.0, True, False, False)[0]
+    return torch._VF.lstm(leaves["x"], (leaves["h"], leaves["c"]), weights, True, 1, 0.0, True, False, False)[
+        0
+    ]
 
 
 def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardware=None, dtype=None):
-    """{value: tensor} of the result and every gradient. mode None: as the operands are, in `dtype`. hardware: of hardware.variants."""
+    """{value: tensor} of the result and every gradient. mode None: as the operands are, in `dtype`. hardware:
+    of hardware.variants.
+    """
     import warnings
 
     import torch
@@ -128,7 +158,10 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
     exact = run(operation, sizes, leaves, gradient, dtype=torch.float64)
     native = run(operation, sizes, leaves, gradient, mode=MODES[fmt])
     emulated = run(operation, sizes, leaves, gradient, mode=MODES[fmt], emulate=True)
-    like = {v: run(operation, sizes, leaves, gradient, mode=MODES[fmt], emulate=True, hardware=v) for v in variants(operation, fmt)}
+    like = {
+        v: run(operation, sizes, leaves, gradient, mode=MODES[fmt], emulate=True, hardware=v)
+        for v in variants(operation, fmt)
+    }
     rows = []
     for value in exact:
         n, e, x = (results[value].double() for results in (native, emulated, exact))
@@ -144,13 +177,16 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
 
         nearest = min(like, key=lambda variant: distance(like[variant][value], n))
         rows.append({
-            "operation": operation, "sizes": "×".join(map(str, sizes)), "spread": spread, "format": fmt, "value": value,
-            "ratio": f"{distance(e, n):.4f}", "ratio_hardware": f"{distance(like[nearest][value], n):.4f}", "hardware": nearest.name,
+            "operation": operation, "sizes": "×".join(map(str, sizes)), "spread": spread, "format": fmt,
+            "value": value,
+            "ratio": f"{distance(e, n):.4f}", "ratio_hardware": f"{distance(like[nearest][value], n):.4f}",
+            "hardware": nearest.name,
             "apart": f"{max(distance(results[value], e) for variant, results in like.items() if variant.only_sums):.4f}",
             "mismatches": f"{(e != n)[finite].double().mean().item():.5f}",
             "non_finite": f"{(~torch.isfinite(n)).double().mean().item():.5f}",
             "swapped": share(rest),
-            "swapped_hardware": min(share(elsewhere(n, results[value].double()) & ~zero) for results in like.values()),
+            "swapped_hardware": min(share(elsewhere(n,
+            results[value].double()) & ~zero) for results in like.values()),
             "made_zero": share(zero), "from_overflow": from_overflow,
             "error_native": f"{(error / x[finite].norm()).item():.3e}",
             "cudnn": torch.backends.cudnn.version(),

@@ -1,6 +1,7 @@
-"""Is FP8 faster than BF16 in BERT's layers? Recipes for linear layers, compiled and graphed, forward and backward.
+"""Is FP8 faster than BF16 in BERT's layers? Recipes for linear layers, compiled and graphed, forward and
+backward.
 
-$ python experiments/fp8/run.py            # needs a CUDA device with FP8 to itself; about 12 minutes; writes results.csv and README.md
+$ python experiments/fp8/run.py  # needs a CUDA device with FP8 to itself; about 12 minutes; writes results.csv and README.md
 $ python experiments/fp8/run.py --card     # README.md from the committed results.csv
 """
 
@@ -67,11 +68,15 @@ def milliseconds(recipe: str, layers: str, hidden: int, batch: int, tokens: int,
     torch._dynamo.reset()
     torch.nn.functional.linear = PLAIN if recipe == "bf16" else chosen(recipe, FITS[layers])
     config = BertConfig(
-        hidden_size=hidden, num_hidden_layers=count, num_attention_heads=hidden // 64, intermediate_size=4 * hidden, num_labels=2,
+        hidden_size=hidden, num_hidden_layers=count, num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden, num_labels=2,
         attn_implementation="sdpa",
     )  # fmt: skip
     model = BertClassifier(BertForSequenceClassification(config), "mean", padded=False).cuda()
-    x, y = torch.randint(5, 30000, (batch, tokens), device="cuda"), torch.randint(0, 2, (batch,), device="cuda")
+    x, y = (
+        torch.randint(5, 30000, (batch, tokens), device="cuda"),
+        torch.randint(0, 2, (batch,), device="cuda"),
+    )
 
     @torch.compile(dynamic=False)
     def forward(x, y):
@@ -130,7 +135,11 @@ def card(rows: list[dict]) -> str:
     ]
     missing = [stack for stack in STACKS if (stack, "gw_hp", "all") not in ms]
     table = markdown(["step", "linear layers", "ms", "times as fast as BF16"], lines)
-    return CARD.format(setup=said(rows, "{device}, torch {torch}"), table=table, missing="".join(f"{stack}; " for stack in missing))
+    return CARD.format(
+        setup=said(rows, "{device}, torch {torch}"),
+        table=table,
+        missing="".join(f"{stack}; " for stack in missing),
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Do the intervals of a difference in accuracy cover the truth, for this test set and for the population that it was drawn from?
+"""Do the intervals of a difference in accuracy cover the truth, for this test set and for the population that
+it was drawn from?
 
-$ python experiments/intervals/run.py               # simulate every case: results.csv and README.md beside this file, ten minutes on a core
+$ python experiments/intervals/run.py  # simulate every case: results.csv and README.md beside this file, ten minutes on a core
 $ python experiments/intervals/run.py coarse-tied   # only these cases; the rows of the others stay
 $ python experiments/intervals/run.py --card        # README.md from results.csv
 
@@ -25,13 +26,15 @@ from mpx.compare.statistics import Finding, examine
 CONFIDENCE, MARGIN, SEEDS = 0.95, 0.01, (3, 5, 10)
 HERE, EVERYWHERE = "test set", "population"  # kinds of intervals
 COLUMNS = (
-    "case", "samples", "seeds", "studies", "tied", "interval", "shown", "zero_width", "covers_test_set", "covers_population",
+    "case", "samples", "seeds", "studies", "tied", "interval", "shown", "zero_width", "covers_test_set",
+    "covers_population",
     "half_width", "false_no_loss",
 )  # fmt: skip
 
 
 class Case(NamedTuple):
-    """A run has a sample right if margin + effect + seed + noise > 0; all but the effect are normal. The control's effect is 0.
+    """A run has a sample right if margin + effect + seed + noise > 0; all but the effect are normal. The
+    control's effect is 0.
 
     The standard deviation of the margins is 1.
     """
@@ -77,7 +80,9 @@ def _right(draw: np.random.Generator, at: np.ndarray, case: Case, seeds: int) ->
 
 
 def intervals(found: Study) -> dict[str, tuple[float | None, float | None, float | None]]:
-    """Kind -> (low, high, p for a loss of at least the population's), by what mpx.compare runs. None: the seeds tie."""
+    """Kind -> (low, high, p for a loss of at least the population's), by what mpx.compare runs. None: the
+    seeds tie.
+    """
     over_both = scatter(found.setting, found.control, paired=True)
     over_seeds, at_truth = _finding(found, MARGIN), _finding(found, -found.everywhere)
     tied = any(variance <= TINY for variance, _ in over_both.seeds)
@@ -101,14 +106,23 @@ def _rows(name: str, seeds: int, studies: int) -> list[dict[str, str]]:
     tied = np.array([np.ptp(one.setting.mean(axis=1) - one.control.mean(axis=1)) < 1e-12 for one in found])
     given = [intervals(one) for one in found]
     return [
-        {"case": name, "samples": case.samples, "seeds": seeds, "studies": studies, "tied": f"{tied.mean():.4f}", "interval": kind}
+        {
+            "case": name,
+            "samples": case.samples,
+            "seeds": seeds,
+            "studies": studies,
+            "tied": f"{tied.mean():.4f}",
+            "interval": kind,
+        }
         | _figures(np.array([one[kind] for one in given], dtype=float), truth)
         for kind in (HERE, EVERYWHERE)
     ]
 
 
 def _figures(given: np.ndarray, truth: np.ndarray) -> dict[str, str]:
-    """given: low, high and p of each study, NaN for unknown. truth: on the test set and for the population."""
+    """given: low, high and p of each study, NaN for unknown. truth: on the test set and for the
+    population.
+    """
     low, high, p = given.T
     there = ~np.isnan(low)
     covered = (low[:, None] <= truth) & (truth <= high[:, None])
@@ -124,8 +138,10 @@ def _figures(given: np.ndarray, truth: np.ndarray) -> dict[str, str]:
 
 
 HEADS = (
-    "case", "test samples", "seeds", "pairs that tie", "test set's interval covers the test set", "… covers the population",
-    "population's interval covers the population", "half width of the test set's, points", "… of the population's",
+    "case", "test samples", "seeds", "pairs that tie", "test set's interval covers the test set",
+    "… covers the population",
+    "population's interval covers the population", "half width of the test set's, points",
+    "… of the population's",
 )  # fmt: skip
 CARD = """# Do the intervals cover the truth?
 
@@ -164,11 +180,18 @@ def card(found: list[dict[str, str]]) -> str:
     lines = []
     for name, seeds in keys:
         here, wide = by[name, seeds, HERE], by[name, seeds, EVERYWHERE]
-        cells = [CASES[name].words, here["samples"], seeds, _percent(here["tied"]), _percent(here["covers_test_set"])]
+        cells = [
+            CASES[name].words,
+            here["samples"],
+            seeds,
+            _percent(here["tied"]),
+            _percent(here["covers_test_set"]),
+        ]
         cells += [_percent(here["covers_population"]), _percent(wide["covers_population"])]
         lines.append(cells + [f"{100 * float(row['half_width']):.2f}" for row in (here, wide)])
     here, wide, tied = (
-        [by[*key, HERE] for key in keys], [by[*key, EVERYWHERE] for key in keys], [row for row in found if row["case"] == "coarse-tied"],
+        [by[*key, HERE] for key in keys], [by[*key, EVERYWHERE] for key in keys],
+        [row for row in found if row["case"] == "coarse-tied"],
     )  # fmt: skip
     (three,) = (row for row in tied if row["seeds"] == "3" and row["interval"] == HERE)
     return CARD.format(
@@ -200,7 +223,9 @@ def main() -> None:
     parser = Arguments()
     parser.add_argument("cases", nargs="*", metavar="case", help=", ".join(CASES))
     parser.add_argument("--studies", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for results.csv and README.md")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent, help="folder for results.csv and README.md"
+    )
     parser.add_argument("--card", action="store_true", help="simulate nothing")
     given = parser.parse_args()
     if unknown := set(given.cases) - CASES.keys():

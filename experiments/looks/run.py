@@ -1,4 +1,5 @@
-"""How often do looks (until=decided) err, and how many seeds do they save? 10,000 simulated studies of each kind.
+"""How often do looks (until=decided) err, and how many seeds do they save? 10,000 simulated studies of each
+kind.
 
 $ python experiments/looks/run.py            # writes results.csv and README.md (some seconds on one core)
 $ python experiments/looks/run.py --card     # README.md from the committed results.csv
@@ -24,7 +25,12 @@ STUDIES, IMAGES, LEVEL = 10_000, 1000, 0.05
 PLAN = Plan(margin=0.01, confidence=1 - LEVEL, control="auto", max_seeds=20, looks=5)
 GRID = replace(PLAN, looks=4)  # of experiments/grid, which has seven settings and a control
 COUNTS = range(2, PLAN.max_seeds + 1)  # seeds after which a test is possible
-AS_RUN, ALL_LOOKS, FLAT, PEEKING = "until=decided", "until=decided, all looks taken", "O'Brien–Fleming, all looks taken", "peeking"
+AS_RUN, ALL_LOOKS, FLAT, PEEKING = (
+    "until=decided",
+    "until=decided, all looks taken",
+    ("O'Brien–Fleming, all looks taken"),
+    "peeking",
+)
 SINGLE = "a single test after the last seed"
 FAMILIES = {  # (settings, how many of them lose the margin, plan): how the card calls them
     (3, 3, PLAN): "three settings, any of them wrong",
@@ -40,14 +46,29 @@ SHAPES = {
 }
 # (shape, standard deviation of the paired difference in margins, true loss in margins)
 AT_MARGIN = [
-    ("normal", 1.0, 1.0), ("heavy", 1.0, 1.0), ("unequal", 1.0, 1.0), ("coarse", 0.1, 1.0), ("coarse", 0.3, 1.0), ("coarse", 1.0, 1.0),
+    ("normal", 1.0, 1.0), ("heavy", 1.0, 1.0), ("unequal", 1.0, 1.0), ("coarse", 0.1, 1.0), ("coarse", 0.3,
+    1.0), ("coarse", 1.0, 1.0),
     ("failing", 1.0, 1.0),
 ]  # fmt: skip
 ELSEWHERE = [
-    ("normal", 0.5, 0.0), ("normal", 1.0, 0.0), ("normal", 2.0, 0.0), ("normal", 0.5, 0.5), ("normal", 1.0, 2.0), ("heavy", 1.0, 0.0),
+    ("normal", 0.5, 0.0), ("normal", 1.0, 0.0), ("normal", 2.0, 0.0), ("normal", 0.5, 0.5), ("normal", 1.0,
+    2.0), ("heavy", 1.0, 0.0),
     ("unequal", 1.0, 0.0), ("coarse", 0.3, 0.0),
 ]  # fmt: skip
-COLUMNS = ("design", "settings", "wrong", "looks", "shape", "scatter", "loss", "studies", "no_loss", "lost", "seeds", "single_seeds")
+COLUMNS = (
+    "design",
+    "settings",
+    "wrong",
+    "looks",
+    "shape",
+    "scatter",
+    "loss",
+    "studies",
+    "no_loss",
+    "lost",
+    "seeds",
+    "single_seeds",
+)
 CARD = """# What do looks cost, and what do they save?
 
 **Question.** `until=decided` tests after each round of seeds and stops at the first decision. Does it say "no loss" too often? How many
@@ -85,7 +106,9 @@ single test after {last} seeds in {late}: few seeds do not show what has not fai
 seeds."""
 
 
-def draw(shape: str, scatter: float, loss: float, rng: np.random.Generator, settings: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def draw(
+    shape: str, scatter: float, loss: float, rng: np.random.Generator, settings: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """Accuracies of settings and control, [studies, seeds · settings] and [studies, seeds]."""
     size = (STUDIES, PLAN.max_seeds)
     noise = {"heavy": lambda size: rng.standard_t(3, size) / np.sqrt(3)}.get(shape, rng.standard_normal)
@@ -95,11 +118,17 @@ def draw(shape: str, scatter: float, loss: float, rng: np.random.Generator, sett
     control = 0.9 + PLAN.margin * scatter * weights[1] * theirs
     if shape == "failing":
         setting += PLAN.margin * 3 * (0.1 - (rng.random(setting.shape) < 0.1))
-    return (np.round(setting * IMAGES) / IMAGES, np.round(control * IMAGES) / IMAGES) if shape == "coarse" else (setting, control)
+    return (
+        (np.round(setting * IMAGES) / IMAGES, np.round(control * IMAGES) / IMAGES)
+        if shape == "coarse"
+        else (setting, control)
+    )
 
 
 def p_values(setting: np.ndarray, control: np.ndarray, n: int) -> np.ndarray:
-    """For no loss and for a loss, [2, studies], after n seeds. As `examine` computes them, which serves those without variance."""
+    """For no loss and for a loss, [2, studies], after n seeds. As `examine` computes them, which serves those
+    without variance.
+    """
     above = setting[:, :n] - control[:, :n] + PLAN.margin
     same = np.min([np.ptp(one, axis=1) for one in (above, setting[:, :n], control[:, :n])], axis=0) < 1e-9
     t = above.mean(1) / np.where(same, 1.0, above.std(1, ddof=1) / np.sqrt(n))
@@ -111,8 +140,12 @@ def p_values(setting: np.ndarray, control: np.ndarray, n: int) -> np.ndarray:
     return found
 
 
-def stop(tests: dict[int, np.ndarray], at: dict[int, float], hopeless: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(1 for no loss, 2 for a loss, 0 for neither; seeds) of each study. tests: seeds -> p values. at: seeds -> level of the test."""
+def stop(
+    tests: dict[int, np.ndarray], at: dict[int, float], hopeless: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """(1 for no loss, 2 for a loss, 0 for neither; seeds) of each study. tests: seeds -> p values. at: seeds
+    -> level of the test.
+    """
     decided, seeds, over = np.zeros(STUDIES, int), np.full(STUDIES, max(at)), np.zeros(STUDIES, bool)
     for look, (n, level) in enumerate(at.items(), 1):
         now = np.where(tests[n][0] < level, 1, np.where(tests[n][1] < level, 2, 0))
@@ -140,15 +173,24 @@ def simulate() -> list[dict]:
         for design, at in designs.items():
             decided, seeds = stop(tests, at, hopeless=design == AS_RUN)
             share = (decided == 1).mean()
-            single = next((n for n in COUNTS if (tests[n][0] < LEVEL).mean() >= share), None) if loss < 1 else None
-            row = {"design": design, "no_loss": share, "lost": (decided == 2).mean(), "seeds": seeds.mean(), "single_seeds": single}
+            single = (
+                next((n for n in COUNTS if (tests[n][0] < LEVEL).mean() >= share), None) if loss < 1 else None
+            )
+            row = {
+                "design": design,
+                "no_loss": share,
+                "lost": (decided == 2).mean(),
+                "seeds": seeds.mean(),
+                "single_seeds": single,
+            }
             rows.append(about | row)
         print(shape, scatter, loss, f"{rows[-len(designs)]['no_loss']:.4f}", flush=True)
     return [*rows, *(family(*kind) for kind in FAMILIES)]
 
 
 def family(settings: int, wrong: int, plan: Plan) -> dict:
-    """Several settings with one control: how often Holm's method errs for any of those that lose the margin, at any look.
+    """Several settings with one control: how often Holm's method errs for any of those that lose the margin,
+    at any look.
 
     The others lose nothing. What is decided trains no further seeds, and keeps its p value.
     """
@@ -160,24 +202,44 @@ def family(settings: int, wrong: int, plan: Plan) -> dict:
     passes, decided = np.zeros((STUDIES, settings), int), np.zeros((STUDIES, settings), bool)
     for look, n in enumerate(plan.sizes):
         p = np.stack([p_values(arm, control, n)[0] for arm in arms], axis=1)
-        passes = np.where(decided, passes, sum(p < levels[look] for levels in at))  # with up to so many settings left
+        # with up to so many settings left
+        passes = np.where(decided, passes, sum(p < levels[look] for levels in at))
         order = np.argsort(-passes, axis=1, kind="stable")
-        found = np.logical_and.accumulate(np.take_along_axis(passes, order, 1) >= np.arange(settings, 0, -1), axis=1)
+        found = np.logical_and.accumulate(
+            np.take_along_axis(passes, order, 1) >= np.arange(settings, 0, -1), axis=1
+        )
         decided |= np.take_along_axis(found, np.argsort(order, axis=1), 1)
-    about = {"design": ALL_LOOKS, "settings": settings, "wrong": wrong, "looks": plan.looks, "shape": "normal", "scatter": 1.0, "loss": 1.0}
+    about = {
+        "design": ALL_LOOKS,
+        "settings": settings,
+        "wrong": wrong,
+        "looks": plan.looks,
+        "shape": "normal",
+        "scatter": 1.0,
+        "loss": 1.0,
+    }
     return about | {"studies": STUDIES, "no_loss": decided[:, :wrong].any(1).mean()}
 
 
 def card(rows: list[dict[str, str]]) -> str:
     def of(kind: tuple, design: str) -> dict[str, str]:
         wanted = (design, "1", *map(str, kind))
-        return next(row for row in rows if (row["design"], row["settings"], row["shape"], row["scatter"], row["loss"]) == wanted)
+        return next(
+            row
+            for row in rows
+            if (row["design"], row["settings"], row["shape"], row["scatter"], row["loss"]) == wanted
+        )
 
     def share(row: dict[str, str]) -> str:
         return f"{100 * float(row['no_loss']):.1f} %"
 
     errors = [
-        (SHAPES[kind[0]], kind[1], *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING))) for kind in AT_MARGIN
+        (
+            SHAPES[kind[0]],
+            kind[1],
+            *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING)),
+        )
+        for kind in AT_MARGIN
     ]
     for (settings, wrong, plan), name in FAMILIES.items():
         wanted = (str(settings), str(wrong), str(plan.looks))
@@ -190,19 +252,26 @@ def card(rows: list[dict[str, str]]) -> str:
         saved = f"{100 * (1 - float(run['seeds']) / single):.0f} %" if single else "–"
         seeds = f"{float(run['seeds']):.1f}"
         savings.append(
-            (SHAPES[kind[0]], kind[1], kind[2], share(run), f"{100 * float(run['lost']):.1f} %", seeds, single or "–", saved,
+            (SHAPES[kind[0]], kind[1], kind[2], share(run), f"{100 * float(run['lost']):.1f} %", seeds,
+            single or "–", saved,
              *(f"{float(row['seeds']):.1f}" for row in others))
         )  # fmt: skip
-    worst, all_looks = (max(float(of(kind, design)["no_loss"]) for kind in AT_MARGIN[:-1]) for design in (AS_RUN, ALL_LOOKS))
+    worst, all_looks = (
+        max(float(of(kind, design)["no_loss"]) for kind in AT_MARGIN[:-1]) for design in (AS_RUN, ALL_LOOKS)
+    )
     peeking = float(of(AT_MARGIN[0], PEEKING)["no_loss"])
     failing, late = (float(of(AT_MARGIN[-1], design)["no_loss"]) for design in (AS_RUN, SINGLE))
     said = {"worst": worst, "all_looks": all_looks, "peeking": peeking, "failing": failing, "late": late}
-    learnt = LEARNT.format(last=PLAN.max_seeds, **{name: f"{100 * share:.1f} %" for name, share in said.items()})
+    learnt = LEARNT.format(
+        last=PLAN.max_seeds, **{name: f"{100 * share:.1f} %" for name, share in said.items()}
+    )
     return CARD.format(
         studies=STUDIES, sizes=", ".join(map(str, PLAN.sizes)), learnt=learnt,
-        errors=markdown(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"), errors),
+        errors=markdown(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"),
+        errors),
         savings=markdown(
-            ("differences", "scatter", "true loss", "no loss", "loss", "seeds (mean)", "a single test", "saved", "seeds, all looks",
+            ("differences", "scatter", "true loss", "no loss", "loss", "seeds (mean)", "a single test",
+            "saved", "seeds, all looks",
              "O'Brien–Fleming"), savings
         ),
     )  # fmt: skip

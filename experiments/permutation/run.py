@@ -1,6 +1,6 @@
 """What channel permutation is worth and what it costs: the matrix of apex's README, and whole models.
 
-$ python experiments/permutation/run.py        # one CPU core, six minutes; writes results.csv and prints the tables
+$ python experiments/permutation/run.py  # one CPU core, six minutes; writes results.csv and prints the tables
 """
 
 import statistics
@@ -39,20 +39,35 @@ def matrix_rows() -> list[dict]:
             started = time.perf_counter()
             found = search(matrix, steps=steps, seed=seed)
             seconds = time.perf_counter() - started
-            values = {"seconds": seconds, "kept_before": found.before, "kept_after": found.after, "efficacy": efficacy(matrix, found.order)}
-            rows.append({"subject": "matrix 128x64", "setting": f"{steps} steps", "seed": seed, "part": "all"} | values)
+            values = {
+                "seconds": seconds,
+                "kept_before": found.before,
+                "kept_after": found.after,
+                "efficacy": efficacy(matrix, found.order),
+            }
+            rows.append(
+                {"subject": "matrix 128x64", "setting": f"{steps} steps", "seed": seed, "part": "all"}
+                | values
+            )
     return rows
 
 
 def heavy_tailed(model: nn.Module) -> nn.Module:
-    """Student-t weights (4 degrees of freedom), whose input channels differ in scale (log-normal, σ 0.5), as in trained networks."""
+    """Student-t weights (4 degrees of freedom), whose input channels differ in scale (log-normal, σ 0.5), as
+    in trained networks.
+    """
     torch.manual_seed(0)
     student = torch.distributions.StudentT(4.0)
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
                 scale = layer.weight.std() / 2**0.5
-                channels = torch.randn(layer.weight.shape[1]).mul(0.5).exp().view(1, -1, *[1] * (layer.weight.dim() - 2))
+                channels = (
+                    torch.randn(layer.weight.shape[1])
+                    .mul(0.5)
+                    .exp()
+                    .view(1, -1, *[1] * (layer.weight.dim() - 2))
+                )
                 layer.weight.copy_(student.sample(layer.weight.shape) * scale * channels)
     return model
 
@@ -70,7 +85,10 @@ def model_rows(subject: str, setting: str) -> list[dict]:
         cpu_seconds = time.process_time() - started
         after = model(example)
         after = after if isinstance(after, torch.Tensor) else after.logits
-    change = {"output_change": float((after - before).abs().max() / before.abs().max())} if before.any() else {}  # ViT begins with zeros
+    # ViT begins with zeros
+    change = (
+        {"output_change": float((after - before).abs().max() / before.abs().max())} if before.any() else {}
+    )
     sizes = {name: float(tensor.abs().sum()) for name, tensor in model.state_dict().items()}
     kinds = defaultdict(list)
     for layer in report.layers:
@@ -78,13 +96,22 @@ def model_rows(subject: str, setting: str) -> list[dict]:
     rows = [
         {
             "part": f"{kind} ({sum(layer.permuted for layer in layers)} of {len(layers)} layers permuted)",
-            "kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers) / sum(sizes[layer.name] for layer in layers),
-            "kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers) / sum(sizes[layer.name] for layer in layers),
+            "kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers)
+            / sum(sizes[layer.name] for layer in layers),
+            "kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers)
+            / sum(sizes[layer.name] for layer in layers),
         }
         for kind, layers in kinds.items()
     ]
-    total = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds, "cpu_seconds": cpu_seconds}
-    return [{"subject": subject, "setting": setting} | row for row in [*rows, {"part": "all"} | total | change]]
+    total = {
+        "kept_before": report.kept_before,
+        "kept_after": report.kept_after,
+        "seconds": report.seconds,
+        "cpu_seconds": cpu_seconds,
+    }
+    return [
+        {"subject": subject, "setting": setting} | row for row in [*rows, {"part": "all"} | total | change]
+    ]
 
 
 def bert() -> nn.Module:
@@ -106,10 +133,22 @@ MODELS = {
 
 
 def table(rows: list[dict]) -> str:
-    heads = ["subject", "setting", "part", "kept before", "kept after", "efficacy", "seconds", "CPU seconds", "change of outputs"]
+    heads = [
+        "subject",
+        "setting",
+        "part",
+        "kept before",
+        "kept after",
+        "efficacy",
+        "seconds",
+        "CPU seconds",
+        "change of outputs",
+    ]
     lines = []
     for row in rows:
-        kept = [f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")]
+        kept = [
+            f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")
+        ]
         forms = {"efficacy": ".1%", "seconds": ".2f", "cpu_seconds": ".1f", "output_change": ".0e"}
         rest = [f"{row[key]:{form}}" if key in row else "" for key, form in forms.items()]
         lines.append([row["subject"], row["setting"], row["part"], *kept, *rest])
@@ -122,7 +161,10 @@ def medians(rows: list[dict]) -> list[dict]:
     for row in rows:
         settings[row["setting"]].append(row)
     numbers = ("kept_before", "kept_after", "efficacy", "seconds")
-    return [several[0] | {key: statistics.median(row[key] for row in several) for key in numbers} for several in settings.values()]
+    return [
+        several[0] | {key: statistics.median(row[key] for row in several) for key in numbers}
+        for several in settings.values()
+    ]
 
 
 def main() -> None:
@@ -134,7 +176,18 @@ def main() -> None:
     models = [row for subject in MODELS for row in model_rows(subject, "as initialised")]
     models += [row for subject in ("ResNet-50", "BERT-small") for row in model_rows(subject, "heavy-tailed")]
     print(table(models))
-    fields = ["subject", "setting", "part", "seed", "kept_before", "kept_after", "efficacy", "seconds", "cpu_seconds", "output_change"]
+    fields = [
+        "subject",
+        "setting",
+        "part",
+        "seed",
+        "kept_before",
+        "kept_after",
+        "efficacy",
+        "seconds",
+        "cpu_seconds",
+        "output_change",
+    ]
     write(Path(__file__).with_name("results.csv"), fields, matrix + models)
 
 

@@ -1,7 +1,9 @@
-"""A training loop by hand on one or several GPUs, its whole step with DDP's all-reduce one CUDA graph. Started by run.py through torchrun.
+"""A training loop by hand on one or several GPUs, its whole step with DDP's all-reduce one CUDA graph.
+Started by run.py through torchrun.
 
-Prints one line of JSON: samples/s of all GPUs together, and the milliseconds that the all-reduce of the gradients takes by itself.
-Recipe: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
+Prints one line of JSON: samples/s of all GPUs together, and the milliseconds that the all-reduce of the
+gradients takes by itself. Recipe:
+https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
 """
 
 import json
@@ -94,7 +96,10 @@ def all_reduce(model: nn.Module, times: int = 20) -> dict[str, float]:
     for _ in range(times):
         dist.all_reduce(gradients)
     torch.cuda.synchronize()
-    return {"all_reduce_ms": (time.perf_counter() - begun) / times * 1e3, "gradient_mib": gradients.nbytes / 2**20}
+    return {
+        "all_reduce_ms": (time.perf_counter() - begun) / times * 1e3,
+        "gradient_mib": gradients.nbytes / 2**20,
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""How much faster are several GPUs than one? mpx with speed=auto as for a long run, and a loop by hand whose DDP step is one CUDA graph.
+"""How much faster are several GPUs than one? mpx with speed=auto as for a long run, and a loop by hand whose
+DDP step is one CUDA graph.
 
-$ python experiments/scaling/run.py --rounds 1          # writes results.csv and README.md beside this file; about 9 minutes on four GPUs
+$ python experiments/scaling/run.py --rounds 1  # writes results.csv and README.md beside this file; about 9 minutes on four GPUs
 $ python experiments/scaling/run.py --models lstm --rounds 1 --out DIR
 $ python experiments/scaling/run.py --card              # README.md from results.csv
 """
@@ -27,12 +28,23 @@ from setups import TITLES, WARMUP, choice, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
 GPUS = (1, 2, 4)
-COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95", "all_reduce_ms", "gradient_mib")
+COLUMNS = (
+    "model",
+    "contender",
+    "gpus",
+    "round",
+    "samples_per_s",
+    "step_ms_p50",
+    "step_ms_p95",
+    "all_reduce_ms",
+    "gradient_mib",
+)
 COLUMNS += ("graphed", "compiled", "mfu", "rejected", "note")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
 MISSING = "–"
-NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
+# GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
+NETWORK = 50.0
 CARD = """# How much faster are several GPUs than one?
 
 **Question.** Does `trainer.devices=2` train twice as fast as one GPU, `4` four times, and as fast as a loop by hand whose whole step, with
@@ -102,13 +114,17 @@ def options() -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
-    """Yields a row per measurement, each on GPUs of its own: with four GPUs, four measurements on one run at once, or two on two."""
+    """Yields a row per measurement, each on GPUs of its own: with four GPUs, four measurements on one run at
+    once, or two on two.
+    """
     every = [environment["CUDA_VISIBLE_DEVICES"] for environment in each_gpu()]
     for number in range(args.rounds):
         for gpus in (count for count in args.gpus if count <= len(every)):
             for contender in args.contenders:
                 with ThreadPoolExecutor(len(every) // gpus) as pool:
-                    rows = pool.map(partial(on_its_own, contender, gpus, free_groups(every, gpus)), args.models)
+                    rows = pool.map(
+                        partial(on_its_own, contender, gpus, free_groups(every, gpus)), args.models
+                    )
                     for model, row in zip(args.models, rows, strict=True):
                         yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row
 
@@ -131,13 +147,26 @@ def on_its_own(contender: str, gpus: int, free: Queue[dict[str, str]], model: st
 def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
     here = setup(model, "amp_bf16", tiny=False)
     program = (
-        [sys.executable, "-m", "mpx.train"] if gpus == 1 else ["torchrun", "--standalone", f"--nproc-per-node={gpus}", "-m", "mpx.train"]
+        [sys.executable, "-m", "mpx.train"]
+        if gpus == 1
+        else ["torchrun", "--standalone", f"--nproc-per-node={gpus}", "-m", "mpx.train"]
     )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         command = [*program, *choice(here), f"output_dir={folder}", f"trainer.devices={gpus}"]
-        command += [f"data.samples={here.batch * here.batches * gpus}", f"trainer.compile={'off' if model == 'lstm' else 'default'}"]
-        command += ["trainer.benchmark=true", f"trainer.max_steps={STEPS * here.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}"]
-        command += ["trainer.max_epochs=1000", "trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1"]
+        command += [
+            f"data.samples={here.batch * here.batches * gpus}",
+            f"trainer.compile={'off' if model == 'lstm' else 'default'}",
+        ]
+        command += [
+            "trainer.benchmark=true",
+            f"trainer.max_steps={STEPS * here.steps + WARMUP}",
+            f"trainer.warmup_steps={WARMUP}",
+        ]
+        command += [
+            "trainer.max_epochs=1000",
+            "trainer.check_val_every_n_epoch=1000",
+            "trainer.limit_val_batches=1",
+        ]
         command += ["trainer.limit_test_batches=1", "trainer.progress=off"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | env)
         files = list(Path(folder).glob("*/*/*/result.json"))
@@ -145,16 +174,32 @@ def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
             return {"note": (done.stdout + done.stderr)[-300:]}
         speed = json.loads(files[0].read_text())["speed"]
     chosen = speed.get("chosen", {})
-    row = {name: speed[name] for name in ("step_ms_p50", "step_ms_p95", "mfu")} | {"samples_per_s": speed["train_samples_per_s"]}
+    row = {name: speed[name] for name in ("step_ms_p50", "step_ms_p95", "mfu")} | {
+        "samples_per_s": speed["train_samples_per_s"]
+    }
     row |= {"note": chosen.get("graph", {}).get("given_up") or ""}
-    row |= {"graphed": chosen.get("graph", {}).get("replayed_steps", 0), "compiled": chosen.get("compiled", {}).get("compiled_calls", 0)}
+    row |= {
+        "graphed": chosen.get("graph", {}).get("replayed_steps", 0),
+        "compiled": chosen.get("compiled", {}).get("compiled_calls", 0),
+    }
     return row if done.returncode == 0 else row | {"note": (done.stdout + done.stderr)[-300:]}
 
 
 def by_hand(model: str, gpus: int, env: dict[str, str]) -> dict:
-    command = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", str(HERE / "hand.py"), "--model", model]
+    command = [
+        "torchrun",
+        "--standalone",
+        f"--nproc-per-node={gpus}",
+        str(HERE / "hand.py"),
+        "--model",
+        model,
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} | env
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} | env,
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(found[0]) | {"note": ""} if found else {"note": done.stderr[-300:]}
@@ -168,7 +213,9 @@ def card(rows: list[dict[str, str]]) -> str:
     for model in (name for name in ORDER if any(row["model"] == name for row in rows)):
         mine = [row for row in rows if row["model"] == model]
         ours, theirs = ({gpus: median(mine, who, str(gpus)) for gpus in GPUS} for who in ("mpx", "hand"))
-        rates += [f"| {TITLES[model]} | {gpus} | {cells(ours, theirs, gpus)} |" for gpus in GPUS if gpus <= most]
+        rates += [
+            f"| {TITLES[model]} | {gpus} | {cells(ours, theirs, gpus)} |" for gpus in GPUS if gpus <= most
+        ]
         if ours[1] and any(row["all_reduce_ms"] for row in mine):
             projection.append(project(model, mine, ours))
     counted = (row for row in rows if row["samples_per_s"] and row["contender"] in CONTENDERS)
@@ -178,17 +225,26 @@ def card(rows: list[dict[str, str]]) -> str:
     projection = projection or [f"| {MISSING} |" + " – |" * 7]
     return CARD.format(
         least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
-        rejected="".join(f" The loop by hand of {model} does not count: {reason}." for model, reason in reasons),
-        rounds="One round" if turns == [1] else f"Medians of {rounds} rounds", device=rows[0]["device"], torch=rows[0]["torch"], most=most,
-        calls="all from one call on one host" if hosts == 1 else f"from calls on {hosts} hosts of the same kind",
+        rejected="".join(f" The loop by hand of {model} does not count: {reason}." for model,
+        reason in reasons),
+        rounds="One round" if turns == [1] else f"Medians of {rounds} rounds", device=rows[0]["device"],
+        torch=rows[0]["torch"], most=most,
+        calls="all from one call on one host" if hosts == 1 else f"from calls on {hosts} hosts of the same "
+                                                                 "kind",
     )  # fmt: skip
 
 
 def cells(ours: dict[int, float | None], theirs: dict[int, float | None], gpus: int) -> str:
     """What follows the number of GPUs in a row of the table."""
     least, share = (LEAST, SHARE) if gpus == 2 else (None, None)
-    more, theirs_more = (judged(ours[gpus], ours[1], least), judged(theirs[gpus], theirs[1])) if gpus > 1 else (MISSING, MISSING)
-    return " | ".join((shown(ours[gpus]), more, shown(theirs[gpus]), theirs_more, judged(ours[gpus], theirs[gpus], share)))
+    more, theirs_more = (
+        (judged(ours[gpus], ours[1], least), judged(theirs[gpus], theirs[1]))
+        if gpus > 1
+        else (MISSING, MISSING)
+    )
+    return " | ".join(
+        (shown(ours[gpus]), more, shown(theirs[gpus]), theirs_more, judged(ours[gpus], theirs[gpus], share))
+    )
 
 
 def shown(rate: float | None) -> str:
@@ -206,7 +262,9 @@ def judged(rate: float | None, against: float | None, least: float | None = None
 
 def project(model: str, rows: list[dict[str, str]], ours: dict[int, float | None]) -> str:
     size = float(next(row["gradient_mib"] for row in rows if row["gradient_mib"]))
-    pair = statistics.median(float(row["all_reduce_ms"]) for row in rows if row["all_reduce_ms"] and row["gpus"] == "2")
+    pair = statistics.median(
+        float(row["all_reduce_ms"]) for row in rows if row["all_reduce_ms"] and row["gpus"] == "2"
+    )
     step = setup(model, "amp_bf16", tiny=False).batch / ours[1] * 1e3
     eight = pair * ring(8) / ring(2)
     many = ring(64) * size * 2**20 / (NETWORK * 1e9) * 1e3
@@ -220,7 +278,9 @@ def ring(gpus: int) -> float:
 
 
 def median(rows: list[dict[str, str]], contender: str, gpus: str) -> float | None:
-    mine = (row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and not row["rejected"])
+    mine = (
+        row for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and not row["rejected"]
+    )
     found = [float(row["samples_per_s"]) for row in mine if row["samples_per_s"]]
     return statistics.median(found) if found else None
 

@@ -1,13 +1,15 @@
-"""Are 2:4 and INT8 models as accurate as dense FP16 ones, as served? Trains, serves and writes OUT/accuracy.csv; accuracy_card.py shows it.
+"""Are 2:4 and INT8 models as accurate as dense FP16 ones, as served? Trains, serves and writes
+OUT/accuracy.csv; accuracy_card.py shows it.
 
 $ python experiments/served/accuracy.py --data-root DIR --out /tmp/served --jobs 5 --budget-s 500  # again, until nothing is left to do
-$ python experiments/served/accuracy.py --out /tmp/served --phase card                             # accuracy.csv and README.md here
+$ python experiments/served/accuracy.py --out /tmp/served --phase card  # accuracy.csv and README.md here
 $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion_mnist --seeds 0 1 --epochs-scale 0.1 \
       --train trainer.limit_train_batches=30 trainer.limit_test_batches=1   # a trial, on a CPU too
 
-DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
-run side by side, and so do the commands that serve them, uncompiled, since only accuracy counts. `speed` then serves the first seed of each
-task again, compiled and alone on the device. A machine that has only accuracy.csv goes on with what is not in it.
+DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row
+of accuracy.csv. Trainings run side by side, and so do the commands that serve them, uncompiled, since only
+accuracy counts. `speed` then serves the first seed of each task again, compiled and alone on the device. A
+machine that has only accuracy.csv goes on with what is not in it.
 """
 
 import argparse
@@ -33,7 +35,8 @@ from mpx.settings.reachable import no_gpu
 from mpx.system.csv_file import to_text
 from mpx.system.whole_file import write_whole
 
-EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 20, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks then: 40, 30, 4, 8
+# the tuned tasks then: 40, 30, 4, 8
+EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 20, "bert_small_sst2": 4, "lstm_sst2": 6}
 IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")
 RECIPES = {
     "dense": [],
@@ -55,7 +58,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Variant:
-    """How a run is served. weights: as asked for; where no layer has such kernels, FP16 and BF16 have dense ones."""
+    """How a run is served. weights: as asked for; where no layer has such kernels, FP16 and BF16 have dense
+    ones.
+    """
 
     format: str
     weights: str
@@ -80,15 +85,21 @@ class Study:
         self.end = time.monotonic() + options.budget_s
         self.rows = read(self.table) if self.table.exists() else []
         threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
-        self.shared = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
+        self.shared = os.environ | dict.fromkeys(
+            ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads
+        )
 
     def runs(self) -> list[Run]:
         """Seeds first: a study that is cut short has the same number of seeds everywhere."""
-        tried = ((task, recipe) for task in self.options.tasks for recipe in TRIED.get(task, ("dense", "asp")))
+        tried = (
+            (task, recipe) for task in self.options.tasks for recipe in TRIED.get(task, ("dense", "asp"))
+        )
         return [Run(task, recipe, seed) for seed, (task, recipe) in product(self.options.seeds, tried)]
 
     def train(self) -> None:
-        self.side_by_side(self._train, [run for run in self.runs() if self.left(run) and self.folder(run) is None])
+        self.side_by_side(
+            self._train, [run for run in self.runs() if self.left(run) and self.folder(run) is None]
+        )
 
     def serve(self) -> None:
         runs = [run for run in self.runs() if self.left(run) and self.folder(run) is not None]
@@ -100,11 +111,17 @@ class Study:
                 self._serve(run, self.left(run, timed=True), alone=True)
 
     def left(self, run: Run, timed: bool = False) -> list[Variant]:
-        """What of this run is not in the table yet. A machine that has lost the run needs it only for these. timed: with its speed."""
+        """What of this run is not in the table yet. A machine that has lost the run needs it only for these.
+        timed: with its speed.
+        """
         rows = [row for row in self.rows if row["samples_per_s"] or row["reason"] or not timed]
         there = {tuple(row[name] for name in KEY) for row in rows}
         wanted = variants(run.recipe, self.gpu)
-        return [variant for variant in wanted if (*map(str, asdict(run).values()), *asdict(variant).values()) not in there]
+        return [
+            variant
+            for variant in wanted
+            if (*map(str, asdict(run).values()), *asdict(variant).values()) not in there
+        ]
 
     def side_by_side(self, work: Callable[[Run], None], runs: Iterable[Run]) -> None:
         with ThreadPoolExecutor(self.options.jobs) as pool:
@@ -113,9 +130,14 @@ class Study:
     def folder(self, run: Run) -> Path | None:
         """Of the completed run."""
         found = [path.parent for path in self._study(run).glob(f"*/seed{run.seed}/result.json")]
-        done = [path for path in found if json.loads((path / "result.json").read_text())["status"] == "completed"]
+        done = [
+            path for path in found if json.loads((path / "result.json").read_text())["status"] == "completed"
+        ]
         if len(done) > 1:
-            sys.exit(f"error: {self._study(run)} has runs of several settings. Give another --out for another --epochs-scale or --train.")
+            sys.exit(
+                f"error: {self._study(run)} has runs of several settings. Give another --out for "
+                "another --epochs-scale or --train."
+            )
         return done[0] if done else None
 
     def _study(self, run: Run) -> Path:
@@ -124,8 +146,19 @@ class Study:
     def _train(self, run: Run) -> None:
         epochs = max(1, round(EPOCHS[run.task] * self.options.epochs_scale))
         study = self._study(run)
-        words = [f"task={run.task}", *RECIPES[run.recipe], f"seed={run.seed}", "precision=amp", f"trainer.max_epochs={epochs}"]
-        words += [f"study={study.name}", f'output_dir="{study.parent}"', f'data.root="{self.options.data_root}"', "if_exists=overwrite"]
+        words = [
+            f"task={run.task}",
+            *RECIPES[run.recipe],
+            f"seed={run.seed}",
+            "precision=amp",
+            f"trainer.max_epochs={epochs}",
+        ]
+        words += [
+            f"study={study.name}",
+            f'output_dir="{study.parent}"',
+            f'data.root="{self.options.data_root}"',
+            "if_exists=overwrite",
+        ]
         words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
         self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
         if (folder := self.folder(run)) is not None:
@@ -135,23 +168,44 @@ class Study:
         if not wanted:
             return
         folder = self.folder(run)
-        formats, backend = ",".join(variant.format for variant in wanted), ("compile" if alone else "graph") if self.gpu else "auto"
+        formats, backend = (
+            ",".join(variant.format for variant in wanted),
+            ("compile" if alone else "graph") if self.gpu else "auto",
+        )
         name = f"{run.task}-{run.recipe}-seed{run.seed}-{formats}"
         words = [f'run="{folder}"', f"batch=[{BATCH}]", f"backend={backend}"]
         began = time.time()
-        reasons = self.call(name, "mpx.deploy", [*words, f"format=[{formats}]", f"weights={wanted[0].weights}"], alone=alone)
+        reasons = self.call(
+            name, "mpx.deploy", [*words, f"format=[{formats}]", f"weights={wanted[0].weights}"], alone=alone
+        )
         if reasons is None:
             return
         for variant in wanted:
-            reason = next((line for line in reasons if NO_LAYER in line and (len(wanted) == 1 or f"format={variant.format}" in line)), None)
+            reason = next(
+                (
+                    line
+                    for line in reasons
+                    if NO_LAYER in line and (len(wanted) == 1 or f"format={variant.format}" in line)
+                ),
+                None,
+            )
             if reason is not None and variant.format != "int8":  # then it is served by dense kernels
-                self.call(f"{name}-dense", "mpx.deploy", [*words, f"format={variant.format}", "weights=dense"], alone=alone)
+                self.call(
+                    f"{name}-dense",
+                    "mpx.deploy",
+                    [*words, f"format={variant.format}", "weights=dense"],
+                    alone=alone,
+                )
             row = written_since(began, folder, variant.format)
             if row is not None or reason is not None:
                 self.add(
                     asdict(run)
                     | asdict(variant)
-                    | ({"reason": reason[reason.index(NO_LAYER) :]} if row is None else served(folder, row, alone))
+                    | (
+                        {"reason": reason[reason.index(NO_LAYER) :]}
+                        if row is None
+                        else served(folder, row, alone)
+                    )
                 )
 
     def call(self, name: str, module: str, words: list[str], *, alone: bool = False) -> list[str] | None:
@@ -163,13 +217,17 @@ class Study:
         with open(log, "w") as file:
             try:
                 code = subprocess.run(
-                    [sys.executable, "-m", module, *words], stdout=file, stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                    [sys.executable, "-m", module, *words], stdout=file, stderr=subprocess.STDOUT,
+                    timeout=LIMIT_S,
                     env=os.environ if alone else self.shared,
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
                 code = f"none after {LIMIT_S} s"
         errors = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
-        print(f"{name}: exit code {code} in {time.monotonic() - begun:.0f} s {' '.join(errors)}".rstrip(), flush=True)
+        print(
+            f"{name}: exit code {code} in {time.monotonic() - begun:.0f} s {' '.join(errors)}".rstrip(),
+            flush=True,
+        )
         if code != 0 and not all(NO_LAYER in line for line in errors):
             self.failures += 1
         return errors
@@ -184,7 +242,8 @@ class Study:
 
 COLUMNS = (
     *KEY, "validation_accuracy", "accuracy", "trained_accuracy",
-    "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive", "epochs", "reason", *ORIGIN,
+    "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive",
+    "epochs", "reason", *ORIGIN,
 )  # fmt: skip
 
 
@@ -200,7 +259,10 @@ def written_since(began: float, folder: Path, fmt: str) -> dict | None:
 
 def served(folder: Path, row: dict, alone: bool) -> dict:
     """Columns of a row of deploy.json. Without `alone` its speed is not that of the model."""
-    speed = {name: row["speed"][-1][source] for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)}
+    speed = {
+        name: row["speed"][-1][source]
+        for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)
+    }
     return (
         (speed | {"exclusive": row["exclusive"]} if alone else {})
         | trained(json.loads((folder / "result.json").read_text()))
@@ -230,9 +292,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("outputs/served"))
     parser.add_argument("--epochs-scale", type=float, default=1.0)
-    parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="more overrides of every training")
-    parser.add_argument("--phase", nargs="+", choices=("train", "serve", "speed", "card"), default=["train", "serve", "speed"])
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no command later than this")
+    parser.add_argument(
+        "--train", nargs="+", default=[], metavar="KEY=VALUE", help="more overrides of every training"
+    )
+    parser.add_argument(
+        "--phase", nargs="+", choices=("train", "serve", "speed", "card"), default=["train", "serve", "speed"]
+    )
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="start no command later than this"
+    )
     found = parser.parse_args()
     found.out, found.data_root = found.out.resolve(), found.data_root.resolve()
     return found

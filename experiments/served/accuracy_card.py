@@ -13,13 +13,18 @@ from mpx.compare.statistics import Finding, examine, holm
 HERE = Path(__file__).parent
 MARK, END = "<!-- accuracy -->", "<!-- end of accuracy -->"
 MARGIN, CONFIDENCE = 0.005, 0.95  # half a point
-CORRECTED = "Holm's method corrects the verdicts for the settings of a task, not for the number of tasks; intervals are not corrected"
+CORRECTED = (
+    "Holm's method corrects the verdicts for the settings of a task, not for the number of tasks; "
+    "intervals are not corrected"
+)
 FULL = ("fp16", "fp32")  # the format of the control: FP32 on a CPU
 Row = dict[str, str]
 
 
 def update_card(table: Path) -> None:
-    """Copy the table here, unless it is this one or was not made, and write what it says between the marks."""
+    """Copy the table here, unless it is this one or was not made, and write what it says between the
+    marks.
+    """
     here = HERE / "accuracy.csv"
     if table.exists() and not table.samefile(here):
         shutil.copyfile(table, here)
@@ -29,14 +34,25 @@ def update_card(table: Path) -> None:
 
 
 def tables(rows: list[Row]) -> str:
-    return "\n\n".join([served([row for row in rows if row["format"]]), *recipes([row for row in rows if not row["format"]])])
+    return "\n\n".join(
+        [served([row for row in rows if row["format"]]), *recipes([row for row in rows if not row["format"]])]
+    )
 
 
 def recipes(rows: list[Row]) -> list[str]:
     """What each recipe costs, by the tests of the trained models; nothing without such rows."""
     if not rows:
         return []
-    heads = ["task", "recipe", "seeds", "validation, %", "test, %", "to dense, points", "95 % interval", "within 0.5 point"]
+    heads = [
+        "task",
+        "recipe",
+        "seeds",
+        "validation, %",
+        "test, %",
+        "to dense, points",
+        "95 % interval",
+        "within 0.5 point",
+    ]
     lines = [line(heads), "|---|---|---:|---:|---:|---:|---:|---|"]
     by_run: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
@@ -44,13 +60,33 @@ def recipes(rows: list[Row]) -> list[str]:
     tested: dict[str, dict[str, Finding]] = {}
     for (task, recipe), runs in by_run.items():
         control = by_run[task, "dense"]
-        mine, theirs = ({seed: float(one[seed]["trained_accuracy"]) for seed in runs.keys() & control.keys()} for one in (runs, control))
+        mine, theirs = (
+            {seed: float(one[seed]["trained_accuracy"]) for seed in runs.keys() & control.keys()}
+            for one in (runs, control)
+        )
         if recipe != "dense":
             tested.setdefault(task, {})[recipe] = test(mine, theirs)
     for (task, recipe), runs in by_run.items():
-        shown = [spread([100 * float(run[name]) for run in runs.values()]) for name in ("validation_accuracy", "trained_accuracy")]
-        lines.append(line([task, recipe, len(runs), *shown, *(("–",) * 3 if recipe == "dense" else compared(tested[task])[recipe][1:])]))
-    return ["## Which recipe?", f"Not served. {devices(rows)}. Epochs of training: {epochs(rows)}. {CORRECTED}.", "\n".join(lines)]
+        shown = [
+            spread([100 * float(run[name]) for run in runs.values()])
+            for name in ("validation_accuracy", "trained_accuracy")
+        ]
+        lines.append(
+            line(
+                [
+                    task,
+                    recipe,
+                    len(runs),
+                    *shown,
+                    *(("–",) * 3 if recipe == "dense" else compared(tested[task])[recipe][1:]),
+                ]
+            )
+        )
+    return [
+        "## Which recipe?",
+        f"Not served. {devices(rows)}. Epochs of training: {epochs(rows)}. {CORRECTED}.",
+        "\n".join(lines),
+    ]
 
 
 def test(mine: dict[int, float], theirs: dict[int, float]) -> Finding:
@@ -59,12 +95,17 @@ def test(mine: dict[int, float], theirs: dict[int, float]) -> Finding:
 
 
 def compared(findings: dict[str, Finding]) -> dict[str, tuple]:
-    """Cells of each setting of one task: seeds, difference, interval, verdict. Holm's method corrects the verdicts for their number."""
+    """Cells of each setting of one task: seeds, difference, interval, verdict. Holm's method corrects the
+    verdicts for their number.
+    """
     tested = {name: one for name, one in findings.items() if one.p_no_loss is not None}
-    no_loss, loss = (holm([getattr(one, side) for one in tested.values()]) for side in ("p_no_loss", "p_loss"))
+    no_loss, loss = (
+        holm([getattr(one, side) for one in tested.values()]) for side in ("p_no_loss", "p_loss")
+    )
     verdicts = dict(zip(tested, map(verdict, no_loss, loss), strict=True))
     return {
-        name: (one.n, f"{100 * one.difference:+.2f}", interval(one), verdicts.get(name, "not decided")) for name, one in findings.items()
+        name: (one.n, f"{100 * one.difference:+.2f}", interval(one), verdicts.get(name, "not decided"))
+        for name, one in findings.items()
     }
 
 
@@ -73,13 +114,17 @@ def served(rows: list[Row]) -> str:
     for row in rows:
         by_task.setdefault(row["task"], {}).setdefault(variant(row), []).append(row)
     variants = sorted(
-        {variant(row) for row in rows}, key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[0], one[1] == "int8", one)
+        {variant(row) for row in rows},
+        key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[0], one[1] == "int8", one),
     )
     heads = [title(one) for one in variants]
     ruler = "|---|" + "---:|" * len(heads)
     accuracy = [line(["task", *heads]), ruler]
     speed = list(accuracy)
-    differences = ["| task | served | seeds | difference, points | 95 % interval | within 0.5 point |", "|---|---|---:|---:|---:|---|"]
+    differences = [
+        "| task | served | seeds | difference, points | 95 % interval | within 0.5 point |",
+        "|---|---|---:|---:|---:|---|",
+    ]
     for task, found in by_task.items():
         accuracy.append(line([task, *(accuracies(found.get(one, [])) for one in variants)]))
         speed.append(line([task, *(rate(found.get(one, [])) for one in variants)]))
@@ -100,7 +145,11 @@ def served(rows: list[Row]) -> str:
         "\n".join(speed),
         f"{devices(rows)}. Epochs of training: {epochs(rows)}.",
     ]
-    reasons = {f"{row['task']}, {title(variant(row))}: {row['reason'].removeprefix('error: ')}" for row in rows if row["reason"]}
+    reasons = {
+        f"{row['task']}, {title(variant(row))}: {row['reason'].removeprefix('error: ')}"
+        for row in rows
+        if row["reason"]
+    }
     return "\n\n".join([*parts, *sorted(reasons)])
 
 
@@ -111,7 +160,11 @@ def variant(row: Row) -> tuple[str, str, bool]:
 
 def title(one: tuple[str, str, bool]) -> str:
     recipe, fmt, by_dense = one
-    name = f"Dense {fmt.upper()}" if recipe == "dense" else f"{'Pruned' if by_dense else 'Sparse'} {fmt.upper()}, {recipe}"
+    name = (
+        f"Dense {fmt.upper()}"
+        if recipe == "dense"
+        else (f"{'Pruned' if by_dense else 'Sparse'} {fmt.upper()}, {recipe}")
+    )
     return name + (", dense kernels" if by_dense else "")
 
 
@@ -124,7 +177,14 @@ def accuracies(rows: list[Row]) -> str:
 
 
 def rate(rows: list[Row]) -> str:
-    return next((f"{float(row['samples_per_s']):,.0f} ({row['sparse_layers']})" for row in rows if row["samples_per_s"]), "–")
+    return next(
+        (
+            f"{float(row['samples_per_s']):,.0f} ({row['sparse_layers']})"
+            for row in rows
+            if row["samples_per_s"]
+        ),
+        "–",
+    )
 
 
 def interval(finding: Finding) -> str:
@@ -145,4 +205,7 @@ def devices(rows: list[Row]) -> str:
 
 
 def epochs(rows: list[Row]) -> str:
-    return ", ".join(f"{task} {count}" for task, count in sorted({(row["task"], row["epochs"]) for row in rows if row["epochs"]}))
+    return ", ".join(
+        f"{task} {count}"
+        for task, count in sorted({(row["task"], row["epochs"]) for row in rows if row["epochs"]})
+    )

@@ -2,7 +2,8 @@
 
 $ python experiments/served/cpu.py  # on an idle machine; 2 minutes
 
-32 sequences of 128 tokens without padding, random weights. PyTorch's own INT8 products on a CPU are not among the candidates.
+32 sequences of 128 tokens without padding, random weights. PyTorch's own INT8 products on a CPU are not among
+the candidates.
 """
 
 import sys
@@ -28,7 +29,9 @@ SPEC = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)
 
 def with_onnx(model: torch.nn.Module, fmt: str, x: torch.Tensor) -> onnx.OnnxModel:
     content = onnx.exported(model, x[:2])
-    return onnx.OnnxModel(onnx.quantised(content, lambda: iter([x]), static=False) if fmt == "int8" else content)
+    return onnx.OnnxModel(
+        onnx.quantised(content, lambda: iter([x]), static=False) if fmt == "int8" else content
+    )
 
 
 @torch.no_grad()
@@ -39,13 +42,30 @@ def main() -> None:
     model = build(settings, SPEC).eval().requires_grad_(False)
     x = torch.randint(1, SPEC.vocab_size, (SIZE, 128))
     reference, where, rows = model(x), environment(), []
-    common = {key: where[key] for key in ("cpu", "threads")} | {"vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)}
-    for fmt, backend in (("fp32", "eager"), ("fp32", "compile"), ("fp32", "onnx"), ("int8", "onnx"), ("fp32", "eager")):
+    common = {key: where[key] for key in ("cpu", "threads")} | {
+        "vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)
+    }
+    for fmt, backend in (
+        ("fp32", "eager"),
+        ("fp32", "compile"),
+        ("fp32", "onnx"),
+        ("int8", "onnx"),
+        ("fp32", "eager"),
+    ):
         if backend != "compile" or builds_kernels("cpu"):
             call = with_onnx(model, fmt, x) if backend == "onnx" else Served(model, backend, CPU)
             error = relative_error(call(x), reference)
             ms = latency(call, x)["latency_ms_p50"]
-            rows.append({"format": fmt, "backend": backend, "batch": SIZE, "latency_ms_p50": ms, "relative_error": error} | common)
+            rows.append(
+                {
+                    "format": fmt,
+                    "backend": backend,
+                    "batch": SIZE,
+                    "latency_ms_p50": ms,
+                    "relative_error": error,
+                }
+                | common
+            )
             print(*rows[-1].values(), flush=True)
     write(HERE / "cpu.csv", [*rows[0]], rows)
 

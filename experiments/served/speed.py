@@ -1,12 +1,12 @@
-"""How fast a 2:4 or quantised model is served, beside the fastest dense one and beside other libraries. Writes speed.csv,
-and the times of single layers to layers.csv.
+"""How fast a 2:4 or quantised model is served, beside the fastest dense one and beside other libraries.
+Writes speed.csv, and the times of single layers to layers.csv.
 
 $ python experiments/served/speed.py bert_large:bf16,int8,fp8 bert_base:bf16,int8 resnet50:bf16  # needs a CUDA device to itself; 6 minutes
 $ python experiments/served/speed.py resnet18:fp16,bf16,int8 bert_small:fp16,bf16,int8 lstm:fp16,bf16,int8  # the models of accuracy.py
 
-Speed does not depend on values, so weights are random, and pruned by magnitude to 2:4. All rows of a model are of one process. Dense rows
-are compiled, and graphed layer by layer; BERT-base's in BF16 also by autotuning. Rivals: transformers' BertModel without a mask,
-torchvision's ResNet-50.
+Speed does not depend on values, so weights are random, and pruned by magnitude to 2:4. All rows of a model
+are of one process. Dense rows are compiled, and graphed layer by layer; BERT-base's in BF16 also by
+autotuning. Rivals: transformers' BertModel without a mask, torchvision's ResNet-50.
 """
 
 import sys
@@ -38,11 +38,25 @@ from mpx.sparsity.patterns import mask_2of4
 
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")
-COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50", "relative_error", "rejected")
+COLUMNS = (
+    "model",
+    "batch",
+    "format",
+    "weights",
+    "candidate",
+    "chosen",
+    "samples_per_s",
+    "latency_ms_p50",
+    "relative_error",
+    "rejected",
+)
 LAYER_COLUMNS = ("model", "batch", "format", "layer", "layers", "shape", "rows", "kernel", "ms", "serves")
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
-TEXT, IMAGE = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False), Spec("image", (3, 224, 224), 1000)
+TEXT, IMAGE = (
+    Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False),
+    Spec("image", (3, 224, 224), 1000),
+)
 CIFAR, SST2 = Spec("image", (3, 32, 32), 10), Spec("text", (64,), 2, vocab_size=8000, pad_id=0, padded=False)
 AUTOTUNED = (("bert_base", "bf16"), ("tiny", "bf16"))
 MODELS = {
@@ -62,9 +76,13 @@ def main() -> None:
     models = parser.parse_args().models
     for word in models:
         if word.partition(":")[0] not in MODELS or not word.partition(":")[2]:
-            parser.error(f"{word} must be a model and formats, as bert_base:bf16,int8. The models are {', '.join(MODELS)}")
+            parser.error(
+                f"{word} must be a model and formats, as bert_base:bf16,int8. The models are "
+                f"{', '.join(MODELS)}"
+            )
     found = rows(models)
-    first = next(found)  # before the files are opened, so that a call that cannot measure leaves them as they are
+    # before the files are opened, so that a call that cannot measure leaves them as they are
+    first = next(found)
     with table(HERE / "speed.csv", COLUMNS) as add, table(HERE / "layers.csv", LAYER_COLUMNS) as add_layer:
         for row in chain([first], found):
             (add_layer if "layer" in row else add)(row)
@@ -73,7 +91,9 @@ def main() -> None:
 def rows(names: list[str]) -> Iterator[dict]:
     for name in names:
         for row in measured(*name.split(":")):
-            print(*(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True)
+            print(
+                *(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True
+            )
             yield row
 
 
@@ -82,7 +102,11 @@ def measured(name: str, formats: str) -> Iterator[dict]:
     torch.manual_seed(0)
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "model" / f"{conf}.yaml")) | changes
     model = pruned(build(settings, spec).eval().requires_grad_(False))
-    x = torch.randn(size, *spec.shape) if spec.kind == "image" else torch.randint(1, spec.vocab_size, (size, *spec.shape))
+    x = (
+        torch.randn(size, *spec.shape)
+        if spec.kind == "image"
+        else torch.randint(1, spec.vocab_size, (size, *spec.shape))
+    )
     with torch.no_grad(), searching():
         found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
         common = {"model": name, "batch": size}
@@ -90,16 +114,23 @@ def measured(name: str, formats: str) -> Iterator[dict]:
         model.cpu()
         for fmt in formats.split(","):
             begun = time.perf_counter()
-            yield from ({**common, "format": fmt, "weights": "auto", **row} for row in served(found, x.to(CUDA), fmt, reference))
+            yield from (
+                {**common, "format": fmt, "weights": "auto", **row}
+                for row in served(found, x.to(CUDA), fmt, reference)
+            )
             if (name, fmt) in AUTOTUNED:
                 yield {**common, "format": fmt, "weights": "dense", **autotuned(found, x.to(CUDA), fmt)}
             print(f"{name} {fmt}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         algorithms.stop()
-        yield from ({**common, "format": "bf16", "weights": "dense", **row} for row in rivals(name, x.to(CUDA)))
+        yield from (
+            {**common, "format": "bf16", "weights": "dense", **row} for row in rivals(name, x.to(CUDA))
+        )
 
 
 def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[dict]:
-    """A row for each candidate, the chosen one with its latency; then one for each kernel of each shape of layer."""
+    """A row for each candidate, the chosen one with its latency; then one for each kernel of each shape of
+    layer.
+    """
     mode = mode_of(fmt, CUDA)
     x, largest = cast(x, mode), {}
     if fmt in QUANTISED:
@@ -125,7 +156,10 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
         shape = "×".join(map(str, layer["shape"]))
         here = {"layer": layer["name"], "layers": 1 + len(others), "shape": shape, "rows": layer["rows"]}
         served_by = layer["served"]
-        yield from (here | {"kernel": kernel, "ms": ms, "serves": kernel == served_by} for kernel, ms in layer["ms"].items())
+        yield from (
+            here | {"kernel": kernel, "ms": ms, "serves": kernel == served_by}
+            for kernel, ms in layer["ms"].items()
+        )
         for kernel, reason in layer["refused"].items():
             print("  layer", layer["name"], kernel, reason, file=sys.stderr)
     print("  refused", choice.refused, file=sys.stderr)
@@ -134,7 +168,9 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
 
 
 def autotuned(found: Trained, x: Tensor, fmt: str) -> dict:
-    """The dense model by the backend that mpx.deploy leaves out unless it is asked for, because it takes minutes."""
+    """The dense model by the backend that mpx.deploy leaves out unless it is asked for, because it takes
+    minutes.
+    """
     mode = mode_of(fmt, CUDA)
     call, x = Served(in_format(found, mode, CUDA), "autotune", CUDA), cast(x, mode)
     rate = throughput(call, x)
@@ -147,7 +183,9 @@ def autotuned(found: Trained, x: Tensor, fmt: str) -> dict:
 
 
 def rivals(name: str, x: Tensor) -> Iterator[dict]:
-    """The same network of another library in BF16, each way that its users would try; ResNet-18 and the LSTM have none."""
+    """The same network of another library in BF16, each way that its users would try; ResNet-18 and the LSTM
+    have none.
+    """
     if name in ("resnet18", "lstm"):
         return
     if name == "resnet50":
@@ -161,14 +199,25 @@ def rivals(name: str, x: Tensor) -> Iterator[dict]:
         bert_without_mask()
         _, sizes, spec, _ = MODELS[name]
         layers, width = sizes.get("num_layers", 4), sizes.get("hidden_size", 512)
-        sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": sizes.get("num_heads", 8)}
+        sizes = {
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "num_attention_heads": sizes.get("num_heads", 8),
+        }
         config = BertConfig(vocab_size=spec.vocab_size, intermediate_size=4 * width, **sizes)
-        theirs, library = Plain(BertModel(config, add_pooling_layer=False)).to(CUDA, torch.bfloat16), "transformers"
+        theirs, library = (
+            Plain(BertModel(config, add_pooling_layer=False)).to(CUDA, torch.bfloat16),
+            "transformers",
+        )
     for backend in ("eager", "graph", "compile"):
         free()
         try:
             call = Served(theirs.eval(), backend, CUDA)
-            row = {"candidate": f"{library}, {backend}", "chosen": False, "samples_per_s": throughput(call, x)}
+            row = {
+                "candidate": f"{library}, {backend}",
+                "chosen": False,
+                "samples_per_s": throughput(call, x),
+            }
             yield row | {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
         except REFUSED as error:
             print(f"  {library}, {backend}: {error}", file=sys.stderr)
@@ -194,7 +243,11 @@ class Data:
 def pruned(model: nn.Module) -> nn.Module:
     """Every weight that 2:4 kernels could take, also those of convolutions."""
     for layer in model.modules():
-        for name, weight in layer.named_parameters(recurse=False) if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM) else ():
+        for name, weight in (
+            layer.named_parameters(recurse=False)
+            if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM)
+            else ()
+        ):
             if name.startswith("weight") and weight.shape[1] % 16 == 0:
                 weight.mul_(mask_2of4(weight))
     return model

@@ -1,7 +1,9 @@
-"""Loops without a framework: the libraries' own models, inputs ready on the device, nothing logged, nothing saved.
+"""Loops without a framework: the libraries' own models, inputs ready on the device, nothing logged, nothing
+saved.
 
-`hand` is what an expert would write: autocast, GradScaler, fused optimizer, channels_last, torch.compile, and the whole step in one CUDA
-graph. `loop` is the plain eager loop. `timm` is the step of timm's train.py: its model, optimizer and NativeScaler, with its flags --amp
+`hand` is what an expert would write: autocast, GradScaler, fused optimizer, channels_last, torch.compile, and
+the whole step in one CUDA graph. `loop` is the plain eager loop. `timm` is the step of timm's train.py: its
+model, optimizer and NativeScaler, with its flags --amp
 --channels-last --torchcompile --opt-kwargs fused=True. cuDNN times its algorithms for all of them.
 """
 
@@ -23,7 +25,8 @@ from torch.nn.functional import cross_entropy
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 
-COMPILED = ("resnet50", "resnet18", "bert_small")  # Dynamo leaves out nn.LSTM, for which cuDNN has kernels of its own
+# Dynamo leaves out nn.LSTM, for which cuDNN has kernels of its own
+COMPILED = ("resnet50", "resnet18", "bert_small")
 BATCHES, WARMUP, BEFORE_RECORDING = 4, 12, 3  # steps
 Step = Callable[[Tensor, Tensor], Tensor]  # takes a step on a batch (x, y), returns its loss
 
@@ -53,7 +56,9 @@ class Logits(nn.Module):
 
 
 class OneType(nn.Module):
-    """The row of token type 0 instead of a look-up for each token, whose gradient is a sum over all tokens into one row."""
+    """The row of token type 0 instead of a look-up for each token, whose gradient is a sum over all tokens
+    into one row.
+    """
 
     def __init__(self, table: nn.Embedding):
         super().__init__()
@@ -64,7 +69,9 @@ class OneType(nn.Module):
 
 
 def bert(setup: Setup, *, look_up: bool = True) -> nn.Module:
-    """transformers' classifier. look_up: the type of each token, as it comes; else the types, all 0, are added as one row, as in mpx."""
+    """transformers' classifier. look_up: the type of each token, as it comes; else the types, all 0, are
+    added as one row, as in mpx.
+    """
     from transformers import BertConfig, BertForSequenceClassification
 
     bert_without_mask()
@@ -106,12 +113,18 @@ def batches(setup: Setup, *, channels_last: bool) -> list[tuple[Tensor, Tensor]]
 
 def optimizer_of(setup: Setup, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
     if setup.text:
-        return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None, capturable=fused and device().type == "cuda")
-    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused or None)
+        return torch.optim.AdamW(
+            model.parameters(), lr=1e-4, fused=fused or None, capturable=fused and device().type == "cuda"
+        )
+    return torch.optim.SGD(
+        model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused or None
+    )
 
 
 def half(setup: Setup) -> torch.dtype | None:
-    """Autocast's format; a CPU has no FP16 worth the name, and trains in FP32 there, which is no measurement of anything."""
+    """Autocast's format; a CPU has no FP16 worth the name, and trains in FP32 there, which is no measurement
+    of anything.
+    """
     wanted = MODES[setup.precision].autocast
     return None if device().type == "cpu" and wanted == torch.float16 else wanted
 
@@ -128,7 +141,9 @@ def searching(setup: Setup) -> Iterator[None]:
 
 
 class Loop:
-    """Keeps its model between its windows. kind: `hand`, `hand, types looked up`, `loop` or `timm`. `note` says what it is."""
+    """Keeps its model between its windows. kind: `hand`, `hand, types looked up`, `loop` or `timm`. `note`
+    says what it is.
+    """
 
     def __init__(self, setup: Setup, kind: str):
         self.setup, self.kind, self.tuned = setup, kind, kind.startswith("hand")
@@ -141,7 +156,8 @@ class Loop:
         with searching(setup):
             if self.train_on is None:
                 self.train_on = self._training()
-            step = recorded(self.train_on, data[0]) if self.tuned else self.train_on  # anew, so that others have its memory between
+            # anew, so that others have its memory between
+            step = recorded(self.train_on, data[0]) if self.tuned else self.train_on
             timed(step, data, WARMUP)
             return setup.batch * setup.steps / timed(step, data, setup.steps)
 
@@ -154,8 +170,11 @@ class Loop:
         self.train_on = None
 
 
-def training(setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool = True) -> tuple[nn.Module, dict[str, Any], Step]:
-    """The model, all that a checkpoint of the training holds, and a function that takes a step on a batch and returns its loss.
+def training(
+    setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool = True
+) -> tuple[nn.Module, dict[str, Any], Step]:
+    """The model, all that a checkpoint of the training holds, and a function that takes a step on a batch and
+    returns its loss.
 
     compiled: whether a tuned loop compiles. look_up: as in `bert`.
     """
@@ -164,13 +183,18 @@ def training(setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool 
     if tuned:
         model = model.to(memory_format=layout)
     optimizer = optimizer_of(setup, model, fused=tuned)
-    # torch.optim.SGD(fused=True) leaves its momentum uninitialised if the first step overflows, as with the default scale of 65,536.
+    # torch.optim.SGD(fused=True) leaves its momentum uninitialised if the first step overflows, as with the
+    # default scale of 65,536.
     scaler = torch.amp.GradScaler(kind, init_scale=1024, enabled=dtype == torch.float16)
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x).float(), y)
 
-    run = torch.compile(loss_of) if tuned and compiled and setup.model in COMPILED and kind == "cuda" else loss_of
+    run = (
+        torch.compile(loss_of)
+        if tuned and compiled and setup.model in COMPILED and kind == "cuda"
+        else loss_of
+    )
 
     def train_on(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
@@ -185,7 +209,8 @@ def training(setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool 
 
 
 def recorded(train_on: Step, batch: tuple[Tensor, Tensor]) -> Step:
-    """`train_on` recorded as one CUDA graph, the optimizer included; each replay overwrites the loss. Takes a few steps on `batch` first.
+    """`train_on` recorded as one CUDA graph, the optimizer included; each replay overwrites the loss. Takes a
+    few steps on `batch` first.
 
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
     """

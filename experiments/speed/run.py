@@ -1,14 +1,15 @@
-"""How fast does mpx train, beside loops tuned by hand and other trainers? Same model, batch, precision, and data on the device, in turn.
+"""How fast does mpx train, beside loops tuned by hand and other trainers? Same model, batch, precision, and
+data on the device, in turn.
 
-$ python experiments/speed/run.py                                            # everything, for as long as --seconds allows
+$ python experiments/speed/run.py  # everything, for as long as --seconds allows
 $ python experiments/speed/run.py --sections rivals --precisions amp         # a part of it
 $ python experiments/speed/run.py --sections ways --models resnet18 --ways graph,both,searched,autotune
-$ python experiments/speed/run.py --tiny                                     # a trial on any machine, means nothing
+$ python experiments/speed/run.py --tiny  # a trial on any machine, means nothing
 
-Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16 against the hand-tuned loop,
-the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against both loops), sparse (masked against dense), numerics (on
-against off), whole (a run with evaluation, logging and checkpoints against its own steps, and against others' whole runs), ways (what
-mpx can do, when asked for).
+Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16
+against the hand-tuned loop, the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against both
+loops), sparse (masked against dense), numerics (on against off), whole (a run with evaluation, logging and
+checkpoints against its own steps, and against others' whole runs), ways (what mpx can do, when asked for).
 """
 
 import argparse
@@ -63,11 +64,19 @@ def plan(args: argparse.Namespace) -> Iterator[Comparison]:
     for section in args.sections:
         precisions = [name for name in PRECISIONS[section] if name in args.precisions]
         for precision in precisions:
-            for model in (name for name in ORDER if name in args.models and name in ONLY.get(section, MODELS)):
+            for model in (
+                name for name in ORDER if name in args.models and name in ONLY.get(section, MODELS)
+            ):
                 here = setup(model, precision, tiny=args.tiny)
-                rounds = args.rounds + 1 if section == "whole" and not args.tiny else args.rounds  # the first one loads libraries
+                # the first one loads libraries
+                rounds = args.rounds + 1 if section == "whole" and not args.tiny else args.rounds
                 make = MAKERS[section](here, args).items()
-                yield Comparison(section, here, {name: it for name, it in make if name in (args.contenders or (name,))}, rounds)
+                yield Comparison(
+                    section,
+                    here,
+                    {name: it for name, it in make if name in (args.contenders or (name,))},
+                    rounds,
+                )
 
 
 def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
@@ -91,16 +100,24 @@ def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]
 def plain(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from hand import Loop
 
-    return {"mpx": lambda: Mpx(here, "auto")} | {name: lambda name=name: Loop(here, name) for name in ("hand", "loop")}
+    return {"mpx": lambda: Mpx(here, "auto")} | {
+        name: lambda name=name: Loop(here, name) for name in ("hand", "loop")
+    }
 
 
 def sparse(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    pruned = ["sparsity=2of4", "sparsity.recipe=from_start", *(["sparsity.shape_rule=any"] if here.tiny else [])]
+    pruned = [
+        "sparsity=2of4",
+        "sparsity.recipe=from_start",
+        *(["sparsity.shape_rule=any"] if here.tiny else []),
+    ]
     return {"dense": lambda: Mpx(here, "auto"), "2of4": lambda: Mpx(here, "auto", pruned)}
 
 
 def numerics(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """So many steps that those which are looked into, at the default one in 1000 replayed ones, have their share."""
+    """So many steps that those which are looked into, at the default one in 1000 replayed ones, have their
+    share.
+    """
     every, steps = (2, 4) if here.tiny else ("auto", 2000)
     return {
         "off": lambda: Mpx(here, "auto", ["numerics.every=1000000000"], steps),
@@ -114,7 +131,10 @@ def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]
 
     run = Whole(here, args.data_root)
     own = {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
-    by_hand = {"hand": lambda: HandWhole(run, compiled=True), "hand, not compiled": lambda: HandWhole(run, compiled=False)}
+    by_hand = {
+        "hand": lambda: HandWhole(run, compiled=True),
+        "hand, not compiled": lambda: HandWhole(run, compiled=False),
+    }
     return own | by_hand | {"lightning": lambda: LightningWhole(run)}
 
 
@@ -122,14 +142,35 @@ def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     return {f"mpx, {way}": lambda way=way: Mpx(here, way) for way in args.ways}
 
 
-MAKERS = {"rivals": rivals, "plain": plain, "sparse": sparse, "numerics": numerics, "whole": whole, "ways": ways}
-PRECISIONS = {"rivals": HALVES, "plain": FULL_WIDTH, "sparse": ("amp",), "numerics": HALVES, "whole": ("amp",), "ways": HALVES + FULL_WIDTH}
-ONLY = {"numerics": ("resnet18", "bert_small", "lstm"), "sparse": ("resnet18", "resnet50", "bert_small"), "whole": ("resnet18",)}
+MAKERS = {
+    "rivals": rivals,
+    "plain": plain,
+    "sparse": sparse,
+    "numerics": numerics,
+    "whole": whole,
+    "ways": ways,
+}
+PRECISIONS = {
+    "rivals": HALVES,
+    "plain": FULL_WIDTH,
+    "sparse": ("amp",),
+    "numerics": HALVES,
+    "whole": ("amp",),
+    "ways": HALVES + FULL_WIDTH,
+}
+ONLY = {
+    "numerics": ("resnet18", "bert_small", "lstm"),
+    "sparse": ("resnet18", "resnet50", "bert_small"),
+    "whole": ("resnet18",),
+}
 
 
 def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-    """One row per contender and round; every other round in the reverse order. Stops early when there is `enough`."""
-    keep_apart(contenders=comparison.setup.precision)  # Lightning's and the loops' compiled code, as mpx keeps its own
+    """One row per contender and round; every other round in the reverse order. Stops early when there is
+    `enough`.
+    """
+    # Lightning's and the loops' compiled code, as mpx keeps its own
+    keep_apart(contenders=comparison.setup.precision)
     names, ready, failed = list(comparison.make), {}, set()
     for number in range(comparison.rounds):
         for name in names if number % 2 == 0 else reversed(names):
@@ -137,14 +178,21 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
                 continue
             if enough():
                 return
-            tidy(forget=comparison.section == "ways")  # each way compiles, and the compiler keeps eight of a function
-            row, start = {"section": comparison.section, "contender": name, "round": number}, time.perf_counter()
+            # each way compiles, and the compiler keeps eight of a function
+            tidy(forget=comparison.section == "ways")
+            row, start = (
+                {"section": comparison.section, "contender": name, "round": number},
+                time.perf_counter(),
+            )
             try:
                 contender = ready.get(name) or ready.setdefault(name, comparison.make[name]())
                 others = ExclusivityChecks(device())
                 others.look()
                 row |= {"samples_per_s": contender.samples_per_s(), "note": contender.note}
-                row |= {"steps": getattr(contender, "steps", comparison.setup.steps), **alone(*others.verdict())}
+                row |= {
+                    "steps": getattr(contender, "steps", comparison.setup.steps),
+                    **alone(*others.verdict()),
+                }
             except Exception as error:  # the others are still wanted
                 failed.add(name)
                 row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -154,7 +202,9 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
 
 
 def alone(exclusive: bool | None, reason: str | None) -> dict[str, Any]:
-    """A row's columns that say whether the device was shared, and that the measurement does not count where it was."""
+    """A row's columns that say whether the device was shared, and that the measurement does not count where
+    it was.
+    """
     return {"exclusive": exclusive, "rejected": reason if exclusive is False else ""}
 
 
@@ -177,7 +227,8 @@ def tidy(*, forget: bool) -> None:
 def shown(row: dict[str, Any]) -> str:
     rate = f"{row['samples_per_s']:10,.0f} samples/s" if row.get("samples_per_s") else "         –          "
     return (
-        f"== {row['section']:9}{row['model']:11}{row['precision']:9}{row['contender']:14}{rate} {row['wall_s']:6.1f} s  {row['note'][:150]}"
+        f"== {row['section']:9}{row['model']:11}{row['precision']:9}{row['contender']:14}{rate} "
+        f"{row['wall_s']:6.1f} s  {row['note'][:150]}"
     )
 
 
@@ -186,7 +237,11 @@ def measure_all(args: argparse.Namespace, path: Path) -> None:
     with table(path, COLUMNS) as add:
         for comparison in plan(args):
             if time.perf_counter() - began > args.seconds:
-                print(f"out of time before {comparison.section} {comparison.setup.model} {comparison.setup.precision}", flush=True)
+                print(
+                    f"out of time before {comparison.section} {comparison.setup.model} "
+                    f"{comparison.setup.precision}",
+                    flush=True,
+                )
                 continue
             for row in measure(comparison, lambda: time.perf_counter() - began > args.seconds):
                 add(row)
@@ -201,17 +256,28 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sections", type=some_of(MAKERS), default=list(SECTIONS), help=",".join(MAKERS))
     for name, allowed in names.items():
         parser.add_argument(f"--{name}", type=some_of(allowed), default=list(allowed), help=",".join(allowed))
-    parser.add_argument("--contenders", type=lambda text: text.split(","), help="only these, as mpx,hand; else all of a section")
+    parser.add_argument(
+        "--contenders",
+        type=lambda text: text.split(","),
+        help="only these, as mpx,hand; else all of a section",
+    )
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
-    parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help="holds FashionMNIST/raw; without it images of its sizes")
+    parser.add_argument(
+        "--seconds", type=float, default=500, help="start no further measurement after so many"
+    )
+    parser.add_argument(
+        "--data-root",
+        default=os.environ.get("MPX_DATA"),
+        help="holds FashionMNIST/raw; without it images of its sizes",
+    )
     parser.add_argument("--tiny", action="store_true")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     args = options()
-    folder = Path(os.environ.get("OUT", tempfile.mkdtemp() if args.tiny else HERE))  # a trial's figures are not kept
+    # a trial's figures are not kept
+    folder = Path(os.environ.get("OUT", tempfile.mkdtemp() if args.tiny else HERE))
     measure_all(args, folder / "results.csv")
 
 

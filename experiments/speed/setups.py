@@ -1,4 +1,6 @@
-"""What is trained: the four models at the sizes of the targets, and tiny ones for a trial. And whole runs of it by mpx."""
+"""What is trained: the four models at the sizes of the targets, and tiny ones for a trial. And whole runs of
+it by mpx.
+"""
 
 import contextlib
 import json
@@ -15,7 +17,8 @@ IMAGES = {"resnet50": ([3, 224, 224], 1000, 256, 8, 40), "resnet18": ([3, 32, 32
 TEXTS = {"bert_small": ([128], 2, 256, 96, 120), "lstm": ([128], 2, 256, 96, 120)}
 FULL = IMAGES | TEXTS  # shape, classes, batch, batches in an epoch, measured steps
 TINY = {
-    "resnet50": ([3, 32, 32], 4, 4, 8, 4), "resnet18": ([3, 8, 8], 4, 4, 8, 4), "bert_small": ([8], 2, 4, 8, 4), "lstm": ([8], 2, 4, 8, 4),
+    "resnet50": ([3, 32, 32], 4, 4, 8, 4), "resnet18": ([3, 8, 8], 4, 4, 8, 4), "bert_small": ([8], 2, 4, 8,
+    4), "lstm": ([8], 2, 4, 8, 4),
 }  # fmt: skip
 MODELS = tuple(FULL)
 TITLES = {"resnet50": "ResNet-50", "resnet18": "ResNet-18", "bert_small": "BERT-small", "lstm": "LSTM"}
@@ -66,15 +69,33 @@ WARMUP = 15  # steps
 
 
 class Mpx:
-    """Each `samples_per_s` is a whole run. more: further overrides. steps: measured, where not those of the setup."""
+    """Each `samples_per_s` is a whole run. more: further overrides. steps: measured, where not those of the
+    setup.
+    """
 
     def __init__(self, setup: Setup, way: str, more: Sequence[str] = (), steps: int | None = None):
-        self.setup, self.way, self.more, self.steps, self.note = setup, way, list(more), steps or setup.steps, ""
+        self.setup, self.way, self.more, self.steps, self.note = (
+            setup,
+            way,
+            list(more),
+            steps or setup.steps,
+            "",
+        )
 
     def samples_per_s(self) -> float:
-        few = [f"trainer.max_steps={self.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}", "trainer.max_epochs=1000"]
-        few += ["trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
-        way = WAYS[self.way] if self.way != "auto" else WAYS["graph" if self.setup.model == "lstm" else "both"]
+        few = [
+            f"trainer.max_steps={self.steps + WARMUP}",
+            f"trainer.warmup_steps={WARMUP}",
+            "trainer.max_epochs=1000",
+        ]
+        few += [
+            "trainer.check_val_every_n_epoch=1000",
+            "trainer.limit_val_batches=1",
+            "trainer.limit_test_batches=1",
+        ]
+        way = (
+            WAYS[self.way] if self.way != "auto" else WAYS["graph" if self.setup.model == "lstm" else "both"]
+        )
         record = train([*choice(self.setup), *way, *few, *self.more])
         self.note = json.dumps(record["speed"].get("chosen"))
         if record["speed"].get("train_samples_per_s") is None:
@@ -88,13 +109,33 @@ class Mpx:
 
 def choice(setup: Setup) -> list[str]:
     shape = f"data.shape={setup.shape}".replace(" ", "")
-    found = [f"model={setup.model}", f"precision={setup.precision}", "data=synthetic", shape, f"data.classes={setup.classes}"]
-    found += [f"data.batch_size={setup.batch}", f"data.samples={setup.batch * setup.batches}", "trainer.log_every_n_steps=50"]
+    found = [
+        f"model={setup.model}",
+        f"precision={setup.precision}",
+        "data=synthetic",
+        shape,
+        f"data.classes={setup.classes}",
+    ]
+    found += [
+        f"data.batch_size={setup.batch}",
+        f"data.samples={setup.batch * setup.batches}",
+        "trainer.log_every_n_steps=50",
+    ]
     if setup.text:
-        found += ["data.kind=text", f"model.hidden_size={setup.hidden}", f"data.vocab_size={setup.vocabulary}", "optimizer.lr=1e-4"]
-        own = ["model.num_layers=2", "optimizer=adamw"] if setup.model == "lstm" else [f"model.num_layers={setup.layers}"]
+        found += [
+            "data.kind=text",
+            f"model.hidden_size={setup.hidden}",
+            f"data.vocab_size={setup.vocabulary}",
+            "optimizer.lr=1e-4",
+        ]
+        own = (
+            ["model.num_layers=2", "optimizer=adamw"]
+            if setup.model == "lstm"
+            else [f"model.num_layers={setup.layers}"]
+        )
         found += own + (["model.num_heads=1"] if setup.tiny and setup.model == "bert_small" else [])
-    return found + (["model.pool=mean"] if setup.model == "bert_small" else [])  # the whole last layer, as transformers' model computes it
+    # the whole last layer, as transformers' model computes it
+    return found + (["model.pool=mean"] if setup.model == "bert_small" else [])
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The same models through other trainers, Lightning's and transformers', as they come and tuned by their own switches.
+"""The same models through other trainers, Lightning's and transformers', as they come and tuned by their own
+switches.
 
 Inputs lie on the device. cuDNN times its algorithms in all of them.
 """
@@ -35,14 +36,22 @@ class Window:
         return self.setup.batch * self.setup.steps / self.seconds
 
 
-BARE = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-MODE = {"resnet50": "default"}  # of torch.compile; else reduce-overhead, which records CUDA graphs of the passes
+BARE = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+# of torch.compile; else reduce-overhead, which records CUDA graphs of the passes
+MODE = {"resnet50": "default"}
 
 
 class Lightning:
-    """Trainer's defaults: logger, checkpoints and progress bar, its own precision plugin, an optimizer that is not fused.
+    """Trainer's defaults: logger, checkpoints and progress bar, its own precision plugin, an optimizer that
+    is not fused.
 
-    tuned: without the first three, with a fused optimizer, channels_last, and torch.compile where it takes the model.
+    tuned: without the first three, with a fused optimizer, channels_last, and torch.compile where it takes
+    the model.
     """
 
     def __init__(self, setup: Setup, *, tuned: bool):
@@ -55,8 +64,13 @@ class Lightning:
         window = Window(self.setup)
         with tempfile.TemporaryDirectory() as folder, quiet(), searching(self.setup):
             steps, bare = WARMUP + self.setup.steps, BARE if self.tuned else {}
-            trainer = pl.Trainer(**lightning_here(self.setup), **bare, max_steps=steps, default_root_dir=folder)
-            trainer.fit(lightning_module(self.setup, window, tuned=self.tuned), Ready(self.setup, steps, channels_last=self.tuned))
+            trainer = pl.Trainer(
+                **lightning_here(self.setup), **bare, max_steps=steps, default_root_dir=folder
+            )
+            trainer.fit(
+                lightning_module(self.setup, window, tuned=self.tuned),
+                Ready(self.setup, steps, channels_last=self.tuned),
+            )
         return window.samples_per_s()
 
     def close(self) -> None:
@@ -79,7 +93,12 @@ class Ready:
 def lightning_here(setup: Setup) -> dict[str, Any]:
     """The arguments of Trainer that say where and in what format it computes."""
     name = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed", None: "32-true"}[half(setup)]
-    return {"benchmark": True, "precision": name, "accelerator": "gpu" if device().type == "cuda" else "cpu", "devices": 1}
+    return {
+        "benchmark": True,
+        "precision": name,
+        "accelerator": "gpu" if device().type == "cuda" else "cpu",
+        "devices": 1,
+    }
 
 
 def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool = False) -> Any:
@@ -94,7 +113,11 @@ def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool 
             self.model = build(setup, look_up=not tuned)
             if tuned and not setup.text:
                 self.model.to(memory_format=torch.channels_last)
-            self.run = torch.compile(self.model, mode=MODE.get(setup.model, "reduce-overhead")) if compiled else self.model
+            self.run = (
+                torch.compile(self.model, mode=MODE.get(setup.model, "reduce-overhead"))
+                if compiled
+                else self.model
+            )
 
         def training_step(self, batch, index):
             loss = cross_entropy(self.run(batch[0]), batch[1])
@@ -117,7 +140,8 @@ def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool 
 class Transformers:
     """Trainer's defaults, of BERT alone, with its fused optimizer. It needs accelerate.
 
-    tuned: with torch.compile; without clipping, which no other contender does, and without a look at the loss of each step.
+    tuned: with torch.compile; without clipping, which no other contender does, and without a look at the loss
+    of each step.
     """
 
     def __init__(self, setup: Setup, *, tuned: bool):
@@ -137,16 +161,23 @@ class Transformers:
                 window.step()
 
         steps = WARMUP + setup.steps
-        tuned = {"torch_compile": device().type == "cuda", "max_grad_norm": 0.0, "logging_nan_inf_filter": False} if self.tuned else {}
+        tuned = (
+            {"torch_compile": device().type == "cuda", "max_grad_norm": 0.0, "logging_nan_inf_filter": False}
+            if self.tuned
+            else {}
+        )
         with tempfile.TemporaryDirectory() as folder, quiet(), searching(setup):
             arguments = TrainingArguments(
-                output_dir=folder, max_steps=steps, per_device_train_batch_size=setup.batch, report_to="none", learning_rate=1e-4,
-                fp16=half(setup) == torch.float16, bf16=half(setup) == torch.bfloat16, use_cpu=device().type == "cpu",
+                output_dir=folder, max_steps=steps, per_device_train_batch_size=setup.batch, report_to="none",
+                learning_rate=1e-4,
+                fp16=half(setup) == torch.float16, bf16=half(setup) == torch.bfloat16,
+                use_cpu=device().type == "cpu",
                 dataloader_pin_memory=False, **tuned,  # they are on the device already
             )  # fmt: skip
             order = range(setup.batch * steps)  # each batch of indices stands for one that is ready
             trainer = Trainer(
-                bert(setup, look_up=not self.tuned), arguments, train_dataset=Indices(len(order)), callbacks=[Timing()],
+                bert(setup, look_up=not self.tuned), arguments, train_dataset=Indices(len(order)),
+                callbacks=[Timing()],
                 data_collator=lambda indices: dict(data[(indices[0] // setup.batch) % BATCHES]),
             )  # fmt: skip
             trainer.train()

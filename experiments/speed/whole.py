@@ -1,4 +1,6 @@
-"""One whole run, with evaluation each epoch, logging and checkpoints, beside the throughput of its own steps."""
+"""One whole run, with evaluation each epoch, logging and checkpoints, beside the throughput of its own
+steps.
+"""
 
 import struct
 import tempfile
@@ -21,23 +23,37 @@ TINY = [
 
 
 class Whole:
-    """Ten epochs of Fashion-MNIST; where its files are not, of made-up images in files of its sizes, and the note says so."""
+    """Ten epochs of Fashion-MNIST; where its files are not, of made-up images in files of its sizes, and the
+    note says so.
+    """
 
     def __init__(self, setup: Setup, data_root: str | None):
         self.setup = setup
         files = data_root and (Path(data_root) / "FashionMNIST" / "raw").is_dir()
         self.epochs = 2 if setup.tiny else EPOCHS
         self.steps = TINY_STEPS if setup.tiny else (SIZES["train"] - HELD_OUT) // setup.batch  # in an epoch
-        self.about = f"{self.epochs} epochs of {'Fashion-MNIST' if files else 'made-up images in files of Fashion-MNIST sizes'}"
+        self.about = (
+            f"{self.epochs} epochs of "
+            f"{'Fashion-MNIST' if files else 'made-up images in files of Fashion-MNIST sizes'}"
+        )
         if not files:
             self.made = tempfile.TemporaryDirectory()  # kept as long as this object
             data_root = self.made.name
             make(Path(data_root) / "FashionMNIST" / "raw")
         self.data_root = data_root
         data = ["data=fashion_mnist", f"data.root={data_root}", "data.download=false"]
-        self.overrides = [f"model={setup.model}", f"precision={setup.precision}", *data, f"data.batch_size={setup.batch}"]
+        self.overrides = [
+            f"model={setup.model}",
+            f"precision={setup.precision}",
+            *data,
+            f"data.batch_size={setup.batch}",
+        ]
         lr = 0.001 if setup.tiny else 0.1  # batches of four images would diverge by rounding, on some CPUs
-        self.overrides += [f"trainer.max_epochs={self.epochs}", f"optimizer.lr={lr}", *(TINY if setup.tiny else [])]
+        self.overrides += [
+            f"trainer.max_epochs={self.epochs}",
+            f"optimizer.lr={lr}",
+            *(TINY if setup.tiny else []),
+        ]
 
     def run(self) -> dict[str, Any]:
         record = train(self.overrides)
@@ -51,17 +67,22 @@ def make(folder: Path) -> None:
     folder.mkdir(parents=True)
     for part, count in SIZES.items():
         labels = (torch.arange(count) % 10).to(torch.uint8)
-        noise = torch.randint(0, 64, (count, 28, 28), generator=torch.Generator().manual_seed(count), dtype=torch.uint8)
+        noise = torch.randint(
+            0, 64, (count, 28, 28), generator=torch.Generator().manual_seed(count), dtype=torch.uint8
+        )
         write_idx(folder / f"{part}-images-idx3-ubyte", noise.add_(labels[:, None, None] * 21))
         write_idx(folder / f"{part}-labels-idx1-ubyte", labels)
 
 
 def write_idx(path: Path, values: Tensor) -> None:
-    path.write_bytes(struct.pack(f">BBBB{values.dim()}I", 0, 0, 8, values.dim(), *values.shape) + values.numpy().tobytes())
+    path.write_bytes(
+        struct.pack(f">BBBB{values.dim()}I", 0, 0, 8, values.dim(), *values.shape) + values.numpy().tobytes()
+    )
 
 
 class Part:
-    """`whole`: samples over the time to train; `steps`: the throughput that leaves out everything but steps. Of the same run.
+    """`whole`: samples over the time to train; `steps`: the throughput that leaves out everything but steps.
+    Of the same run.
 
     Its note says what the time to train went into.
     """

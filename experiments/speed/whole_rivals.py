@@ -1,6 +1,8 @@
-"""Whole runs of others on the images that mpx trains on: as many epochs, evaluation after each, a log, checkpoints.
+"""Whole runs of others on the images that mpx trains on: as many epochs, evaluation after each, a log,
+checkpoints.
 
-The images lie on the device, normalised once; they are not shifted or mirrored, as mpx's are. Timed from when model and data are ready.
+The images lie on the device, normalised once; they are not shifted or mirrored, as mpx's are. Timed from when
+model and data are ready.
 """
 
 import tempfile
@@ -39,7 +41,9 @@ class Images:
             yield x[index], y[index]
 
     def evaluated(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from list(zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True))[:EVAL_BATCHES]
+        yield from list(zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True))[
+            :EVAL_BATCHES
+        ]
 
 
 class Rival(ABC):
@@ -66,7 +70,9 @@ class Rival(ABC):
 
 
 class HandWhole(Rival):
-    """The loop tuned by hand, recorded in every run, and compiled anew with the help of the compiler's caches where it is `compiled`."""
+    """The loop tuned by hand, recorded in every run, and compiled anew with the help of the compiler's caches
+    where it is `compiled`.
+    """
 
     def __init__(self, whole: Whole, *, compiled: bool):
         super().__init__(whole)
@@ -86,7 +92,10 @@ class HandWhole(Rival):
                 for number, loss in enumerate(torch.stack(losses[::LOG_EVERY]).tolist()):
                     writer.add_scalar("train/loss", loss, epoch * len(losses) + number * LOG_EVERY)
                 writer.add_scalar("val/accuracy", self.accuracy(model), epoch)
-                torch.save({"epoch": epoch} | {name: part.state_dict() for name, part in state.items()}, folder / "last.pt")
+                torch.save(
+                    {"epoch": epoch} | {name: part.state_dict() for name, part in state.items()},
+                    folder / "last.pt",
+                )
         synchronize()
         return time.perf_counter() - began
 
@@ -95,7 +104,10 @@ class HandWhole(Rival):
         kind, dtype = device().type, half(self.setup)
         model.eval()
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
-            right = [(model(x.to(memory_format=torch.channels_last)).argmax(-1) == y).float() for x, y in self.images.evaluated()]
+            right = [
+                (model(x.to(memory_format=torch.channels_last)).argmax(-1) == y).float()
+                for x, y in self.images.evaluated()
+            ]
         model.train()
         return torch.cat(right).mean().item()
 
@@ -106,11 +118,17 @@ class LightningWhole(Rival):
     def run(self, folder: Path) -> float:
         import pytorch_lightning as pl
 
-        trainer = pl.Trainer(**lightning_here(self.setup), max_epochs=self.whole.epochs, default_root_dir=folder)
+        trainer = pl.Trainer(
+            **lightning_here(self.setup), max_epochs=self.whole.epochs, default_root_dir=folder
+        )
         module = lightning_module(self.setup)
         synchronize()
         began = time.perf_counter()
-        trainer.fit(module, Loader(self.images.shuffled, self.whole.steps), Loader(self.images.evaluated, EVAL_BATCHES))
+        trainer.fit(
+            module,
+            Loader(self.images.shuffled, self.whole.steps),
+            Loader(self.images.evaluated, EVAL_BATCHES),
+        )
         synchronize()
         return time.perf_counter() - began
 

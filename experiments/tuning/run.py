@@ -1,10 +1,12 @@
-"""Which tuned settings does the validation set choose, of a small grid around those of conf/? The test set has no part in the choice.
+"""Which tuned settings does the validation set choose, of a small grid around those of conf/? The test set
+has no part in the choice.
 
 $ python experiments/tuning/run.py mlp_digits resnet20_digits                           # on a CPU
-$ python experiments/tuning/run.py resnet18_cifar10 bert_small_sst2 data.root=DIR precision=amp_bf16   # on a GPU
-$ python experiments/tuning/run.py                                                      # README.md from results.csv
+$ python experiments/tuning/run.py resnet18_cifar10 bert_small_sst2 data.root=DIR precision=amp_bf16  # on a GPU
+$ python experiments/tuning/run.py  # README.md from results.csv
 
-Further KEY=VALUE words go to mpx.train. The same command continues what was cut off. It replaces these tasks' rows of results.csv.
+Further KEY=VALUE words go to mpx.train. The same command continues what was cut off. It replaces these tasks'
+rows of results.csv.
 """
 
 import subprocess
@@ -29,13 +31,18 @@ from mpx.settings.front_door import CONF
 
 HERE = Path(__file__).parent
 START = "sparsity=2of4 sparsity.start=0.25,0.5,0.75"
-GRIDS = {  # task: its sweeps, each with the values of conf/ among the others; the number of epochs is what a run may cost, and stays
+# task: its sweeps, each with the values of conf/ among the others; the number of epochs is what a run may
+# cost, and stays
+GRIDS = {
     "mlp_digits": ("optimizer.lr=0.003,0.01,0.03 optimizer.weight_decay=0.01,0.1", START),
     "lstm_digits": ("optimizer.lr=0.003,0.01,0.02 model.dropout=0.1,0.3",),
     "resnet20_digits": ("optimizer.lr=0.05,0.1,0.2 optimizer.weight_decay=0.0005,0.002", START),
     "resnet18_cifar10": ("optimizer.lr=0.2,0.4,0.6 optimizer.weight_decay=0.0005,0.001", START),
     # On SST-2 more epochs are not always better: the phrases come from few sentences.
-    "bert_small_sst2": ("optimizer.lr=5e-5,1e-4,2e-4 model.hidden_dropout=0.1,0.3 trainer.max_epochs=4,6", START),
+    "bert_small_sst2": (
+        "optimizer.lr=5e-5,1e-4,2e-4 model.hidden_dropout=0.1,0.3 trainer.max_epochs=4,6",
+        START,
+    ),
     "lstm_sst2": ("optimizer.lr=0.001,0.002,0.004 trainer.max_epochs=4,8", START),
 }
 SEEDS = (0, 1, 2, 3, 4)
@@ -124,7 +131,15 @@ def main() -> None:
 def runs_of(task: str, more: list[str]) -> list[Run]:
     study = f"tuning_{task}"
     for words in GRIDS[task]:
-        command = [sys.executable, "-m", "mpx.train", "-m", f"study={study}", f"task={task}", f"seed={','.join(map(str, SEEDS))}"]
+        command = [
+            sys.executable,
+            "-m",
+            "mpx.train",
+            "-m",
+            f"study={study}",
+            f"task={task}",
+            f"seed={','.join(map(str, SEEDS))}",
+        ]
         command += [*words.split(), *more]
         subprocess.run(command)
     return finished(Path("outputs") / study, jobs(task))
@@ -132,12 +147,18 @@ def runs_of(task: str, more: list[str]) -> list[Run]:
 
 def keep(task: str, runs: Iterable[Run], table: Path) -> None:
     """In place of the task's earlier rows, without what was measured on the test set."""
-    others = [run for run in (read_results(table) if table.exists() else []) if f"{run.model}_{run.data}" != task]
+    others = [
+        run for run in (read_results(table) if table.exists() else []) if f"{run.model}_{run.data}" != task
+    ]
     table.write_text(results_csv([*others, *map(validated, runs)]))
 
 
 def validated(run: Run) -> Run:
-    return replace(run, metrics={name: run.metrics[name] for name in run.metrics if name.startswith(COUNTS)}, predictions=None)
+    return replace(
+        run,
+        metrics={name: run.metrics[name] for name in run.metrics if name.startswith(COUNTS)},
+        predictions=None,
+    )
 
 
 def card(runs: list[Run]) -> str:
@@ -167,22 +188,35 @@ def line(task: str, sparsity: str, runs: list[Run]) -> str:
     """A row of the table: what conf/ holds, and what has the highest mean of the validation accuracy."""
     tried = next(words.split() for words in GRIDS[task] if ("sparsity=" in words) == (sparsity != "dense"))
     conf, best = choose(runs)
-    cells = [f"{task}, {sparsity}", ", ".join(f"`{word}`" for word in tried if "," in word), held(task, tried), percent(conf)]
+    cells = [
+        f"{task}, {sparsity}",
+        ", ".join(f"`{word}`" for word in tried if "," in word),
+        held(task, tried),
+        percent(conf),
+    ]
     if best is conf:
         return "| " + " | ".join([*cells, "the same", "", ""]) + " |"
     change = best.decision
     interval = "no interval" if change.low is None else f"{100 * change.low:+.2f} to {100 * change.high:+.2f}"
     chosen = f"`{best.setting.partition(' ')[2]}`"
-    return "| " + " | ".join([*cells, chosen, percent(best), f"{100 * change.difference:+.2f} ({interval})"]) + " |"
+    return (
+        "| "
+        + " | ".join([*cells, chosen, percent(best), f"{100 * change.difference:+.2f} ({interval})"])
+        + " |"
+    )
 
 
 def choose(runs: list[Run]) -> tuple[Row, Row]:
     """(the setting of conf/, the one that wins) among the runs of one model, data set and sparsity."""
     confidence = 1 - 0.05 / max(1, len({run.setting for run in runs}) - 1)
-    (group,) = compare(runs, question(metric="val/accuracy", confidence=confidence), study="tuning", folder=HERE).groups
+    (group,) = compare(
+        runs, question(metric="val/accuracy", confidence=confidence), study="tuning", folder=HERE
+    ).groups
     conf = group.rows[0]
     assert conf.setting == conf.runs[0].plain, "no run has the values of conf/"
-    return conf, max((row for row in group.rows if not row.diverged), key=lambda row: (row.metric.mean, row is conf))
+    return conf, max(
+        (row for row in group.rows if not row.diverged), key=lambda row: (row.metric.mean, row is conf)
+    )
 
 
 def percent(row: Row) -> str:

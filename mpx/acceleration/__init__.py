@@ -1,4 +1,5 @@
-"""Train at the hardware's limit: decide which accelerations are safe and pay off for this run, and apply them.
+"""Train at the hardware's limit: decide which accelerations are safe and pay off for this run, and apply
+them.
 
 decide.py      gathers the facts about model, precision and run that the choice depends on
 choice.py      chooses among CUDA graphs, torch.compile, cuDNN's search and channels_last, and says why

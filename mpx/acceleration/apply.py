@@ -1,4 +1,6 @@
-"""Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss, cuDNN's search."""
+"""Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss,
+cuDNN's search.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
 
 @contextmanager
 def searching() -> Iterator[None]:
-    """A context in which cuDNN times its algorithms for a convolution that it first sees, and keeps the fastest."""
+    """A context in which cuDNN times its algorithms for a convolution that it first sees, and keeps the
+    fastest.
+    """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -30,9 +34,9 @@ def searching() -> Iterator[None]:
 class CudnnSearch:
     """A context for each training step. Evaluation does not search: its last batch has a size of its own.
 
-    PyTorch keeps one choice per convolution, searched or not (aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark_cache).
-    If the first step of a run does not search, no later step does.
-    over: called once, before the second step. The memory that the tried algorithms take would count as the training's.
+    PyTorch keeps one choice per convolution, searched or not (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+    benchmark_cache). If the first step of a run does not search, no later step does. over: called once,
+    before the second step. The memory that the tried algorithms take would count as the training's.
     """
 
     def __init__(self, over: Callable[[], None]):
@@ -66,7 +70,9 @@ class Acceleration:
 
     @property
     def steady_after(self) -> int:
-        """The steps after which all take equally long: one that is watched, those before the recording, the recording, and one more."""
+        """The steps after which all take equally long: one that is watched, those before the recording, the
+        recording, and one more.
+        """
         return (WARMUP if self.graph is None else self.graph.warmup) + 3
 
     def compile(self, step: int) -> None:
@@ -77,7 +83,9 @@ class Acceleration:
             self.graph.restart()
 
     def warmup(self) -> int:
-        """The steps until several devices replay theirs: one that is watched, those before the recording, and the recording."""
+        """The steps until several devices replay theirs: one that is watched, those before the recording, and
+        the recording.
+        """
         return self.graph.warmup + 2 if self.graph is not None and self.graph.ranks > 1 else 0
 
     def release(self) -> None:
@@ -92,7 +100,13 @@ class Acceleration:
 
 
 def apply(
-    choice: Choice, model: nn.Module, loss: Loss, *, ranks: int, version: Callable[[], Any], searched: Callable[[], None]
+    choice: Choice,
+    model: nn.Module,
+    loss: Loss,
+    *,
+    ranks: int,
+    version: Callable[[], Any],
+    searched: Callable[[], None],
 ) -> Acceleration:
     """Lay the model out as chosen and make what runs its steps. Prints the choice and the reasons.
 
@@ -104,11 +118,20 @@ def apply(
     search = CudnnSearch(over=searched) if choice.benchmark else None
     graph = compiled = None
     if choice.cuda_graphs:
-        graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last, ranks=ranks)
+        graph = StepGraph(
+            model,
+            version,
+            required=choice.graphs_required,
+            tell=say,
+            channels_last=choice.channels_last,
+            ranks=ranks,
+        )
     if choice.compile != "off" or choice.undecided:
         asked = choice.why["compile"].startswith("trainer.compile")
         mode, later = ("default", True) if choice.undecided else (choice.compile, False)
-        compiled = Compiled(loss, model, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=later)
+        compiled = Compiled(
+            loss, model, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=later
+        )
     return Acceleration(search, graph, compiled)
 
 

@@ -1,7 +1,8 @@
-"""Choose what a run uses: CUDA graphs, torch.compile, cuDNN's search, channels_last. Each choice comes with its reason.
+"""Choose what a run uses: CUDA graphs, torch.compile, cuDNN's search, channels_last. Each choice comes with
+its reason.
 
-`speed=auto` takes what is safe and pays off; the keys of the trainer override it. experiments/speed/README.md and
-experiments/cpu_layout have the measurements behind the bounds.
+`speed=auto` takes what is safe and pays off; the keys of the trainer override it. experiments/speed/README.md
+and experiments/cpu_layout have the measurements behind the bounds.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,15 +11,17 @@ from mpx.errors import UserError
 from mpx.settings.check import graphs_refused
 
 SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
-# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters,
-# not activations.
+# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then
+# rearranges filters, not activations.
 FILTERS_PER_PIXEL = 500
 NO_CUDA = "no CUDA device"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that the choice depends on. A text is a reason against an acceleration; None: there is none."""
+    """The facts that the choice depends on. A text is a reason against an acceleration; None: there is
+    none.
+    """
 
     cuda: bool
     steps: int  # optimizer steps of the whole run
@@ -27,8 +30,10 @@ class Facts:
     loses_recorded: str | None = None  # a step can be replayed, but that is slower
     loses_compiled: str | None = None  # the model can be compiled, but that is not known to be faster
     against_search: str | None = None  # cuDNN has nothing to search, or must not
-    against_channels_last: str | None = None  # the model has no convolutions of images, or cannot take the layout
-    loses_channels_last: str | None = None  # the layout works, but is not known to be faster, or is inaccurate
+    # the model has no convolutions of images, or cannot take the layout
+    against_channels_last: str | None = None
+    # the layout works, but is not known to be faster, or is inaccurate
+    loses_channels_last: str | None = None
     filters: int = 0  # numbers in the filters of all 2-D convolutions
     pixels: int = 0  # of a batch of images
 
@@ -39,26 +44,32 @@ class Choice:
     compile: str  # off or a mode of torch.compile
     graphs_required: bool  # the user asks for CUDA graphs, so the run fails without them
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
-    channels_last: bool = False  # images and filters are in memory pixel by pixel instead of channel by channel
+    # images and filters are in memory pixel by pixel instead of channel by channel
+    channels_last: bool = False
     why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
     undecided: bool = False  # the first steps are timed, then the others are compiled if that pays
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
-    against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: why it is not advised, whatever was asked for
+    # cuda_graphs, compile: why it is not advised, whatever was asked for
+    against: dict[str, str] = field(default_factory=dict)
 
     def with_loader(self, loader: str, why: str) -> "Choice":
         """The same choice with the loader that mpx.data has chosen."""
         return replace(self, loader=loader, why=self.why | {"loader": why})
 
     def line(self) -> str:
-        """What was chosen and why, in one line. CUDA graphs and the data's place are mentioned on a GPU only."""
+        """What was chosen and why, in one line. CUDA graphs and the data's place are mentioned on a GPU
+        only.
+        """
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
         compiled += " yet" if self.undecided else ""
         words = {"cuda_graphs": graphs} if self.on_gpu else {}
         words |= {"compile": compiled}
         if self.benchmark or self.why["benchmark"].startswith("trainer.benchmark=true"):
-            words["benchmark"] = "cuDNN's algorithms timed" if self.benchmark else "cuDNN's algorithms not timed"
+            words["benchmark"] = (
+                "cuDNN's algorithms timed" if self.benchmark else ("cuDNN's algorithms not timed")
+            )
         words |= {"channels_last": "channels_last"} if self.channels_last else {}
         if self.on_gpu and self.loader is not None:
             words["loader"] = "data on the device" if self.loader == "resident" else "batches from the host"
@@ -72,7 +83,14 @@ class Choice:
 Requested = bool | str  # True, False or auto
 
 
-def choose(speed: str, compiling: str, graphs: Requested, benchmark: Requested, channels_last: Requested, facts: Facts) -> Choice:
+def choose(
+    speed: str,
+    compiling: str,
+    graphs: Requested,
+    benchmark: Requested,
+    channels_last: Requested,
+    facts: Facts,
+) -> Choice:
     """Choose by the settings and the facts. Raises UserError for a request that cannot be met.
 
     speed: auto or plain. compiling: auto, off or a mode of torch.compile.
@@ -81,7 +99,12 @@ def choose(speed: str, compiling: str, graphs: Requested, benchmark: Requested, 
     use, why_graphs = _graphs(speed, graphs, facts)
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
-    why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
+    why = {
+        "cuda_graphs": why_graphs,
+        "compile": why_compile,
+        "benchmark": why_search,
+        "channels_last": why_layout,
+    }
     reasons = {"cuda_graphs": facts.against_graphs or facts.loses_recorded}
     reasons |= {"compile": facts.against_compiling or facts.loses_compiled}
     against = {name: reason for name, reason in reasons.items() if reason is not None}
@@ -97,7 +120,10 @@ def _as_requested(key: str, requested: Requested, speed: str) -> tuple[bool, str
 
 def _channels_last(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
     if requested is True and facts.against_channels_last is not None:
-        raise UserError(f"trainer.channels_last=true is not possible: {facts.against_channels_last}. Use trainer.channels_last=auto.")
+        raise UserError(
+            f"trainer.channels_last=true is not possible: {facts.against_channels_last}. Use "
+            "trainer.channels_last=auto."
+        )
     if (asked := _as_requested("channels_last", requested, "auto" if facts.cuda else speed)) is not None:
         return asked
     if (reason := facts.against_channels_last or facts.loses_channels_last) is not None:
@@ -105,11 +131,15 @@ def _channels_last(speed: str, requested: Requested, facts: Facts) -> tuple[bool
     if facts.cuda:
         return True, "cuDNN's Tensor Core and batch norm kernels read it"
     most = FILTERS_PER_PIXEL * facts.pixels
-    return facts.filters <= most, f"{facts.filters:,} filter weights, pays up to about {most:,} at this batch size"
+    return facts.filters <= most, (
+        f"{facts.filters:,} filter weights, pays up to about {most:,} at this batch size"
+    )
 
 
 def _search(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
-    """A request that cannot be met is not an error, because a study may set it for several models, some of them without convolutions."""
+    """A request that cannot be met is not an error, because a study may set it for several models, some of
+    them without convolutions.
+    """
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
     if requested is True and reason is not None:
         return False, f"trainer.benchmark=true, but {reason}"
@@ -123,7 +153,8 @@ def _search(speed: str, requested: Requested, facts: Facts) -> tuple[bool, str]:
 def _compile(speed: str, requested: str, facts: Facts) -> tuple[str, str, bool]:
     if requested not in ("auto", "off") and facts.against_compiling is not None:
         raise UserError(
-            f"trainer.compile={requested} is not possible: {facts.against_compiling}. Use trainer.compile=off."
+            f"trainer.compile={requested} is not possible: {facts.against_compiling}. Use "
+            "trainer.compile=off."
         )
     if requested != "auto":
         return requested, f"trainer.compile={requested}", False

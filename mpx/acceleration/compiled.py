@@ -1,4 +1,6 @@
-"""torch.compile of a function. The model itself and its state_dict stay as they are, so a run can go on without the compiler."""
+"""torch.compile of a function. The model itself and its state_dict stay as they are, so a run can go on
+without the compiler.
+"""
 
 import logging
 import warnings
@@ -22,18 +24,22 @@ NOISE = (  # warnings of the compiler that a user cannot act on
 
 
 def prepare_compiler() -> None:
-    """Keep its cache apart for CPUs with other instructions, and silence what it says and a user can do nothing about."""
+    """Keep its cache apart for CPUs with other instructions, and silence what it says and a user can do
+    nothing about.
+    """
     keep_apart(cpu=torch.backends.cpu.get_cpu_capability())
     for message in NOISE:
         warnings.filterwarnings("ignore", message)
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # reports a CUDA toolkit without a device
+    # reports a CUDA toolkit without a device
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
 class Compiled:
-    """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says so and calls stay uncompiled.
+    """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says
+    so and calls stay uncompiled.
 
-    model: what the function trains. mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph.
-    later: calls stay uncompiled until `start`.
+    model: what the function trains. mode: of torch.compile. in_graph: the calls will be recorded in a CUDA
+    graph. later: calls stay uncompiled until `start`.
     """
 
     def __init__(
@@ -59,7 +65,9 @@ class Compiled:
     def start(self, step: int) -> None:
         """Compile the calls from now on. step: optimizer steps before."""
         prepare_compiler()
-        torch.compiler.reset()  # without a word it gives up on code that it has compiled 8 times, and runs of one process share this code
+        # without a word it gives up on code that it has compiled 8 times, and runs of one process share this
+        # code
+        torch.compiler.reset()
         self.compiled, self.from_step = torch.compile(self.function, mode=self.mode, dynamic=False), step
 
     def __call__(self, *args: Any) -> Any:
@@ -71,7 +79,8 @@ class Compiled:
         except Exception as error:
             if self.calls and not isinstance(error, compiler_errors()):
                 raise
-            reason = one_line(error)  # code that the compiler makes wrong fails with any error when it first runs
+            # code that the compiler makes wrong fails with any error when it first runs
+            reason = one_line(error)
         else:
             self.calls += 1
             return out
@@ -81,7 +90,9 @@ class Compiled:
         return out
 
     def guarded(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """`closure`, a forward and backward pass. If the first compiled backward pass fails, both passes run uncompiled instead."""
+        """`closure`, a forward and backward pass. If the first compiled backward pass fails, both passes run
+        uncompiled instead.
+        """
         if self.compiled is None or self.calls:
             return closure
 
@@ -102,7 +113,9 @@ class Compiled:
         return run
 
     def _buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """Until a call has succeeded, each buffer and its values: a pass that fails may have counted its batch in those of batch norm."""
+        """Until a call has succeeded, each buffer and its values: a pass that fails may have counted its
+        batch in those of batch norm.
+        """
         return [] if self.calls else [(buffer, buffer.clone()) for buffer in self.model.buffers()]
 
     def give_up(self, reason: str) -> None:

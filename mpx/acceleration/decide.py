@@ -22,12 +22,12 @@ from mpx.private.torch_modules import CONVOLUTION
 from mpx.settings.check import against_graphs
 from mpx.system.machine import builds_kernels
 
-# Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md
-# has the errors.
+# Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32;
+# experiments/speed/README.md has the errors.
 MAX_SUMMED = 2**17
-# Logits of a language model for one position of a batch. Compiling the loss of so many would save about a sixth of a
-# recurrent step; of WikiText-2's 2,662,240 it saves more than a quarter (experiments/language_model), and of few
-# nothing: cuDNN's layers take all the time.
+# Logits of a language model for one position of a batch. Compiling the loss of so many would save about a
+# sixth of a recurrent step; of WikiText-2's 2,662,240 it saves more than a quarter
+# (experiments/language_model), and of few nothing: cuDNN's layers take all the time.
 LARGE_LOSS = 1_000_000
 
 
@@ -53,13 +53,17 @@ def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Sp
         pixels=pixels,
     )
     trainer = cfg.trainer
-    return choose(cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts)
+    return choose(
+        cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts
+    )
 
 
 def _pixels(data: DictConfig, spec: Spec) -> int:
     """Pixels of a training batch of images; 0 for other data."""
     crop = data.get("crop")
-    return data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
+    return (
+        data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
+    )
 
 
 def _logits(data: DictConfig, spec: Spec) -> int:
@@ -78,16 +82,26 @@ def _against_graphs(trainer: DictConfig, precision: ModePrecision) -> str | None
 
 
 def masks_in_full(model: nn.Module) -> str | None:
-    """Why a recorded or compiled step is slower for a transformers model with padding; None for any other model.
+    """Why a recorded or compiled step is slower for a transformers model with padding; None for any other
+    model.
 
-    In an ordinary step transformers sees whether a mask is needed. In a recorded or compiled one it cannot, and writes out the whole mask.
+    In an ordinary step transformers sees whether a mask is needed. In a recorded or compiled one it cannot,
+    and writes out the whole mask.
     """
     masked = getattr(model, "mpx_pad_id", None) is not None
-    return "transformers writes out the whole attention mask then and cannot use its fast kernels" if masked else None
+    return (
+        "transformers writes out the whole attention mask then and cannot use its fast kernels"
+        if masked
+        else None
+    )
 
 
 def _against_compiling(precision: ModePrecision) -> str | None:
-    return f"precision={precision.mode.name} is emulated here, operation by operation" if precision.emulate else None
+    return (
+        f"precision={precision.mode.name} is emulated here, operation by operation"
+        if precision.emulate
+        else None
+    )
 
 
 def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int) -> str | None:
@@ -101,7 +115,9 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int) -> 
     if mode.matmul in ("fp32", "tf32"):
         return f"{mode.matmul.upper()} products take most of a step, and the compiler does not shorten them"
     if not builds_kernels(precision.device.type):
-        return f"no {'C' if precision.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
+        return (
+            f"no {'C' if precision.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
+        )
     return None
 
 
@@ -123,7 +139,10 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
     if not torch.backends.mkldnn.is_available():
         return "no oneDNN, with which it was measured"
     if pixels > MAX_SUMMED and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
-        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {MAX_SUMMED:,} that is inaccurate"
+        return (
+            f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above "
+            f"{MAX_SUMMED:,} that is inaccurate"
+        )
     return None
 
 
@@ -143,7 +162,9 @@ def fails_in_layout(model: nn.Module, *inputs: Any) -> str | None:
     Many models have `x.view(len(x), -1)` after a convolution, which needs the ordinary layout.
     """
     every = chain(model.named_parameters(), model.named_buffers())
-    laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() == 4}
+    laid_out = {
+        name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() == 4
+    }
     try:
         with evaluating(model):  # batch norm's running means must not change
             functional_call(model, laid_out, inputs)

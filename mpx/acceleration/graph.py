@@ -1,9 +1,11 @@
-"""A whole training step as one CUDA graph: forward, backward, unscaling, clipping, masks, optimizer, loss scale, schedule, average.
+"""A whole training step as one CUDA graph: forward, backward, unscaling, clipping, masks, optimizer, loss
+scale, schedule, average.
 
-The host then launches one graph per step instead of hundreds of kernels. Recording runs the step's Python once; replaying repeats its
-kernels on the same memory. Therefore each batch is copied to the memory of the recorded one, and everything that carries over from step to
-step (weights, optimizer state, loss scale, learning rate, masks) is written in place. Steps that a dispatch mode watches run as usual,
-between replays, on the same weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+The host then launches one graph per step instead of hundreds of kernels. Recording runs the step's Python
+once; replaying repeats its kernels on the same memory. Therefore each batch is copied to the memory of the
+recorded one, and everything that carries over from step to step (weights, optimizer state, loss scale,
+learning rate, masks) is written in place. Steps that a dispatch mode watches run as usual, between replays,
+on the same weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 import gc
@@ -37,10 +39,11 @@ def someone_watches() -> bool:
 class StepGraph:
     """Runs training steps, most of them by replaying a recording.
 
-    version: returns an object; when it returns another one, tensors of the step have been replaced (by a pruning), and the step is recorded
+    version: returns an object; when it returns another one, tensors of the step have been replaced (by a
+    pruning), and the step is recorded
         again.
-    required: raise UserError if the step cannot be recorded; otherwise train without a graph, and `tell` says why.
-    ranks: number of processes that train together. All of them record, or none.
+    required: raise UserError if the step cannot be recorded; otherwise train without a graph, and `tell` says
+    why. ranks: number of processes that train together. All of them record, or none.
     """
 
     def __init__(
@@ -54,7 +57,13 @@ class StepGraph:
         ranks: int = 1,
         recorder: Any = None,
     ):
-        self.model, self.version, self.required, self.tell, self.channels_last = model, version, required, tell, channels_last
+        self.model, self.version, self.required, self.tell, self.channels_last = (
+            model,
+            version,
+            required,
+            tell,
+            channels_last,
+        )
         self.ranks, self.warmup = ranks, WARMUP if ranks == 1 else WARMUP_OF_SEVERAL
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
@@ -71,9 +80,16 @@ class StepGraph:
         return self._inputs if self._in_place and self._inputs is not None else batch
 
     def run(
-        self, batch: Batch, step: Callable[[], None], closure: Any, *, watched: bool, failed: Callable[[], None] = lambda: None
+        self,
+        batch: Batch,
+        step: Callable[[], None],
+        closure: Any,
+        *,
+        watched: bool,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run one training step on `batch`. step: runs it as usual. closure: Lightning's, which gets the result.
+        """Run one training step on `batch`. step: runs it as usual. closure: Lightning's, which gets the
+        result.
 
         failed: called after a recording that failed, perhaps in the midst of a backward pass, on all ranks.
         """
@@ -89,7 +105,9 @@ class StepGraph:
         set_closure_result(closure, self._result)
 
     def _ready(self, batch: Batch, watched: bool) -> bool:
-        """Whether the step can be recorded or replayed. Before the recording, on all ranks: they warm up and record together."""
+        """Whether the step can be recorded or replayed. Before the recording, on all ranks: they warm up and
+        record together.
+        """
         ready = not watched and self._takes(batch)
         if self.ranks == 1 or self._recording is not None:
             return ready
@@ -99,7 +117,9 @@ class StepGraph:
         """Copy the batch to the recorded one's memory. False if it has another shape."""
         inputs = self._inputs or (_place(batch[0], self.channels_last), _place(batch[1], self.channels_last))
         self._inputs = inputs
-        if any(new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, inputs, strict=True)):
+        if any(
+            new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, inputs, strict=True)
+        ):
             return False
         for old, new in zip(inputs, batch, strict=True):
             old.copy_(new)
@@ -112,7 +132,8 @@ class StepGraph:
             if self._warm < self.warmup:
                 self._warm_up(step)
                 return False
-            gc.collect()  # a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream
+            # a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream
+            gc.collect()
             if (reason := agreed(self._try(step))) is not None:
                 self._give_up(reason)
                 failed()
@@ -180,14 +201,16 @@ def _place(value: Tensor, channels_last: bool) -> Tensor:
 
 
 class CudaRecorder:
-    """Records on a side stream: the present one, on which DDP was built, or one of its own. The memory that the step allocates then
-    belongs to the recording."""
+    """Records on a side stream: the present one, on which DDP was built, or one of its own. The memory that
+    the step allocates then belongs to the recording.
+    """
 
     def record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
         side = None if stream == torch.cuda.default_stream() else stream
         try:
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):  # threads that pin batches may go on
+            # threads that pin batches may go on
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                 step()
         except RuntimeError:
             torch.cuda.set_stream(stream)  # torch 2.11 stays on the side stream after a failure
@@ -204,14 +227,19 @@ class CudaRecorder:
         needs = torch.cuda.max_memory_allocated() - kept
         if free >= ROOM * needs:
             return None
-        return f"a step needs {needs / GIB:.1f} GiB, and recorded it needs as much again, of which {free / GIB:.1f} GiB are free"
+        return (
+            f"a step needs {needs / GIB:.1f} GiB, and recorded it needs as much again, of which "
+            f"{free / GIB:.1f} GiB are free"
+        )
 
 
 class Repeatable:
-    """A context around one step. Afterwards `reason` says what the step did besides launching kernels; None: nothing was seen.
+    """A context around one step. Afterwards `reason` says what the step did besides launching kernels; None:
+    nothing was seen.
 
-    It sees random numbers that are drawn on the CPU (stochastic depth, layer drop) and attributes of the model's modules that change, such
-    as counters, and tensors that are replaced instead of written to. A step that waits for the device fails in the recording itself.
+    It sees random numbers that are drawn on the CPU (stochastic depth, layer drop) and attributes of the
+    model's modules that change, such as counters, and tensors that are replaced instead of written to. A step
+    that waits for the device fails in the recording itself.
     """
 
     def __init__(self, model: nn.Module):
@@ -227,7 +255,9 @@ class Repeatable:
         draws, attributes = self._before
         if any(not np.array_equal(a, b) for a, b in zip(draws, _draws(), strict=True)):
             self.reason = "the model draws random numbers on the CPU"
-        elif changed := [name for name, value in _attributes(self.model).items() if attributes.get(name) != value]:
+        elif changed := [
+            name for name, value in _attributes(self.model).items() if attributes.get(name) != value
+        ]:
             self.reason = f"the model changes its own attribute {changed[0]} in Python"
 
 
@@ -237,7 +267,9 @@ def _draws() -> list[np.ndarray]:
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
-    """The attributes of all modules: plain values by their text, by which NaN equals NaN, and tensors by identity and address."""
+    """The attributes of all modules: plain values by their text, by which NaN equals NaN, and tensors by
+    identity and address.
+    """
     attributes: dict[str, Any] = {}
     for name, module in model.named_modules():
         for key, value in (vars(module) | buffers(module)).items():

@@ -1,6 +1,7 @@
-"""Measure this machine: print a table, draw it, and write it with the environment to outputs/bench/<what>.csv and .json.
+"""Measure this machine: print a table, draw it, and write it with the environment to outputs/bench/<what>.csv
+and .json.
 
-$ python -m mpx.bench what=formats                           # what each number format can hold, and how fast it multiplies
+$ python -m mpx.bench what=formats  # what each number format can hold, and how fast it multiplies
 $ python -m mpx.bench what=gemm                              # the limit of arithmetic; what=copy: of memory
 $ python -m mpx.bench what=formats accelerator=cpu size=512  # on the CPU, smaller
 $ python -m mpx.bench --help                                 # every key
@@ -23,12 +24,14 @@ from mpx.system.imports import check_compilers_cache
 from mpx.system.machine import keep_within_quota
 from mpx.system.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
-BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")  # values of `what`: mpx/bench/<what>.py
+# values of `what`: mpx/bench/<what>.py
+BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
+    # inside, because Hydra announces exceptions that leave this function
+    with errors_in_one_line(BENCH, "mpx.bench"):
         settings = {str(key): value for key, value in cfg.items()}
         check_bench(settings, BENCHMARKS)
         run(**settings)

@@ -1,6 +1,7 @@
 """Scaled dot-product attention by kernel, format and mask: forward and backward.
 
-Backward is timed alone: one forward pass is differentiated repeatedly. A causal mask counts half of the operations.
+Backward is timed alone: one forward pass is differentiated repeatedly. A causal mask counts half of the
+operations.
 """
 
 import re
@@ -37,12 +38,16 @@ CHECKED = 2  # sequences: one without padding, one with
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per direction, mask, format, kernel and length. size: the longest sequences; a quarter comes first on a GPU."""
+    """One row per direction, mask, format, kernel and length. size: the longest sequences; a quarter comes
+    first on a GPU.
+    """
     longest = LENGTH[device.type] if size == "auto" else int(size)
     lengths = ladder(longest, steps=3)[::-2][::-1] if device.type == "cuda" else [longest]
     for length in lengths:
         shape = (max(CHECKED, TOKENS[device.type] // length), HEADS[device.type], length, HEAD_SIZE)
-        about = {"device": device.type} | dict(zip(("batch", "heads", "length", "head_size"), shape, strict=True))
+        about = {"device": device.type} | dict(
+            zip(("batch", "heads", "length", "head_size"), shape, strict=True)
+        )
         for fmt in MEASURED:
             announce(f"attention over {length} tokens in {fmt}")
             reason = missing(fmt, device)
@@ -75,10 +80,16 @@ def _by_kernel(
 
 
 def _why(messages: list[str]) -> str | None:
-    """The warning with the reason, without its place in PyTorch's source. The others concern kernels not asked for."""
+    """The warning with the reason, without its place in PyTorch's source. The others concern kernels not
+    asked for.
+    """
     in_source = re.compile(r"\(Triggered internally.*", flags=re.DOTALL)
     lines = [" ".join(in_source.sub("", message).split()) for message in messages]
-    lines = [line for line in lines if not line.endswith("kernel not used because:") and "runtime disabled" not in line]
+    lines = [
+        line
+        for line in lines
+        if not line.endswith("kernel not used because:") and "runtime disabled" not in line
+    ]
     return lines[0][:120] if lines else None
 
 
@@ -88,7 +99,11 @@ def work(direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: to
     keep = _padding(shape, device) if mask == "padding" else None
     attend = partial(scaled_dot_product_attention, attn_mask=keep, is_causal=mask == "causal")
     forward = direction == "forward"
-    count = sdpa_flop_count(shape, shape, shape) if forward else sdpa_backward_flop_count(shape, shape, shape, shape)
+    count = (
+        sdpa_flop_count(shape, shape, shape)
+        if forward
+        else sdpa_backward_flop_count(shape, shape, shape, shape)
+    )
     flops = count / 2 if mask == "causal" else count
 
     def reference() -> Result:
@@ -133,7 +148,8 @@ def show(about: About, rows: list[Row]) -> None:
         title = f"Attention on {device_name(about)}, {shape}, TFLOP/s"
         pivot(title, some, ("direction", "mask", "format"), "kernel", "tflops_per_s")
     say(
-        "causal counts half of the operations; backward 2.5 times forward's, since fused kernels compute the scores again. "
+        "causal counts half of the operations; backward 2.5 times forward's, since fused kernels compute "
+        "the scores again. "
         "padding: a mask that leaves out the last quarter of every second sequence, counted in full."
     )
     notes(about, rows, ("kernel", "format", "mask"))
@@ -145,6 +161,8 @@ def plot(about: About, rows: list[Row]) -> Picture:
     for row in rows:
         if row["tflops_per_s"] and row["length"] == longest:
             mask = "no mask" if row["mask"] == "none" else f"{row['mask']} mask"
-            bars.setdefault(f"{row['direction']}, {mask}, {row['format']}", {})[row["kernel"]] = row["tflops_per_s"]
+            bars.setdefault(f"{row['direction']}, {mask}, {row['format']}", {})[row["kernel"]] = row[
+                "tflops_per_s"
+            ]
     draw = partial(grouped_bars, bars, f"TFLOP/s, {longest} tokens")
     return picture("attention", "Attention", device_name(about), f"Sequences of {longest} tokens.", draw)

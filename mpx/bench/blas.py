@@ -1,7 +1,7 @@
 """One routine of each level of BLAS: AXPY, GEMV and GEMM, beneath the roofs of this machine.
 
-Each does more arithmetic per byte than the one before, so that first the memory is the limit, then the processor.
-Source: Williams et al., Roofline, CACM 52(4), 2009.
+Each does more arithmetic per byte than the one before, so that first the memory is the limit, then the
+processor. Source: Williams et al., Roofline, CACM 52(4), 2009.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,10 +34,18 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     """
     announce("copy, the memory's limit")
     n = copy.SIZE[device.type] if size == "auto" else int(size)
-    about = {"device": device.type, "routine": "copy", "format": "fp32", "size": n, "flops": 0, "bytes": 8 * n * n}
+    about = {
+        "device": device.type,
+        "routine": "copy",
+        "format": "fp32",
+        "size": n,
+        "flops": 0,
+        "bytes": 8 * n * n,
+    }
     yield about | {"flops_per_byte": 0.0} | timed(partial(copy.work, n, device), device)
     for routine in ROUTINES:
-        for fmt in MEASURED if routine == "gemm" else [fmt for fmt in MEASURED if fmt != "tf32"]:  # TF32 is for GEMM alone
+        # TF32 is for GEMM alone
+        for fmt in MEASURED if routine == "gemm" else [fmt for fmt in MEASURED if fmt != "tf32"]:
             announce(f"{routine} in {fmt}")
             seconds_per_flop = 0.0  # of the size before
             for n in ladder(SIZE[device.type] if size == "auto" else int(size), SIZES):
@@ -89,18 +97,23 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:
-    """The limits, and their source: what=copy and what=gemm where both ran here, else this benchmark's fastest results.
+    """The limits, and their source: what=copy and what=gemm where both ran here, else this benchmark's
+    fastest results.
 
     On many CPUs the product of FP16 matrices is slower than that of a matrix and a vector, and then no limit.
     """
-    copied = [{"mib": row["bytes"] / 2**21, "gb_per_s": row["gb_per_s"]} for row in rows if row["routine"] == "copy"]
+    copied = [
+        {"mib": row["bytes"] / 2**21, "gb_per_s": row["gb_per_s"]} for row in rows if row["routine"] == "copy"
+    ]
     seen = from_rows(copied + [row for row in rows if row["routine"] != "copy"])
     earlier = ceilings(Path(about["folder"]).parent, torch.device(about["device"]))
     if earlier is None or not earlier.gb_per_s or not earlier.dense:
         return seen, "seen in this run"
     dense = {fmt: max(top, seen.dense.get(fmt, 0.0)) for fmt, top in earlier.dense.items()}
     source = "of what=copy and what=gemm here"
-    return replace(earlier, dense=dense), source if dense == earlier.dense else f"{source}, or of a faster routine"
+    return replace(earlier, dense=dense), source if dense == earlier.dense else (
+        f"{source}, or of a faster routine"
+    )
 
 
 def of_roof(row: Row, bound: Ceilings) -> float | None:

@@ -1,8 +1,9 @@
-"""Convolutions of a ResNet by format and memory layout: forward, gradient of the input, gradient of the weight.
+"""Convolutions of a ResNet by format and memory layout: forward, gradient of the input, gradient of the
+weight.
 
-cuDNN picks an algorithm by a heuristic, or times all of them first (torch.backends.cudnn.benchmark). It keeps its choice
-for a shape as long as the thread lives, so each way runs in a thread of its own. im2col, the matrix product of unfolded
-patches, equals a convolution. Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
+cuDNN picks an algorithm by a heuristic, or times all of them first (torch.backends.cudnn.benchmark). It keeps
+its choice for a shape as long as the thread lives, so each way runs in a thread of its own. im2col, the
+matrix product of unfolded patches, equals a convolution. Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +47,11 @@ class Layer:
     def shapes(self, image: int, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """Input [B, in, S, S], weight [out, in, k, k], padding."""
         side = max(self.kernel, image // self.side)
-        return (batch, self.inputs, side, side), (self.outputs, self.inputs, *[self.kernel] * 2), self.kernel // 2
+        return (
+            (batch, self.inputs, side, side),
+            (self.outputs, self.inputs, *[self.kernel] * 2),
+            self.kernel // 2,
+        )
 
     def pixels(self, image: int) -> int:
         """The number of pixels of an output channel."""
@@ -87,7 +92,12 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
                 reason = too_slow(probe, layer.flops(image, batch), device)
             for direction in DIRECTIONS:
                 for layout, algorithm in ways(device):
-                    about: Row = {"device": device.type, "layer": layer.name, "direction": direction, "format": fmt}
+                    about: Row = {
+                        "device": device.type,
+                        "layer": layer.name,
+                        "direction": direction,
+                        "format": fmt,
+                    }
                     about |= {"layout": layout, "algorithm": algorithm, "batch": batch}
                     make = partial(work, layer, direction, fmt, layout, algorithm, image, batch, device)
                     yield about | in_new_thread(algorithm, make, device, fmt, reason)
@@ -98,7 +108,9 @@ def ways(device: torch.device) -> list[tuple[str, str]]:
     return [(layout, algorithm) for layout in LAYOUTS for algorithm in algorithms] + [("NCHW", IM2COL)]
 
 
-def in_new_thread(algorithm: str, make: Callable[[], Work], device: torch.device, fmt: str, reason: str | None) -> Row:
+def in_new_thread(
+    algorithm: str, make: Callable[[], Work], device: torch.device, fmt: str, reason: str | None
+) -> Row:
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = algorithm == "autotuned"
     try:
@@ -109,7 +121,14 @@ def in_new_thread(algorithm: str, make: Callable[[], Work], device: torch.device
 
 
 def work(
-    layer: Layer, direction: str, fmt: str, layout: str, algorithm: str, image: int, batch: int, device: torch.device
+    layer: Layer,
+    direction: str,
+    fmt: str,
+    layout: str,
+    algorithm: str,
+    image: int,
+    batch: int,
+    device: torch.device,
 ) -> Work:
     of_x, of_weight, padding = layer.shapes(image, batch)
     pixels = layer.pixels(image)

@@ -15,7 +15,9 @@ SIZE = {"cpu": 8192, "cuda": 16384}  # size² FP32 numbers: 256 MiB and 1 GiB, w
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per tensor, each four times as large as the one before. size: the largest holds size² FP32 numbers."""
+    """One row per tensor, each four times as large as the one before. size: the largest holds size² FP32
+    numbers.
+    """
     vendor = vendors(device)
     for n in ladder(SIZE[device.type] if size == "auto" else int(size)):
         announce(f"a copy of {n}×{n} FP32 numbers")
@@ -45,7 +47,9 @@ def show(about: About, rows: list[Row]) -> None:
         ("of peak", "share_of_peak", ".0%"),
     ]
     flat(f"Copies within the memory of {device_name(about)}", rows, columns)
-    say("Every byte counts twice, once read and once written; 1 GB = 10⁹ bytes. Small tensors stay in caches.")
+    say(
+        "Every byte counts twice, once read and once written; 1 GB = 10⁹ bytes. Small tensors stay in caches."
+    )
     notes(about, rows, ("size",))
 
 

@@ -1,4 +1,6 @@
-"""The reference card of the number formats: their properties, this machine's rate of matrix products, the vendor's peak."""
+"""The reference card of the number formats: their properties, this machine's rate of matrix products, the
+vendor's peak.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,8 +27,10 @@ CARD = {  # property -> (head of its column, format specification)
 INT8 = dict.fromkeys(CARD) | {"bits": 8, "largest": 127}
 NOTES = {
     "tf32": "stored in 32 bits",
-    "int8": "an integer format: -128 to 127 in steps of 1, so without exponent, mantissa, epsilon or normal numbers",
-    "fp8_e5m2": "multiplied by fp8_e4m3, as gradients by weights are: cuBLASLt has no product of two E5M2 matrices",
+    "int8": "an integer format: -128 to 127 in steps of 1, so without exponent, mantissa, epsilon or "
+    "normal numbers",
+    "fp8_e5m2": "multiplied by fp8_e4m3, as gradients by weights are: cuBLASLt has no product of two E5M2 "
+    "matrices",
 }
 SIZE = {"cpu": 1024, "cuda": 8192}  # rows of the matrices: large enough to be limited by arithmetic
 PROBE = 256  # rows of a product that tells whether SIZE would take too long

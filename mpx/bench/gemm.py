@@ -1,8 +1,9 @@
-"""Matrix products, dense and 2:4, called eagerly and in a CUDA graph: square ones, BERT's linear layers, batches.
+"""Matrix products, dense and 2:4, called eagerly and in a CUDA graph: square ones, BERT's linear layers,
+batches.
 
-A 2:4 product counts the operations of the dense one. cuSPARSELt multiplies a compressed weight by dense activations,
-weight first, so that the result is transposed; transposing it back costs more than it gains. Its fastest algorithm
-depends on the operands' shapes and layouts, so a search is valid for these alone.
+A 2:4 product counts the operations of the dense one. cuSPARSELt multiplies a compressed weight by dense
+activations, weight first, so that the result is transposed; transposing it back costs more than it gains. Its
+fastest algorithm depends on the operands' shapes and layouts, so a search is valid for these alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,14 +35,18 @@ MEASURED = tuple(fmt for fmt in PRODUCT_FORMATS if fmt != "fp8_e5m2")  # which i
 FORMATS_2OF4 = ("fp16", "bf16", "fp8_e4m3", "int8")
 RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # as dense products; int8 would overflow
 SIZE = {"cpu": 1024, "cuda": 8192}
-WIDTHS = {"cpu": (512,), "cuda": (512, 768, 1024)}  # of BERT-small, base and large, whose feed-forward is 4 times as wide
+# of BERT-small, base and large, whose feed-forward is 4 times as wide
+WIDTHS = {"cpu": (512,), "cuda": (512, 768, 1024)}
 TOKENS = {"cpu": (512,), "cuda": (32768, 512)}
 BATCH, BATCHED = {"cpu": 64, "cuda": 4096}, (16, 32, 64)  # pairs of matrices, and their rows
-Shaped = tuple[str, int, tuple[int, int, int], Callable[[], Product]]  # shape's name, batch, (rows, columns, inner), make
+# shape's name, batch, (rows, columns, inner), make
+Shaped = tuple[str, int, tuple[int, int, int], Callable[[], Product]]
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per product, way and pattern. size: of the largest square matrices. A number leaves out BERT's shapes."""
+    """One row per product, way and pattern. size: of the largest square matrices. A number leaves out BERT's
+    shapes.
+    """
     largest = SIZE[device.type] if size == "auto" else int(size)
     for fmt in MEASURED:
         announce(fmt)
@@ -65,7 +70,12 @@ def _products(fmt: str, device: torch.device, largest: int, *, layers: bool) -> 
     for tokens in TOKENS[device.type] if layers else ():
         for width in WIDTHS[device.type]:
             for outputs, inputs in ((4 * width, width), (width, 4 * width)):
-                yield "linear", 1, (tokens, outputs, inputs), partial(linear, fmt, tokens, outputs, inputs, device)
+                yield (
+                    "linear",
+                    1,
+                    (tokens, outputs, inputs),
+                    partial(linear, fmt, tokens, outputs, inputs, device),
+                )
 
 
 def _ways(
@@ -99,8 +109,11 @@ def missing_2of4(fmt: str, device: torch.device) -> str | None:
     return unsupported_device(device) if fmt in FORMATS_2OF4 else f"cuSPARSELt has no {fmt}"
 
 
-def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device, *, search: bool) -> Product:
-    """a: the pruned weight [outputs, inputs], zeros included. b: activations [inputs, tokens]. Result [outputs, tokens].
+def sparse_linear(
+    fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device, *, search: bool
+) -> Product:
+    """a: the pruned weight [outputs, inputs], zeros included. b: activations [inputs, tokens]. Result
+    [outputs, tokens].
 
     search: let cuSPARSELt search for its fastest algorithm on these operands.
     """
@@ -116,14 +129,26 @@ def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torc
 
 def show(about: About, rows: list[Row]) -> None:
     name = device_name(about)
-    for shape, title in (("square", "Square products"), ("batched", f"{rows[0]['batch']} small products at once")):
+    for shape, title in (
+        ("square", "Square products"),
+        ("batched", f"{rows[0]['batch']} small products at once"),
+    ):
         some = [row for row in rows if row["shape"] == shape]
-        pivot(f"{title} on {name}, TFLOP/s by size", some, ("format", "pattern", "how"), "rows", "tflops_per_s")
+        pivot(
+            f"{title} on {name}, TFLOP/s by size", some, ("format", "pattern", "how"), "rows", "tflops_per_s"
+        )
     if layers := gains(rows):
-        columns = [("tokens×out×in", "layer", None), ("format", "format", None), *((way, way, RATE) for way in WAYS)]
-        flat(f"BERT's linear layers on {name}, TFLOP/s", layers, [*columns, ("2:4 ÷ dense", "speed-up", ".2f")])
+        columns = [
+            ("tokens×out×in", "layer", None),
+            ("format", "format", None),
+            *((way, way, RATE) for way in WAYS),
+        ]
+        flat(
+            f"BERT's linear layers on {name}, TFLOP/s", layers, [*columns, ("2:4 ÷ dense", "speed-up", ".2f")]
+        )
     say(
-        "Random operands, each result checked against float64 first. int8 in TOP/s. A 2:4 product counts the operations "
+        "Random operands, each result checked against float64 first. int8 in TOP/s. A 2:4 product counts "
+        "the operations "
         "of the dense one. graph: ten calls in one CUDA graph, for 2:4 with the algorithm searched."
     )
     notes(about, rows, ("format", "shape"))
@@ -139,7 +164,9 @@ def gains(rows: list[Row]) -> list[Row]:
         if row["shape"] == "linear" and row["tflops_per_s"]:
             layer = f"{row['rows']}×{row['columns']}×{row['inner']}"
             new = {"layer": layer, "format": row["format"], **dict.fromkeys(WAYS)}
-            lines.setdefault((layer, row["format"]), new)[f"{row['pattern']} {row['how']}"] = row["tflops_per_s"]
+            lines.setdefault((layer, row["format"]), new)[f"{row['pattern']} {row['how']}"] = row[
+                "tflops_per_s"
+            ]
     return [line | {"speed-up": share(line["2of4 graph"], line["dense graph"])} for line in lines.values()]
 
 
@@ -151,8 +178,14 @@ def plot(about: About, rows: list[Row]) -> Picture:
         if row["shape"] == "square" and row["how"] == how and row["tflops_per_s"]:
             curves.setdefault((row["format"], row["pattern"]), []).append((row["rows"], row["tflops_per_s"]))
     panel = [
-        Curve(fmt if pattern == "dense" else f"{fmt} 2:4", points, formats.index(fmt), int(pattern != "dense"))
+        Curve(
+            fmt if pattern == "dense" else f"{fmt} 2:4", points, formats.index(fmt), int(pattern != "dense")
+        )
         for (fmt, pattern), points in curves.items()
     ]
-    draw = partial(rates_figure, {"in CUDA graphs" if how == "graph" else "": panel}, "rows and columns", "TFLOP/s")
-    return picture("gemm", "Square matrix products", device_name(about), "int8 in TOP/s. Logarithmic axes.", draw)
+    draw = partial(
+        rates_figure, {"in CUDA graphs" if how == "graph" else "": panel}, "rows and columns", "TFLOP/s"
+    )
+    return picture(
+        "gemm", "Square matrix products", device_name(about), "int8 in TOP/s. Logarithmic axes.", draw
+    )

@@ -1,7 +1,7 @@
 """A two-layer LSTM over tokens, by format and width: forward alone, and forward with backward.
 
-On a GPU it runs in a CUDA graph, as in training: cuDNN launches several kernels for each token, and eager calls wait for
-the launches.
+On a GPU it runs in a CUDA graph, as in training: cuDNN launches several kernels for each token, and eager
+calls wait for the launches.
 """
 
 import warnings
@@ -28,7 +28,9 @@ PROBED = 8  # tokens that tell whether all would take too long
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per direction, format and width. size: the largest of three widths, each twice the one before."""
+    """One row per direction, format and width. size: the largest of three widths, each twice the one
+    before.
+    """
     batch, tokens = SHAPE[device.type]
     how = "graph" if device.type == "cuda" else "eager"
     for hidden in ladder(HIDDEN[device.type] if size == "auto" else int(size), steps=3):
@@ -39,16 +41,25 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
                 probe = work("forward", fmt, hidden, batch, PROBED, device)
                 reason = too_slow(probe, 3 * probe.flops * tokens / PROBED, device)
             for direction in DIRECTIONS:
-                about: Row = {"device": device.type, "how": how, "direction": direction, "format": fmt, "hidden": hidden}
+                about: Row = {
+                    "device": device.type,
+                    "how": how,
+                    "direction": direction,
+                    "format": fmt,
+                    "hidden": hidden,
+                }
                 sizes = {"batch": batch, "tokens": tokens}
                 make = partial(work, direction, fmt, hidden, batch, tokens, device)
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # in BF16
+                    # in BF16
+                    warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")
                     yield about | sizes | timed(make, device, float32_as(fmt), reason)
 
 
 def work(direction: str, fmt: str, hidden: int, batch: int, tokens: int, device: torch.device) -> Work:
-    """Checks the outputs or, with backward, the gradients of inputs and weights for a random gradient of the outputs."""
+    """Checks the outputs or, with backward, the gradients of inputs and weights for a random gradient of the
+    outputs.
+    """
     torch.manual_seed(0)
     model = nn.LSTM(hidden, hidden, LAYERS, batch_first=True).to(device, FORMATS[fmt].dtype)
     x, grad = (torch.randn(batch, tokens, hidden, device=device).to(FORMATS[fmt].dtype) for _ in range(2))
@@ -78,10 +89,15 @@ def _training(model: nn.LSTM, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
 
 def show(about: About, rows: list[Row]) -> None:
     graph = ", in a CUDA graph" if rows[0]["how"] == "graph" else ""
-    title = f"A two-layer LSTM over {rows[0]['batch']}×{rows[0]['tokens']} tokens on {device_name(about)}{graph}"
+    title = (
+        f"A two-layer LSTM over {rows[0]['batch']}×{rows[0]['tokens']} tokens on {device_name(about)}{graph}"
+    )
     pivot(f"{title}, TFLOP/s by width", rows, ("direction", "format"), "hidden", "tflops_per_s")
     pivot("ms by width", rows, ("direction", "format"), "hidden", "ms", ".3f")
-    say("backward counts twice the operations of forward. Outputs and all gradients are checked against float64.")
+    say(
+        "backward counts twice the operations of forward. Outputs and all gradients are checked against "
+        "float64."
+    )
     notes(about, rows, ("format", "hidden"))
 
 

@@ -19,13 +19,17 @@ def flat(title: str, rows: Sequence[Row], columns: Sequence[tuple[str, str, str 
     """Print one line per row. columns: (head, key, format specification of its number; None for words)."""
     heads = [Column(head, words=spec is None) for head, _, spec in columns]
     lines = [
-        [str(row[key] or "") if spec is None else _figure(row[key], spec) for _, key, spec in columns] for row in rows
+        [str(row[key] or "") if spec is None else _figure(row[key], spec) for _, key, spec in columns]
+        for row in rows
     ]
     print_table(Table(title, heads, lines))
 
 
-def pivot(title: str, rows: Sequence[Row], down: Sequence[str], across: str, value: str, spec: str = RATE) -> None:
-    """Print one line per combination of the keys `down`, and one column per value of `across`, in the order of the rows.
+def pivot(
+    title: str, rows: Sequence[Row], down: Sequence[str], across: str, value: str, spec: str = RATE
+) -> None:
+    """Print one line per combination of the keys `down`, and one column per value of `across`, in the order
+    of the rows.
 
     A line without any figure is left out, and so is an empty table: the reasons that follow say why.
     """
@@ -36,7 +40,9 @@ def pivot(title: str, rows: Sequence[Row], down: Sequence[str], across: str, val
             lines.setdefault(tuple(str(row[key]) for key in down), {})[row[across]] = row[value]
     columns = [*(Column(key, words=True) for key in down), *(Column(f"{head}") for head in heads)]
     if lines:
-        cells = [[*names, *(_figure(found.get(head), spec) for head in heads)] for names, found in lines.items()]
+        cells = [
+            [*names, *(_figure(found.get(head), spec) for head in heads)] for names, found in lines.items()
+        ]
         print_table(Table(title, columns, cells))
 
 

@@ -1,7 +1,7 @@
 """2:4 masks by magnitude: training's Triton kernel, PyTorch's operations, and the same operations compiled.
 
-Each returns the mask and the pruned weight. Compression for cuSPARSELt is a separate step, because the library does not
-document the layout of its metadata.
+Each returns the mask and the pruned weight. Compression for cuSPARSELt is a separate step, because the
+library does not document the layout of its metadata.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,14 +29,24 @@ Masked = tuple[Tensor, Tensor]  # mask, pruned weight
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per way, format and size of a square weight, without and with compression. size: the largest."""
+    """One row per way, format and size of a square weight, without and with compression. size: the
+    largest.
+    """
     for way, (run, lacking) in ways(device).items():
         for fmt in MEASURED:
             announce(f"2:4 masks in {fmt} by {way}")
             for n in ladder(SIZE[device.type] if size == "auto" else int(size), steps=4):
                 for compressed in (False, True):
-                    row = {"device": device.type, "way": way, "format": fmt, "size": n, "compressed": compressed}
-                    reason = lacking or missing(fmt, device) or (missing_2of4(fmt, device) if compressed else None)
+                    row = {
+                        "device": device.type,
+                        "way": way,
+                        "format": fmt,
+                        "size": n,
+                        "compressed": compressed,
+                    }
+                    reason = (
+                        lacking or missing(fmt, device) or (missing_2of4(fmt, device) if compressed else None)
+                    )
                     yield row | timed(partial(work, run, fmt, n, device, compressed), device, reason=reason)
 
 
@@ -66,7 +76,9 @@ def _by_kernel(weight: Tensor) -> Masked:
 
 
 def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device, compress: bool) -> Work:
-    """Masks must equal those of the weight in float64, bit for bit. Moved: weight read, mask and pruned weight written."""
+    """Masks must equal those of the weight in float64, bit for bit. Moved: weight read, mask and pruned
+    weight written.
+    """
     weight = random_matrix(fmt, (n, n), device, seed=0)
     weight[: n // 2] = (4 * weight[: n // 2]).round()  # equal magnitudes become frequent
 
@@ -87,13 +99,24 @@ def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device
 
 def show(about: About, rows: list[Row]) -> None:
     by_format = sorted(rows, key=lambda row: MEASURED.index(row["format"]))
-    alone, compressed = ([row for row in by_format if row["compressed"] is with_it] for with_it in (False, True))
+    alone, compressed = (
+        [row for row in by_format if row["compressed"] is with_it] for with_it in (False, True)
+    )
     down = ("format", "way")
-    pivot(f"2:4 mask and pruned weight on {device_name(about)}, GB/s by size", alone, down, "size", "gb_per_s")
+    pivot(
+        f"2:4 mask and pruned weight on {device_name(about)}, GB/s by size", alone, down, "size", "gb_per_s"
+    )
     pivot("The same, ms by size", alone, down, "size", "ms", ".4f")
     pivot("With compression for cuSPARSELt after it, ms by size", compressed, down, "size", "ms", ".4f")
-    say("GB/s: the weight read once, mask and pruned weight written once. Every mask equals float64's, bit for bit.")
-    notes(about, [row | {"how": "compressed by" if row["compressed"] else "by"} for row in rows], ("format", "how", "way"))
+    say(
+        "GB/s: the weight read once, mask and pruned weight written once. Every mask equals float64's, bit "
+        "for bit."
+    )
+    notes(
+        about,
+        [row | {"how": "compressed by" if row["compressed"] else "by"} for row in rows],
+        ("format", "how", "way"),
+    )
 
 
 def plot(about: About, rows: list[Row]) -> Picture:
@@ -101,7 +124,9 @@ def plot(about: About, rows: list[Row]) -> Picture:
     panels: dict[str, list[Curve]] = {}
     for fmt in dict.fromkeys(row["format"] for row in rows):
         for number, way in enumerate(names, 1):
-            of_one = [row for row in rows if (row["way"], row["format"], row["compressed"]) == (way, fmt, False)]
+            of_one = [
+                row for row in rows if (row["way"], row["format"], row["compressed"]) == (way, fmt, False)
+            ]
             points = [(row["size"], row["gb_per_s"]) for row in of_one if row["gb_per_s"]]
             panels.setdefault(fmt, []).append(Curve(way, points, number))
     draw = partial(rates_figure, panels, "rows and columns", "GB/s")

@@ -25,7 +25,8 @@ GRAPH_CALLS = 10  # in one CUDA graph, so that launching it costs little beside 
 
 @dataclass(frozen=True)
 class Work:
-    """call: is timed. error: the relative error of a call's result; raises WrongProductError where it is too large.
+    """call: is timed. error: the relative error of a call's result; raises WrongProductError where it is too
+    large.
 
     flops: floating point operations of one execution. moved: the least bytes that it reads and writes.
     repeats: executions in a call.
@@ -72,7 +73,8 @@ Result = Tensor | Sequence[Tensor]
 
 
 def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Result], float]:
-    """Returns a function of a result: ‖out − ref‖ ÷ ‖ref‖ with ref in float64, or the largest of several tensors.
+    """Returns a function of a result: ‖out − ref‖ ÷ ‖ref‖ with ref in float64, or the largest of several
+    tensors.
 
     It raises WrongProductError where this is above `tolerance` or NaN.
     """
@@ -92,9 +94,11 @@ def _parts(result: Result) -> list[Tensor]:
 
 
 def rounding(fmt: str, terms: int) -> float:
-    """The relative error that rounding explains: operands and results are in `fmt`, sums of `terms` products in FP32.
+    """The relative error that rounding explains: operands and results are in `fmt`, sums of `terms` products
+    in FP32.
 
-    It allows for algorithms that transform their operands, such as Winograd's, and for a chain of a few operations.
+    It allows for algorithms that transform their operands, such as Winograd's, and for a chain of a few
+    operations.
     """
     return 8 * FORMATS[fmt].epsilon + FORMATS["fp32"].epsilon * sqrt(terms)
 
@@ -106,7 +110,9 @@ def multiplied(made: Product, moved: float = 0.0) -> Work:
 
 
 def graphed(work: Work) -> Work:
-    """The work recorded GRAPH_CALLS times in one CUDA graph. `call` replays it and returns the last result."""
+    """The work recorded GRAPH_CALLS times in one CUDA graph. `call` replays it and returns the last
+    result.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,16 +1,19 @@
-"""Compare the recorded runs of a study: which setting is fastest at no loss of accuracy? Nothing here needs torch or Lightning.
+"""Compare the recorded runs of a study: which setting is fastest at no loss of accuracy? Nothing here needs
+torch or Lightning.
 
 A Question goes in, a Comparison comes out (comparison.py; aggregate.py builds it):
 
-read      run.py: a run, how it was served, and its metric; collect.py and served.py: from result.json and deploy.json;
-          table.py: results.csv, which keeps all of them, and the tables that are only written
+read      run.py: a run, how it was served, and its metric; collect.py and served.py: from result.json and
+          deploy.json; table.py: results.csv, which keeps all of them, and the tables that are only written
 group     groups.py: which run is compared with which control
-decide    decisions.py: test, correct, decide; with statistics.py over seeds, population.py over test samples, looks.py and
-          boundaries.py for planned looks
+decide    decisions.py: test, correct, decide; with statistics.py over seeds, population.py over test samples,
+          looks.py and boundaries.py for planned looks
 speed     speed.py: the Place in which speeds count, and speed-ups
-say       verdict.py: who is fastest, and the sentences; notes.py: caveats; words.py: figures; commands.py: how to repeat a study
+say       verdict.py: who is fastest, and the sentences; notes.py: caveats; words.py: figures; commands.py:
+          how to repeat a study
 __main__  `python -m mpx.compare`
 
-A new figure of a run needs a field of Run, which becomes a column of results.csv, and its place in the record in collect.py. To appear
-in the tables, it needs a field of Row, its mean in aggregate.py, and a cell in mpx/render/comparison_tables.py.
+A new figure of a run needs a field of Run, which becomes a column of results.csv, and its place in the record
+in collect.py. To appear in the tables, it needs a field of Row, its mean in aggregate.py, and a cell in
+mpx/render/comparison_tables.py.
 """

@@ -1,9 +1,10 @@
-"""Compare the runs of a study: print tables and verdicts, and write report.html, report.md, plots/ and results.csv to outputs/<study>/.
+"""Compare the runs of a study: print tables and verdicts, and write report.html, report.md, plots/ and
+results.csv to outputs/<study>/.
 
-$ python -m mpx.compare study=default                                   # every result.json below outputs/default
+$ python -m mpx.compare study=default  # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
 $ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"' # against one setting of a sweep
-$ python -m mpx.compare results=experiments/grid/results.csv            # again, from a committed table of runs
+$ python -m mpx.compare results=experiments/grid/results.csv  # again, from a committed table of runs
 $ python -m mpx.compare --help                                          # every key
 """
 
@@ -20,7 +21,15 @@ from mpx.compare.collect import collect, is_study, newest
 from mpx.compare.comparison import Comparison
 from mpx.compare.groups import by_label, by_pair, ran, refuse_other_contents, settings
 from mpx.compare.run import AUTO, Run, check_metric
-from mpx.compare.table import DIFFERENCES, RESULTS, SERVED, differences_csv, read_results, results_csv, served_csv
+from mpx.compare.table import (
+    DIFFERENCES,
+    RESULTS,
+    SERVED,
+    differences_csv,
+    read_results,
+    results_csv,
+    served_csv,
+)
 from mpx.errors import UserError, nearest
 from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare, typed_text
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
@@ -33,15 +42,19 @@ LeftOut = list[tuple[str, str]]  # (folder, reason)
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="compare")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(COMPARE, "mpx.compare"):  # inside `job`, since Hydra prints an exception that leaves it
+    # inside `job`, since Hydra prints an exception that leaves it
+    with errors_in_one_line(COMPARE, "mpx.compare"):
         keys = {str(key): cfg[key] for key in cfg}
         words: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
         check_compare(keys, typed(words))
         run(**keys)
 
 
-def run(study: str, results: str | None, control: str, metric: str, note: str | None, output_dir: str, **how: Any) -> Comparison:
-    """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist.
+def run(
+    study: str, results: str | None, control: str, metric: str, note: str | None, output_dir: str, **how: Any
+) -> Comparison:
+    """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to
+    exist.
 
     how: the other keys of conf/compare.yaml.
     """
@@ -81,7 +94,10 @@ def _report(comparison: Comparison) -> None:
         write(comparison)
     except OSError as error:
         where = error.filename or comparison.folder
-        raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error
+        raise UserError(
+            f"output_dir: the report was not written: {where} ({error.strerror}). Make room "
+            "there, or allow it."
+        ) from error
 
 
 def _refuse_unwritable(folder: Path) -> None:
@@ -94,18 +110,28 @@ def _refuse_unwritable(folder: Path) -> None:
 def _read_study(output_dir: Path, study: str) -> tuple[list[Run], LeftOut, Path]:
     """Raises UserError if there is no such study, or no run in it counts."""
     folder = output_dir / study
-    if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long or a folder without read permission
+    # Path.is_dir raises for a name that is too long or a folder without read permission
+    if not os.path.isdir(folder):
         raise UserError(_no_study(output_dir, study))
     runs, left_out = collect(folder)
     if not runs:
-        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1].rstrip('.')}." if left_out else ""
-        raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
+        why = (
+            f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1].rstrip('.')}."
+            if left_out
+            else ""
+        )
+        raise UserError(
+            f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one."
+        )
     return runs, left_out, folder
 
 
 def _no_study(output_dir: Path, study: str) -> str:
     if os.path.exists(output_dir) and not os.path.isdir(output_dir):
-        return f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
+        return (
+            f"output_dir={output_dir} is a file. Give the folder that holds the studies, or "
+            "results=FILE for a results.csv."
+        )
     _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it does not exist or cannot be read
     known = sorted(name for name in folders if name[0] not in "._" and is_study(output_dir / name))
     begin = f"No study is in {output_dir} yet; python -m mpx.train study={study} begins one."
@@ -145,7 +171,9 @@ def _check_control(runs: list[Run], control: str) -> None:
         known = sorted({run.plain for run in runs})
         what, guess = "precision and sparsity", nearest(control.lower(), [AUTO, *known])
     more = f" and {len(known) - MAX_LISTED} more" if len(known) > MAX_LISTED else ""
-    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(known[:MAX_LISTED])}{more}.")
+    raise UserError(
+        f"control={control}: no run has this {what}.{guess} There are: {', '.join(known[:MAX_LISTED])}{more}."
+    )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Build the comparison from runs: one group per model, data set and control; one row per setting, aggregated over seeds."""
+"""Build the comparison from runs: one group per model, data set and control; one row per setting, aggregated
+over seeds.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,14 +19,19 @@ from mpx.settings.compare import DECIDE, DEFAULTS, compare_command
 
 
 def question(**how: str | float) -> Question:
-    """A question with the keys of conf/compare.yaml that are not at their defaults. Other keys do not count."""
+    """A question with the keys of conf/compare.yaml that are not at their defaults. Other keys do not
+    count.
+    """
     return Question(**{key: how.get(key, default) for key, default in DEFAULTS.items()})
 
 
 def compare(
-    runs: Sequence[Run], asked: Question, *, study: str, folder: Path, left_out: Iterable[tuple[str, str]] = (), note: str = ""
+    runs: Sequence[Run], asked: Question, *, study: str, folder: Path, left_out: Iterable[tuple[str,
+    str]] = (), note: str = ""
 ) -> Comparison:  # fmt: skip
-    """runs: one per setting and seed. Raises UserError for runs that were made under different plans of looks."""
+    """runs: one per setting and seed. Raises UserError for runs that were made under different plans of
+    looks.
+    """
     asked = replace(asked, plan=plan_of(runs))
     names = {pair: labels(of_pair) for pair, of_pair in by_pair(runs).items()}
     planned = _planned_controls(runs, asked.plan)
@@ -45,28 +52,43 @@ def choose(runs: Iterable[Run], asked: Question) -> Metric:
 
 def _planned_controls(runs: Sequence[Run], plan: Plan | None) -> set[tuple[str, str, str]]:
     """Model, data and setting of each control that the plan names."""
-    controls = [] if plan is None else [one.control[0] for one in grouped(runs, by_label(runs, plan.control)) if one.control]
+    controls = (
+        []
+        if plan is None
+        else [one.control[0] for one in grouped(runs, by_label(runs, plan.control)) if one.control]
+    )
     return {(run.model, run.data, run.setting) for run in controls}
 
 
-def _group(members: Members, metric: Metric, asked: Question, labelled: dict[str, str], planned_control: str | None) -> Group:
-    """labelled: the labels of settings, by Run.setting. planned_control: the control, if the plan of looks names it."""
+def _group(
+    members: Members, metric: Metric, asked: Question, labelled: dict[str, str], planned_control: str | None
+) -> Group:
+    """labelled: the labels of settings, by Run.setting. planned_control: the control, if the plan of looks
+    names it.
+    """
     place = speed.usual_place(members.control, [run for runs in members.others.values() for run in runs])
     control = members.control[0] if members.control else None
     plain = short(control, members.changes) if control else None
     name = labelled.get(control.setting, plain) if control else None
-    rows = [_row(labelled.get(runs[0].setting, setting), runs, metric, place, name) for setting, runs in members.others.items()]
+    rows = [
+        _row(labelled.get(runs[0].setting, setting), runs, metric, place, name)
+        for setting, runs in members.others.items()
+    ]
     if name is not None:
         first = _row(name, members.control, metric, place, name)
         decided = decide(first, rows, metric, asked)
-        rows = [_faster(replace(row, decision=decided.get(row.setting)), first, asked.confidence) for row in rows]
+        rows = [
+            _faster(replace(row, decision=decided.get(row.setting)), first, asked.confidence) for row in rows
+        ]
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
         rows.sort(key=lambda row: natural(row.setting))
     spot = served.usual_spot(rows, name, metric.name)
     rows = [_served(row, spot, metric) for row in rows]
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric, members.changes, spot)
-    settings = {plain: name} | {setting: labelled.get(runs[0].setting, setting) for setting, runs in members.others.items()}
+    settings = {plain: name} | {
+        setting: labelled.get(runs[0].setting, setting) for setting, runs in members.others.items()
+    }
     meant = [f"{label} is {setting}" for setting, label in settings.items() if label != setting]
     group = replace(group, notes=(*meant, *notes(group, members, asked, planned_control)))
     return replace(
@@ -77,7 +99,9 @@ def _group(members: Members, metric: Metric, asked: Question, labelled: dict[str
     )
 
 
-def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:
+def _row(
+    setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None
+) -> Row:
     """A row without decision, speed-up and speed of serving, which need the other rows."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.completed]
@@ -114,7 +138,10 @@ def _faster(row: Row, control: Row, confidence: float) -> Row:
     """With its speed-up and its saving of time to train over the control's, where they are compared."""
     if row.speed_note:
         return row
-    speedup, sooner = (speed.ratio(*pair, confidence) for pair in ((row.throughput, control.throughput), (control.timed, row.timed)))
+    speedup, sooner = (
+        speed.ratio(*pair, confidence)
+        for pair in ((row.throughput, control.throughput), (control.timed, row.timed))
+    )
     other_length = row.decision is not None and row.decision.verdict == Verdict.NOT_COMPARABLE
     return replace(row, speedup=speedup, sooner=None if other_length else sooner)
 

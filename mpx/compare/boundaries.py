@@ -1,6 +1,8 @@
-"""The boundaries of looks (looks.py): the joint normal distribution of a test's values at several looks, by recursive integration.
+"""The boundaries of looks (looks.py): the joint normal distribution of a test's values at several looks, by
+recursive integration.
 
-Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000, chapter 19.
+Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential
+Methods, 2000, chapter 19.
 """
 
 import math
@@ -14,7 +16,8 @@ from scipy import special
 MIN_LEVEL, MAX_LEVEL = 1e-14, 0.5  # error probabilities for which boundaries are computed
 TAIL = 9.0  # standard deviations beyond which a normal distribution has no weight
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
-Spending = Callable[[float, float], float]  # error probability in all, share of the seeds -> error probability spent until then
+# error probability in all, share of the seeds -> error probability spent until then
+Spending = Callable[[float, float], float]
 
 
 def pocock(level: float, share: float) -> float:
@@ -23,20 +26,26 @@ def pocock(level: float, share: float) -> float:
 
 
 def obrien_fleming(level: float, share: float) -> float:
-    """Hardly anything at early looks. With few seeds these then decide nothing, so plans use Pocock's (experiments/looks)."""
+    """Hardly anything at early looks. With few seeds these then decide nothing, so plans use Pocock's
+    (experiments/looks).
+    """
     return float(2 * special.ndtr(special.ndtri(level / 2) / math.sqrt(share)))
 
 
 @dataclass(frozen=True)
 class _State:
-    """Where the sum of the data is at a look, for studies that go on: share of the seeds, points and their probabilities."""
+    """Where the sum of the data is at a look, for studies that go on: share of the seeds, points and their
+    probabilities.
+    """
 
     share: float
     points: np.ndarray
     mass: np.ndarray
 
     def beyond(self, share: float, bound: float, drift: float = 0.0) -> float:
-        """The probability to go on until now and to exceed the bound at the next look. bound: of the sum, whose variance is the share."""
+        """The probability to go on until now and to exceed the bound at the next look. bound: of the sum,
+        whose variance is the share.
+        """
         step = share - self.share
         return float(self.mass @ special.ndtr((self.points + drift * step - bound) / math.sqrt(step)))
 
@@ -53,13 +62,20 @@ START = _State(0.0, np.zeros(1), np.ones(1))
 
 @cache
 def bounds(level: float, shares: tuple[float, ...], spending: Spending = pocock) -> tuple[float, ...]:
-    """The standard normal value that decides at each look. shares: of the seeds, ascending to at most 1. level: one-sided, 1e-14 to 0.5."""
+    """The standard normal value that decides at each look. shares: of the seeds, ascending to at most 1.
+    level: one-sided, 1e-14 to 0.5.
+    """
     from scipy.optimize import brentq  # slow to import, and only plans need it
 
     found, state, spent = [], START, 0.0
     for share in shares:
         now, root = spending(level, share), math.sqrt(share)
-        bound = brentq(lambda z, at=state, due=now - spent, t=share, r=root: at.beyond(t, z * r) - due, -TAIL, TAIL, xtol=1e-9)
+        bound = brentq(
+            lambda z, at=state, due=now - spent, t=share, r=root: at.beyond(t, z * r) - due,
+            -TAIL,
+            TAIL,
+            xtol=1e-9,
+        )
         found.append(bound)
         state, spent = state.within(share, bound * root), now
     return tuple(found)
@@ -71,7 +87,9 @@ def levels(level: float, shares: tuple[float, ...], spending: Spending = pocock)
 
 
 def power(drift: float, limits: tuple[float, ...], shares: tuple[float, ...]) -> float:
-    """The probability of a decision at some look. drift: mean of the normal value of a test with all seeds. limits: as from `bounds`."""
+    """The probability of a decision at some look. drift: mean of the normal value of a test with all seeds.
+    limits: as from `bounds`.
+    """
     state, total = START, 0.0
     for share, limit in zip(shares, limits, strict=True):
         total += state.beyond(share, limit * math.sqrt(share), drift)
@@ -80,7 +98,9 @@ def power(drift: float, limits: tuple[float, ...], shares: tuple[float, ...]) ->
 
 
 def repeated(p: float, shares: tuple[float, ...]) -> float:
-    """The error probability in all by which a test with this p value decides at the last of these looks; 1 for MAX_LEVEL and more."""
+    """The error probability in all by which a test with this p value decides at the last of these looks; 1
+    for MAX_LEVEL and more.
+    """
     from scipy.optimize import brentq
 
     def beyond(logarithm: float) -> float:
@@ -93,14 +113,18 @@ def repeated(p: float, shares: tuple[float, ...]) -> float:
 
 
 def chance(p: float, level: float, look: int, shares: tuple[float, ...]) -> float:
-    """The probability that the last look decides, if the seeds to come are like those until this look, where the p value is `p`."""
+    """The probability that the last look decides, if the seeds to come are like those until this look, where
+    the p value is `p`.
+    """
     share = shares[look - 1]
     ahead = -special.ndtri(p) / math.sqrt(share) - bounds(level, shares)[-1]
     return float(special.ndtr(ahead / math.sqrt(1 - share)))
 
 
 def single_test(level: float, spent: float, shares: tuple[float, ...], wanted: float) -> float:
-    """The share of the seeds that a single test at `level` needs for the power `wanted`, if looks with `spent` in all reach it with all."""
+    """The share of the seeds that a single test at `level` needs for the power `wanted`, if looks with
+    `spent` in all reach it with all.
+    """
     from scipy.optimize import brentq
 
     limits = bounds(spent, shares)

@@ -21,9 +21,13 @@ from mpx.settings.fields import NAMED
 from mpx.system.printing import shown
 from mpx.system.progress import track
 
-LEFT_OUT = {"failed": "failed", "interrupted": "interrupted; the same command with if_exists=resume continues it"}
+LEFT_OUT = {
+    "failed": "failed",
+    "interrupted": "interrupted; the same command with if_exists=resume continues it",
+}
 ENVIRONMENT = (
-    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads", "command",
+    "mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "host", "threads",
+    "command",
     "started_at", RESUMED,
 )  # fmt: skip
 ROUNDING = 1e-9  # of an accuracy
@@ -34,7 +38,9 @@ class LeftOut(Exception):
 
 
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
-    """The newest run of each setting and seed of a study, and (folder, reason) of every other folder; both sorted by folder."""
+    """The newest run of each setting and seed of a study, and (folder, reason) of every other folder; both
+    sorted by folder.
+    """
     runs, left_out = [], []
     folders, closed = _folders(study)
     for folder in track(folders, "reading runs", len(folders)):
@@ -46,20 +52,24 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
         except LeftOut as reason:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
-    left_out += [(os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed]
+    left_out += [
+        (os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed
+    ]
     return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
 
 
 def is_study(folder: Path) -> bool:
-    """Whether it holds runs, which may be unfinished, or folders that cannot be read: that of mpx.bench holds none."""
+    """Whether it holds runs, which may be unfinished, or folders that cannot be read: that of mpx.bench holds
+    none.
+    """
     return any(_folders(folder))
 
 
 def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
     """The folders with a run's record or configuration, and the errors of unreadable folders.
 
-    Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in TensorBoard, but no folder is
-    visited twice, since a link may lead to a folder around it.
+    Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in
+    TensorBoard, but no folder is visited twice, since a link may lead to a folder around it.
     """
     folders: list[Path] = []
     closed: list[OSError] = []
@@ -82,13 +92,17 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
     for run in sorted(runs, key=_age):
         key = (run.model, run.data, run.setting, run.seed)
         if key in kept:
-            older.append((kept[key].folder or "", f"an older run of the same setting and seed; {run.folder} counts"))
+            older.append(
+                (kept[key].folder or "", f"an older run of the same setting and seed; {run.folder} counts")
+            )
         kept[key] = run
     return [kept[key] for key in sorted(kept)], older
 
 
 def _age(run: Run) -> tuple[str, int, str]:
-    """Sort key: the start time, then the number in a folder name such as `seed0-2`, which has more digits from the tenth run on."""
+    """Sort key: the start time, then the number in a folder name such as `seed0-2`, which has more digits
+    from the tenth run on.
+    """
     folder = run.folder or ""
     return str(run.environment.get("started_at") or ""), len(folder), folder
 
@@ -96,15 +110,21 @@ def _age(run: Run) -> tuple[str, int, str]:
 def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
     """The run, and why parts of it are left out. Raises LeftOut."""
     if not (folder / RESULT).is_file():
-        raise LeftOut(f"has no {RESULT}: still running, or cut off; the same command with if_exists=resume continues it")
+        raise LeftOut(
+            f"has no {RESULT}: still running, or cut off; the same command with if_exists=resume continues it"
+        )
     try:
         record = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         if record["schema_version"] != SCHEMA_VERSION:
-            raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
+            raise LeftOut(
+                f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}"
+            )
         if record["status"] not in DONE:
             raise LeftOut("still running" if goes_on(folder) else _ended(record))
         run = _figures(record, name)
-        served, rows_left_out = read_served(folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal))
+        served, rows_left_out = read_served(
+            folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal)
+        )
         predictions, reasons = read_predictions(folder, record)
         return replace(run, served=served, predictions=predictions), rows_left_out + reasons
     except UNREADABLE as error:
@@ -113,7 +133,9 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
 
 def _ended(record: dict[str, Any]) -> str:
     status = str(record["status"])
-    error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
+    error = (
+        f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
+    )
     return LEFT_OUT.get(status, f"status {status}") + error
 
 
@@ -167,8 +189,9 @@ def _compiled(chosen: Any) -> str | None:
 
 
 def _environment(record: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a run's environment that results.csv keeps, without folders of its machine; and what its settings do not say:
-    hashes of the user's own code, by the key and value that name it, and checksums of the samples.
+    """The parts of a run's environment that results.csv keeps, without folders of its machine; and what its
+    settings do not say: hashes of the user's own code, by the key and value that name it, and checksums of
+    the samples.
     """
     environment, data = record["environment"], record.get("data") or {}
     kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) not in (None, [])}
@@ -187,15 +210,22 @@ def _spelled(value: Any) -> str:
 
 
 def _device(record: dict[str, Any]) -> str | None:
-    """`NVIDIA H200`, `2 × NVIDIA H200`, `2 nodes of 4 × NVIDIA H200`, or the CPU with its threads: what the speed depends on."""
+    """`NVIDIA H200`, `2 × NVIDIA H200`, `2 nodes of 4 × NVIDIA H200`, or the CPU with its threads: what the
+    speed depends on.
+    """
     environment, trainer = record["environment"], record["config"]["trainer"]
-    names, wanted, nodes = environment.get("device"), trainer.get("devices", 1), int(trainer.get("num_nodes", 1))
+    names, wanted, nodes = (
+        environment.get("device"),
+        trainer.get("devices", 1),
+        int(trainer.get("num_nodes", 1)),
+    )
     if record["memory"]["peak_allocated_gib"] is None:
         return cpu(environment | {"threads": record["speed"].get("threads", environment.get("threads"))})
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
-    kinds = Counter(names[:count]) if nodes == 1 else {}  # those of the run come first; a machine may have several kinds
+    # those of the run come first; a machine may have several kinds
+    kinds = Counter(names[:count]) if nodes == 1 else {}
     if len(kinds) > 1:
         return " and ".join(f"{number} × {name}" for name, number in kinds.items())
     device = names[0] if count == 1 else f"{count} × {names[0]}"
@@ -203,7 +233,9 @@ def _device(record: dict[str, Any]) -> str | None:
 
 
 def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions | None, list[str]]:
-    """(the folder's predictions, why they are left out). record: of the same folder; test set and accuracy must agree with it."""
+    """(the folder's predictions, why they are left out). record: of the same folder; test set and accuracy
+    must agree with it.
+    """
     if not (folder / PREDICTIONS).is_file():
         return None, []
     try:
@@ -211,7 +243,10 @@ def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions 
         if content["layout"] != LAYOUT:
             raise ValueError(f"its layout is {content['layout']!r}, this mpx reads {LAYOUT}")
         predictions = predictions_from(content["test_set"], content["samples"], content["right"])
-        test_set, accuracy = (record.get("data") or {}).get("test_set"), record["metrics"].get("test/accuracy")
+        test_set, accuracy = (
+            (record.get("data") or {}).get("test_set"),
+            record["metrics"].get("test/accuracy"),
+        )
         if predictions.test_set != test_set:
             raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")
         if accuracy is None or abs(predictions.accuracy - accuracy) > ROUNDING:

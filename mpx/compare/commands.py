@@ -1,4 +1,6 @@
-"""The commands that repeat a study: those of its runs, merged into sweeps if they differ only in the values of a key."""
+"""The commands that repeat a study: those of its runs, merged into sweeps if they differ only in the values
+of a key.
+"""
 
 import re
 import shlex
@@ -8,7 +10,8 @@ from collections.abc import Iterable
 from mpx.compare.run import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
-# Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the seeds.
+# Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the
+# seeds.
 OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress", "until")
 CONFIG_DIR = "--config-dir"  # Hydra's option for a folder of the user's own YAML files
 PLACES = (CONFIG_DIR, "data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
@@ -17,11 +20,15 @@ PLACES = (CONFIG_DIR, "data.root", "data.cache", "output_dir", "ckpt_path")  # f
 def portable(command: str) -> str:
     """The command with DIR in place of the machine's folders: data.root=DIR."""
     words = (word.split("=", 1) for word in _words(command))
-    return shlex.join(f"{word[0]}=DIR" if len(word) > 1 and word[0] in PLACES else "=".join(word) for word in words)
+    return shlex.join(
+        f"{word[0]}=DIR" if len(word) > 1 and word[0] in PLACES else "=".join(word) for word in words
+    )
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command line, an option and its value as one: --config-dir=DIR. Raises ValueError for an unclosed quotation."""
+    """The words of a command line, an option and its value as one: --config-dir=DIR. Raises ValueError for an
+    unclosed quotation.
+    """
     words: list[str] = []
     for word in shlex.split(command):
         if words and words[-1] == CONFIG_DIR:
@@ -34,7 +41,9 @@ def _words(command: str) -> list[str]:
 def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     """One sweep for each full grid of runs, and a single command for every other run."""
     items = {frozenset(overrides.items()) for run in runs if (overrides := _overrides(run))}
-    for key in sorted({key for item in items for key, _ in item} - {CONFIG_DIR}, key=lambda key: (key != "seed", key)):
+    for key in sorted(
+        {key for item in items for key, _ in item} - {CONFIG_DIR}, key=lambda key: (key != "seed", key)
+    ):
         items = _joined(items, key)
     return tuple(sorted(_line(dict(item)) for item in items))
 
@@ -48,7 +57,9 @@ def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
     if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
         return None
     pairs = (word.split("=", 1) for word in words[3:])
-    kept: dict[str, tuple[str, ...]] = {key: (value,) for key, value in pairs if key not in OMITTED and not key.startswith("until.")}
+    kept: dict[str, tuple[str, ...]] = {
+        key: (value,) for key, value in pairs if key not in OMITTED and not key.startswith("until.")
+    }
     return kept | {"seed": (str(run.seed),)}
 
 
@@ -56,9 +67,13 @@ def _joined(items: set[frozenset], key: str) -> set[frozenset]:
     """Merge items that differ only in the values of `key`."""
     alike = defaultdict(set)
     for item in items:
-        alike[frozenset((name, values if name != key else None) for name, values in item)].update(dict(item).get(key, ()))
+        alike[frozenset((name, values if name != key else None) for name, values in item)].update(
+            dict(item).get(key, ())
+        )
     return {
-        frozenset((name, values if name != key else tuple(sorted(merged, key=_by_size))) for name, values in rest)
+        frozenset(
+            (name, values if name != key else tuple(sorted(merged, key=_by_size))) for name, values in rest
+        )
         for rest, merged in alike.items()
     }
 

@@ -1,4 +1,6 @@
-"""The data model of a comparison: a Question goes in, a Comparison comes out. Tables, plots and reports show it."""
+"""The data model of a comparison: a Question goes in, a Comparison comes out. Tables, plots and reports show
+it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +20,9 @@ class Question:
     """What a comparison is to find out, by the keys of conf/compare.yaml."""
 
     control: str  # auto, `precision-sparsity`, or a full setting
-    metric: str  # test/accuracy, test/perplexity or auto: what the runs declare, else perplexity for language models, else accuracy
+    # test/accuracy, test/perplexity or auto: what the runs declare, else perplexity for language models, else
+    # accuracy
+    metric: str
     margin: float
     confidence: float
     metric_goal: str  # max, min or auto
@@ -74,7 +78,9 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Population:
-    """Two-sided confidence interval of a difference for the population of samples that the test set was drawn from."""
+    """Two-sided confidence interval of a difference for the population of samples that the test set was drawn
+    from.
+    """
 
     low: float | None
     high: float | None
@@ -86,19 +92,27 @@ class Decision:
     verdict: Verdict
     method: Method
     reason: str | None = None  # set if something other than the test decided: "1 of 5 seeds diverged"
-    difference: float | None = None  # setting − control, in the metric's unit; None if no run of the setting completed
-    low: float | None = None  # two-sided confidence interval of the difference; None if a side shows no spread
+    # setting − control, in the metric's unit; None if no run of the setting completed
+    difference: float | None = None
+    # two-sided confidence interval of the difference; None if a side shows no spread
+    low: float | None = None
     high: float | None = None
-    p: float | None = None  # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
-    p_holm: float | None = None  # the same corrected for looks, and by Holm's method over the group's settings
-    p_loss_holm: float | None = None  # for the opposite hypothesis, that the loss is at most the margin; also corrected
-    more_seeds: int | None = None  # estimate of how many more would decide; None if decided, unknown, or above 1,000
+    # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
+    p: float | None = None
+    # the same corrected for looks, and by Holm's method over the group's settings
+    p_holm: float | None = None
+    # for the opposite hypothesis, that the loss is at most the margin; also corrected
+    p_loss_holm: float | None = None
+    # estimate of how many more would decide; None if decided, unknown, or above 1,000
+    more_seeds: int | None = None
     population: Population | None = None  # low and high are for this test set
     look: Look | None = None  # None without a plan of looks
 
     @property
     def p_decided(self) -> float | None:
-        """The p value of the deciding test: the test for a loss if the verdict is a loss, otherwise the test for no loss."""
+        """The p value of the deciding test: the test for a loss if the verdict is a loss, otherwise the test
+        for no loss.
+        """
         if self.verdict != Verdict.LOSS:
             return self.p_holm
         return None if self.reason else self.p_loss_holm
@@ -115,7 +129,8 @@ class Speedup:
 class Row:
     """One setting: its runs (newest per seed), aggregated over seeds."""
 
-    setting: str  # `amp-2of4 key=value`, without the changes that all rows of the group share; or the user's label
+    # `amp-2of4 key=value`, without the changes that all rows of the group share; or the user's label
+    setting: str
     runs: tuple[Run, ...]
     metric: Estimate | None  # over completed runs
     throughput: Estimate | None  # over runs whose speed counts
@@ -125,7 +140,8 @@ class Row:
     skipped_steps: Estimate | None
     density: Estimate | None
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
-    shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
+    # throughput on a device that may have been shared, if no run's speed counts
+    shared: Estimate | None = None
     timed: Estimate | None = None  # time to train, s, over the runs of `throughput` that were not resumed
     decision: Decision | None = None  # None for the control
     speedup: Speedup | None = None
@@ -157,9 +173,11 @@ class Group:
     train_verdict: str  # one sentence
     serve_verdict: str  # one sentence; empty if nothing was deployed
     notes: tuple[str, ...]  # caveats: other devices, looks, shared devices
-    metric: Metric = METRICS["test/accuracy"]  # by which its settings are compared; groups of a study may differ
+    # by which its settings are compared; groups of a study may differ
+    metric: Metric = METRICS["test/accuracy"]
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
-    served_at: tuple[str, int, str | None] | None = None  # device, batch size and host at which `Row.serve` was measured
+    # device, batch size and host at which `Row.serve` was measured
+    served_at: tuple[str, int, str | None] | None = None
     time_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
 
     @property
@@ -184,4 +202,7 @@ class Comparison:
     def __repr__(self) -> str:
         """In one line: a notebook shows it below the tables, if a cell ends with mpx.judge."""
         runs = how_many(len(self.runs), "run")
-        return f"<Comparison of {self.study}: {how_many(len(self.groups), 'group')}, {runs}, {len(self.left_out)} left out>"
+        return (
+            f"<Comparison of {self.study}: {how_many(len(self.groups), 'group')}, {runs}, "
+            f"{len(self.left_out)} left out>"
+        )

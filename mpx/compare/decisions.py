@@ -1,4 +1,6 @@
-"""Decide for each setting of a group: no loss against the control, a loss, not enough seeds to tell, or not comparable."""
+"""Decide for each setting of a group: no loss against the control, a loss, not enough seeds to tell, or not
+comparable.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +16,9 @@ SAME_LENGTH = 0.98  # share of another number of steps from which on both count 
 
 @dataclass(frozen=True)
 class _Test:
-    """A setting and its control with the runs that count: all of them, or with a plan those of the latest look."""
+    """A setting and its control with the runs that count: all of them, or with a plan those of the latest
+    look.
+    """
 
     row: Row
     control: Row
@@ -34,11 +38,16 @@ def decide(control: Row, rows: Sequence[Row], metric: Metric, question: Question
     alike = [control, *(row for row in rows if row.runs[0].plain == control.runs[0].plain)]
     compared = [row for row in rows if row.metric or _diverged(row, control)]
     tests = {row.setting: _test(row, control, alike, metric, question) for row in compared}
-    no_loss = _corrected({name: test.finding.p_no_loss for name, test in tests.items() if test.finding}, tests, question.plan)
-    loss = _corrected({name: test.finding.p_loss for name, test in tests.items() if test.finding}, tests, question.plan)
+    no_loss = _corrected(
+        {name: test.finding.p_no_loss for name, test in tests.items() if test.finding}, tests, question.plan
+    )
+    loss = _corrected(
+        {name: test.finding.p_loss for name, test in tests.items() if test.finding}, tests, question.plan
+    )
     strictest = question.level / max(1, len(no_loss))  # of Holm's levels
     return {
-        name: _decision(test, no_loss.get(name), loss.get(name), strictest, question) for name, test in tests.items()
+        name: _decision(test, no_loss.get(name), loss.get(name), strictest, question)
+        for name, test in tests.items()
     }
 
 
@@ -55,21 +64,29 @@ def _test(row: Row, control: Row, alike: Sequence[Row], metric: Metric, question
     if not setting or not base:
         return _Test(row, control, look)
     by_sample = sampled(row, control, metric, question.margin)
-    finding = for_population(examine(setting, base, metric, question.margin, confidence), by_sample, question.margin_for)
+    finding = for_population(
+        examine(setting, base, metric, question.margin, confidence), by_sample, question.margin_for
+    )
     return _Test(row, control, look, finding=finding, population=population(by_sample, confidence))
 
 
-def _corrected(p_values: Mapping[str, float | None], tests: Mapping[str, _Test], plan: Plan | None) -> dict[str, float]:
+def _corrected(
+    p_values: Mapping[str, float | None], tests: Mapping[str, _Test], plan: Plan | None
+) -> dict[str, float]:
     """Setting -> p value after the corrections, of those that were tested."""
     tested = {name: p for name, p in p_values.items() if p is not None}
     repeated = [p if plan is None else plan.repeated(p, tests[name].look or 0) for name, p in tested.items()]
     return dict(zip(tested, holm(repeated), strict=True))
 
 
-def _decision(test: _Test, no_loss: float | None, loss: float | None, strictest: float, question: Question) -> Decision:
-    """Decide one setting. A setting of which a larger share of seeds diverged than of its control loses, whatever the others say.
+def _decision(
+    test: _Test, no_loss: float | None, loss: float | None, strictest: float, question: Question
+) -> Decision:
+    """Decide one setting. A setting of which a larger share of seeds diverged than of its control loses,
+    whatever the others say.
 
-    no_loss, loss: corrected p; None if not tested. strictest: the level for which the number of further seeds is estimated.
+    no_loss, loss: corrected p; None if not tested. strictest: the level for which the number of further seeds
+    is estimated.
     """
     if test.other_length:
         return Decision(Verdict.NOT_COMPARABLE, Method.LENGTH, test.other_length)
@@ -106,7 +123,9 @@ def _look(test: _Test, plan: Plan, level: float, *, go_on: bool) -> Look:
         go_on = False
     elif finding is not None and finding.p_no_loss is not None and finding.p_loss is not None:
         more_help = finding.method != Method.CROSSED  # more seeds do not add test samples
-        go_on = go_on and not (more_help and plan.hopeless(min(finding.p_no_loss, finding.p_loss), number, level))
+        go_on = go_on and not (
+            more_help and plan.hopeless(min(finding.p_no_loss, finding.p_loss), number, level)
+        )
     further = plan.sizes[number] if go_on and number < plan.looks else None
     return Look(number, plan.looks, plan.seeds_at(number), further)
 
@@ -125,9 +144,11 @@ def _diverged(row: Row, control: Row) -> str | None:
 
 
 def _other_length(row: Row, alike: Sequence[Row]) -> str | None:
-    """Why the row trained for another number of steps than its control; None if it did not, or if the study sweeps that number.
+    """Why the row trained for another number of steps than its control; None if it did not, or if the study
+    sweeps that number.
 
-    A study sweeps the number of steps if a setting of the control's precision and sparsity took as many as this one.
+    A study sweeps the number of steps if a setting of the control's precision and sparsity took as many as
+    this one.
     """
     steps = _steps(row)
     known = [steps_of for one in alike if (steps_of := _steps(one)) is not None]
@@ -143,7 +164,9 @@ def _steps(row: Row) -> tuple[int, int] | None:
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Whether two ranges of steps overlap, but for a few: a random split of the data may leave a batch more or less."""
+    """Whether two ranges of steps overlap, but for a few: a random split of the data may leave a batch more
+    or less.
+    """
     return max(a[0], b[0]) * SAME_LENGTH <= min(a[1], b[1])
 
 

@@ -1,17 +1,20 @@
 """Assign each run to the control that it is compared with, and name the settings of a group.
 
-The user names a control: a full setting such as `fp32-dense optimizer.lr=0.05`, or a precision and sparsity such as fp32-dense. With
-AUTO it is the dense setting of highest precision that ran, or else the sparse one. The choice never depends on results.
+The user names a control: a full setting such as `fp32-dense optimizer.lr=0.05`, or a precision and sparsity
+such as fp32-dense. With AUTO it is the dense setting of highest precision that ran, or else the sparse one.
+The choice never depends on results.
 
-A precision and sparsity may have run in several variants, for example with data.batch_size=128 and 256. A run is compared with a variant
-that changes nothing the run leaves unchanged; of several such variants, with the one that changes most. For example, amp-dense
-data.batch_size=256 is compared with fp32-dense data.batch_size=256 if that ran, and otherwise with plain fp32-dense; amp-dense
-precision.loss_scale.initial=1 is compared with plain fp32-dense. If no variant fits but the control ran in only one, that one is used.
+A precision and sparsity may have run in several variants, for example with data.batch_size=128 and 256. A run
+is compared with a variant that changes nothing the run leaves unchanged; of several such variants, with the
+one that changes most. For example, amp-dense data.batch_size=256 is compared with fp32-dense
+data.batch_size=256 if that ran, and otherwise with plain fp32-dense; amp-dense precision.loss_scale.initial=1
+is compared with plain fp32-dense. If no variant fits but the control ran in only one, that one is used.
 
-If no other run shares a variant's changes and a plainer variant ran, the variant is a setting under study instead of a control: with
-control=amp-dense, amp-dense precision.loss_scale.initial=1 is compared with plain amp-dense. If no other precision or sparsity fits any
-variant, as in a sweep over the learning rate, all variants are under study and are compared with the plainest, in one table. With a full
-setting as the control, all others are compared with it, in one table.
+If no other run shares a variant's changes and a plainer variant ran, the variant is a setting under study
+instead of a control: with control=amp-dense, amp-dense precision.loss_scale.initial=1 is compared with plain
+amp-dense. If no other precision or sparsity fits any variant, as in a sweep over the learning rate, all
+variants are under study and are compared with the plainest, in one table. With a full setting as the control,
+all others are compared with it, in one table.
 """
 
 import re
@@ -24,10 +27,13 @@ from mpx.errors import UserError
 from mpx.settings.compare import typed_text
 
 USUAL = "fp32-dense"
-PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # highest first
-# Part of another name, as a loop of the user's or Lightning has it -> the one whose rank it has: float64, 32-true, bfloat16, half
+# highest first
+PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")
+# Part of another name, as a loop of the user's or Lightning has it -> the one whose rank it has: float64,
+# 32-true, bfloat16, half
 ALIKE = (
-    ("64|double", "fp32"), ("tf32", "tf32"), ("32|single", "fp32"), ("bf16|bfloat", "amp_bf16"), ("16|half", "amp"), ("8", "fp8")
+    ("64|double", "fp32"), ("tf32", "tf32"), ("32|single", "fp32"), ("bf16|bfloat", "amp_bf16"), ("16|half",
+    "amp"), ("8", "fp8")
 )  # fmt: skip
 
 
@@ -40,7 +46,8 @@ class Members:
     changes: Changes  # changes that all of them share: those of the control variant, if there are several
     note: str | None = None  # why this control was chosen or is missing, or how to compare it if it is alone
     control: list[Run] = field(default_factory=list)
-    others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # setting, without `changes` -> runs
+    # setting, without `changes` -> runs
+    others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def runs(self) -> list[Run]:
@@ -48,7 +55,8 @@ class Members:
 
 
 def grouped(runs: Iterable[Run], control: str) -> list[Members]:
-    """The groups, sorted by model, data and changes. Runs without a control form the last group of their model and data.
+    """The groups, sorted by model, data and changes. Runs without a control form the last group of their
+    model and data.
 
     control: `precision-sparsity`, a full setting, or AUTO.
     """
@@ -84,8 +92,13 @@ def _one_table(members: Members, runs: list[Run], control: str | None) -> Member
     return members
 
 
-def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: Sequence[Changes]) -> list[Members]:
-    groups = [Members(model, data, changes) for changes in sorted(variants, key=lambda changes: natural(text_of(changes)))]
+def _by_variant(
+    model: str, data: str, runs: list[Run], control: str, variants: Sequence[Changes]
+) -> list[Members]:
+    groups = [
+        Members(model, data, changes)
+        for changes in sorted(variants, key=lambda changes: natural(text_of(changes)))
+    ]
     alone: list[Run] = []
     for run in runs:
         variant = run.changes if run.plain == control and run.changes in variants else _variant(run, variants)
@@ -100,7 +113,9 @@ def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: 
 
 
 def _controls(runs: list[Run], control: str) -> list[Changes]:
-    """The control's variants for comparison: the plainest ones, and those whose changes another setting shares."""
+    """The control's variants for comparison: the plainest ones, and those whose changes another setting
+    shares.
+    """
     variants = {text_of(run.changes): run.changes for run in runs if run.plain == control}.values()
     others = {text_of(run.changes): run.changes for run in runs if run.plain != control}.values()
     return [
@@ -127,7 +142,9 @@ def by_pair(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
 
 
 def refuse_other_contents(runs: Iterable[Run]) -> None:
-    """Raise UserError if data of one name had different contents, since the settings then do not explain the differences."""
+    """Raise UserError if data of one name had different contents, since the settings then do not explain the
+    differences.
+    """
     first: dict[str, Run] = {}
     for run in runs:
         if run.contents is None:
@@ -135,8 +152,10 @@ def refuse_other_contents(runs: Iterable[Run]) -> None:
         other = first.setdefault(run.data, run)
         if other.contents != run.contents:
             raise UserError(
-                f"data.name={run.data}: {other.folder or other.setting} and {run.folder or run.setting} were trained on different "
-                "data of this name, so that they cannot be compared. Train one of them again with data.name=NAME, or in another study=."
+                f"data.name={run.data}: {other.folder or other.setting} and {run.folder or run.setting} "
+                "were trained on different "
+                "data of this name, so that they cannot be compared. Train one of them again with "
+                "data.name=NAME, or in another study=."
             )
 
 
@@ -150,15 +169,22 @@ def ran(runs: Iterable[Run], control: str) -> bool:
 
 
 def by_label(runs: Sequence[Run], control: str) -> str:
-    """The setting with the label `control`, if exactly one has it and no control is named so; otherwise `control` itself."""
+    """The setting with the label `control`, if exactly one has it and no control is named so; otherwise
+    `control` itself.
+    """
     labelled = {run.setting for run in runs if run.label == control}
     return labelled.pop() if len(labelled) == 1 and not ran(runs, control) else control
 
 
 def setting_named(name: str, runs: list[Run]) -> str | None:
-    """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes that all share."""
+    """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes
+    that all share.
+    """
     plain, *words = name.split()
-    named = {key: re.sub(r"^(-?\d+)\.0$", r"\1", value) for key, value in (word.partition("=")[::2] for word in words)}
+    named = {
+        key: re.sub(r"^(-?\d+)\.0$", r"\1", value)
+        for key, value in (word.partition("=")[::2] for word in words)
+    }
     shared = shared_changes(runs).items()
     for run in runs:  # which spell 1 for 1.0
         if run.plain == plain and named.items() <= run.changes.items() <= named.items() | shared:
@@ -168,17 +194,24 @@ def setting_named(name: str, runs: list[Run]) -> str | None:
 
 def highest(runs: list[Run]) -> str:
     """The default control: the dense precision-sparsity of highest precision, or else the sparse one."""
-    return min(runs, key=lambda run: (run.sparsity != "dense", _rank(run.precision), run.precision, run.sparsity)).plain
+    return min(
+        runs, key=lambda run: (run.sparsity != "dense", _rank(run.precision), run.precision, run.sparsity)
+    ).plain
 
 
 def _rank(precision: str) -> int:
     if precision in PRECISIONS:
         return PRECISIONS.index(precision)
-    return next((PRECISIONS.index(like) for part, like in ALIKE if re.search(part, precision.lower())), len(PRECISIONS))
+    return next(
+        (PRECISIONS.index(like) for part, like in ALIKE if re.search(part, precision.lower())),
+        len(PRECISIONS),
+    )
 
 
 def _lacking(runs: list[Run], control: str) -> str:
-    """Why some runs of a model and data set have no control, and how to compare them. control: the name of the missing one."""
+    """Why some runs of a model and data set have no control, and how to compare them. control: the name of
+    the missing one.
+    """
     variants = settings(run for run in runs if run.plain == control)
     if not variants:
         return f"no run of {control} here to compare with"
@@ -218,13 +251,16 @@ def short(run: Run, changes: Changes) -> str:
 
 
 def _label(run: Run, variant: Changes) -> str:
-    """The run's setting in the group of a control variant, including the control's changes that the run lacks."""
+    """The run's setting in the group of a control variant, including the control's changes that the run
+    lacks.
+    """
     lacking = text_of(_without(variant, run.changes))
     return short(run, variant) + (f" (without {lacking})" if lacking else "")
 
 
 def labels(runs: Iterable[Run]) -> dict[str, str]:
-    """Run.setting -> the user's label, where it is the name of one setting only. runs: those of one model and data set.
+    """Run.setting -> the user's label, where it is the name of one setting only. runs: those of one model and
+    data set.
 
     If a setting has several labels, the newest counts.
     """
@@ -245,6 +281,8 @@ def shared_changes(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def natural(setting: str) -> list[str | float]:
-    """A sort key that orders numbers by size: data.batch_size=32 before data.batch_size=128, optimizer.lr=1e-05 before 0.05."""
+    """A sort key that orders numbers by size: data.batch_size=32 before data.batch_size=128,
+    optimizer.lr=1e-05 before 0.05.
+    """
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", setting)
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]

@@ -1,16 +1,19 @@
-"""Looks: tests after each round of seeds, which together err no more often than one test. `until=decided` trains so.
+"""Looks: tests after each round of seeds, which together err no more often than one test. `until=decided`
+trains so.
 
-Testing after each seed, and stopping once the test says "no loss", errs more often than the level of the test. A plan therefore fixes
-beforehand when to look and the largest number of seeds. A function of the share of seeds that have run spends its error probability
-over the looks (Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive
-integration (Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000,
-chapters 4, 7, 19). A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few
-seeds it then errs up to a tenth more often than normal values would, so a plan spends no more than 85 % of the error probability
-(experiments/looks measures it).
+Testing after each seed, and stopping once the test says "no loss", errs more often than the level of the
+test. A plan therefore fixes beforehand when to look and the largest number of seeds. A function of the share
+of seeds that have run spends its error probability over the looks (Lan and DeMets, Biometrika 1983, 70, 659).
+Boundaries follow from the joint normal distribution of the looks by recursive integration (Armitage,
+McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000,
+chapters 4, 7, 19). A t test is compared with the boundary's level instead of its value (Pocock, Biometrika
+1977, 64, 191). With few seeds it then errs up to a tenth more often than normal values would, so a plan
+spends no more than 85 % of the error probability (experiments/looks measures it).
 
-The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9).
-Holm's correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer
-and Bretz (Stat. Biopharm. Res. 2013, 5, 311) that looks back at no earlier look.
+The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and
+Turnbull, chapter 9). Holm's correction for several settings then applies to these as to any p values, which
+is the group-sequential Holm procedure of Maurer and Bretz (Stat. Biopharm. Res. 2013, 5, 311) that looks back
+at no earlier look.
 """
 
 import json
@@ -45,7 +48,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `until=decided` states before the first run: the configuration `until`, which each record keeps."""
+    """What `until=decided` states before the first run: the configuration `until`, which each record
+    keeps.
+    """
 
     margin: float
     confidence: float
@@ -87,7 +92,9 @@ class Plan:
         return levels(SPENT * level, self.shares)
 
     def confidence_at(self, look: int, confidence: float) -> float:
-        """The confidence of the interval at this look. The intervals of all looks together hold with probability `confidence`."""
+        """The confidence of the interval at this look. The intervals of all looks together hold with
+        probability `confidence`.
+        """
         return 1 - 2 * self.levels((1 - confidence) / 2)[look - 1]
 
     def repeated(self, p: float, look: int) -> float:
@@ -98,9 +105,11 @@ class Plan:
         return min(1.0, smallest if smallest == p else smallest / SPENT)
 
     def hopeless(self, p: float, look: int, level: float) -> bool:
-        """Whether the last look will hardly decide if the seeds to come are like those so far (Jennison and Turnbull, chapter 10).
+        """Whether the last look will hardly decide if the seeds to come are like those so far (Jennison and
+        Turnbull, chapter 10).
 
-        p: of the test for no loss or of that for a loss, the smaller. Stopping so makes no decision, so it costs power but no error.
+        p: of the test for no loss or of that for a loss, the smaller. Stopping so makes no decision, so it
+        costs power but no error.
         """
         from mpx.compare.boundaries import chance
 
@@ -119,5 +128,8 @@ def plan_of(runs: Iterable[Run]) -> Plan | None:
     """The plan under which runs of a study were made; None without one. Raises UserError if there are two."""
     plans = list(dict.fromkeys(run.looks for run in runs if run.looks is not None))
     if len(plans) > 1:
-        raise UserError(f"the runs were made under different plans of looks, {plans[0]} and {plans[1]}. Compare each by itself.")
+        raise UserError(
+            f"the runs were made under different plans of looks, {plans[0]} and {plans[1]}. "
+            "Compare each by itself."
+        )
     return Plan.read(plans[0]) if plans else None

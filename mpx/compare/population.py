@@ -1,22 +1,26 @@
 """The difference of two settings' accuracy for the population of samples that the test set was drawn from.
 
-A t test over seeds is for this one test set: another set of the same kind would give another difference. Let x[j, i] be the difference
-that seed j makes on test sample i: 1 where the setting alone is right, −1 where the control alone is, otherwise 0. Seeds and samples are
-crossed, x[j, i] = μ + seed[j] + sample[i] + rest[j, i], so that with k seeds and n samples
+A t test over seeds is for this one test set: another set of the same kind would give another difference. Let
+x[j, i] be the difference that seed j makes on test sample i: 1 where the setting alone is right, −1 where the
+control alone is, otherwise 0. Seeds and samples are crossed, x[j, i] = μ + seed[j] + sample[i] + rest[j, i],
+so that with k seeds and n samples
 
     var(mean) = σ²_seed / k + σ²_sample / n + σ²_rest / (k·n)
 
-(Searle, Casella & McCulloch 1992, Variance Components, chapter 4; Owen & Eckles 2012, arXiv:1106.2125; for benchmarks Bouthillier et al.
-2021, arXiv:2103.03098). The variance of the seeds' means, S²_seed / k, estimates the first and the last term together, with k − 1 degrees
-of freedom. The samples' own term is S²_sample / n − S²_rest / (k·n), from analysis of variance. The interval is
+(Searle, Casella & McCulloch 1992, Variance Components, chapter 4; Owen & Eckles 2012, arXiv:1106.2125; for
+benchmarks Bouthillier et al. 2021, arXiv:2103.03098). The variance of the seeds' means, S²_seed / k,
+estimates the first and the last term together, with k − 1 degrees of freedom. The samples' own term is
+S²_sample / n − S²_rest / (k·n), from analysis of variance. The interval is
 
     mean ± √(t²(k − 1) · S²_seed / k + z² · σ²_sample / n)
 
-It keeps its level for any ratio of the two, since the chi-squared distribution function with one degree of freedom is concave (Banerjee
-1960, Sankhyā 22, 357). If the two settings have different seeds, each adds a term with its own t.
+It keeps its level for any ratio of the two, since the chi-squared distribution function with one degree of
+freedom is concave (Banerjee 1960, Sankhyā 22, 357). If the two settings have different seeds, each adds a
+term with its own t.
 
-In a small test set it may happen by chance that no sample tells the settings apart. The samples' term therefore counts two more samples,
-one that each setting alone has right (Bonett & Price 2012, J. Educ. Behav. Stat. 37, 479), so that no interval has the width zero.
+In a small test set it may happen by chance that no sample tells the settings apart. The samples' term
+therefore counts two more samples, one that each setting alone has right (Bonett & Price 2012, J. Educ. Behav.
+Stat. 37, 479), so that no interval has the width zero.
 """
 
 import math
@@ -40,7 +44,8 @@ class Scatter:
     """A mean difference, and the variance that each source gives it."""
 
     mean: float
-    seeds: tuple[tuple[float, int], ...]  # (variance, degrees of freedom); two if the settings have different seeds
+    # (variance, degrees of freedom); two if the settings have different seeds
+    seeds: tuple[tuple[float, int], ...]
     samples: float = 0.0
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -58,12 +63,15 @@ class Scatter:
 
     def _half(self, level: float) -> float:
         """Half the width of the interval that is left on each side with probability `level`."""
-        seeds = sum(float(special.stdtrit(freedom, level)) ** 2 * variance for variance, freedom in self.seeds)
+        seeds = sum(
+            float(special.stdtrit(freedom, level)) ** 2 * variance for variance, freedom in self.seeds
+        )
         return math.sqrt(seeds + float(special.ndtri(level)) ** 2 * self.samples)
 
 
 def scatter(setting: np.ndarray, control: np.ndarray, *, paired: bool, factor: float = 1.0) -> Scatter:
-    """The scatter of setting − factor · control for the population. setting, control: [seeds, samples], at least two seeds; 1 is right.
+    """The scatter of setting − factor · control for the population. setting, control: [seeds, samples], at
+    least two seeds; 1 is right.
 
     paired: row j of both has the same seed.
     """
@@ -93,7 +101,9 @@ class Sampled:
 
 
 def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | str:
-    """The difference between the row and its control over seeds and samples, or the reason why it is unknown."""
+    """The difference between the row and its control over seeds and samples, or the reason why it is
+    unknown.
+    """
     if metric.name != ACCURACY:
         return f"only a test accuracy is paired over samples, not {metric.words}"
     setting, base = _predictions(row.completed), _predictions(control.completed)
@@ -115,7 +125,9 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
         return "the seeds tie, so how they scatter is unknown"
     if not metric.relative:
         return Sampled(difference, difference, -metric.sign * margin, metric.sign)
-    return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
+    return Sampled(
+        difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign
+    )
 
 
 def _predictions(runs: list[Run]) -> dict[int, Predictions]:
@@ -124,11 +136,15 @@ def _predictions(runs: list[Run]) -> dict[int, Predictions]:
 
 def _right(predictions: list[Predictions]) -> np.ndarray:
     """1 where a run has a sample right, uint8 [runs, samples]."""
-    return np.stack([np.unpackbits(np.frombuffer(one.bits, np.uint8), count=one.samples) for one in predictions])
+    return np.stack(
+        [np.unpackbits(np.frombuffer(one.bits, np.uint8), count=one.samples) for one in predictions]
+    )
 
 
 def for_population(finding: Finding, by_sample: Sampled | str, margin_for: str) -> Finding:
-    """The finding that decides: the one over seeds, or, if the margin is for the population, the one over samples, too."""
+    """The finding that decides: the one over seeds, or, if the margin is for the population, the one over
+    samples, too.
+    """
     if margin_for != POPULATION or finding.method == Method.TIED:
         return finding
     if isinstance(by_sample, str):

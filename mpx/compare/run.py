@@ -1,4 +1,6 @@
-"""A run as mpx.compare knows it, from its result.json or a row of results.csv; how it was served; and the metric it is judged by."""
+"""A run as mpx.compare knows it, from its result.json or a row of results.csv; how it was served; and the
+metric it is judged by.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -32,7 +34,9 @@ def is_number(value: Any, least: float = -MAX_NUMBER) -> bool:
 
 
 def refuse_wrong_types(instance: Any) -> None:
-    """Raise ValueError for the first field of a dataclass that does not hold a value of its type. No figure is negative."""
+    """Raise ValueError for the first field of a dataclass that does not hold a value of its type. No figure
+    is negative.
+    """
     for one in fields(instance):
         value, kind = getattr(instance, one.name), SCALARS.get(one.type)
         if kind is None or (value is None and one.type != kind):
@@ -51,7 +55,8 @@ class ServingPlace:
     device: str
     smallest: int  # at which latency is shown
     largest: int  # at which throughput is shown and compared
-    host: str | None = None  # its processor, driver, versions of PyTorch and mpx, and which it is; None: unknown
+    # its processor, driver, versions of PyTorch and mpx, and which it is; None: unknown
+    host: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,9 @@ class Served:
 
 @dataclass(frozen=True)
 class Run:
-    """One run's figures. None is unknown, shares are fractions, units are in the names. The columns of results.csv have the order of
-    these fields; a field with a default is a column only where a run has a value. Raises ValueError for values that no run can have.
+    """One run's figures. None is unknown, shares are fractions, units are in the names. The columns of
+    results.csv have the order of these fields; a field with a default is a column only where a run has a
+    value. Raises ValueError for values that no run can have.
     """
 
     model: str
@@ -120,7 +126,8 @@ class Run:
     folder: str | None  # relative to the study; None if the run no longer exists
     compiled: str | None = None  # the mode of torch.compile; None: no step was compiled
     label: str | None = None  # the user's name for the setting
-    contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
+    # a hash of the data's files, or of the samples that a function of the user's made
+    contents: str | None = None
     metric: str | None = None  # that its record declares for comparisons; None: one of METRICS
     metric_goal: str | None = None  # max | min, of `metric`
     looks: str | None = None  # the plan of `until=decided` under which it was made, as JSON
@@ -188,8 +195,9 @@ SMALL = 10  # a perplexity below, as of characters, has differences that two dec
 def metric_of(name: str, goal: str) -> Metric:
     """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
 
-    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric that should fall may
-    have any scale, such as a perplexity, and its margin is a share of the control's value.
+    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric
+    that should fall may have any scale, such as a perplexity, and its margin is a share of the control's
+    value.
     """
     falls = goal == "min"
     spec = "#.4g" if falls else ".4f"
@@ -203,8 +211,8 @@ def to_print(metric: Metric, values: Iterable[float | None]) -> Metric:
 
 
 def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
-    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record declares one; else the
-    perplexity or the accuracy. A language model has both.
+    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record
+    declares one; else the perplexity or the accuracy. A language model has both.
     """
     if name is not None and goal is not None:
         return to_print(metric_of(name, goal), [metrics.get(name)])
@@ -220,13 +228,17 @@ def judged_by_record(record: Mapping[str, Any]) -> Metric:
 def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str) -> Metric:
     """The wanted metric; with AUTO the one that the runs declare, or else the perplexity or the accuracy.
 
-    goal: of the wanted metric, max, min, or auto: as the runs say. margin_is: absolute, relative, or auto: relative where it should fall.
+    goal: of the wanted metric, max, min, or auto: as the runs say. margin_is: absolute, relative, or auto:
+    relative where it should fall.
     Raises UserError for a metric if nothing says whether it should rise or fall.
     """
     runs = list(runs)
     measured = {name for run in runs for name in run.metrics}
     declared = dict.fromkeys(run.metric for run in runs if run.metric is not None)
-    usual = next((name for name in (*declared, "test/perplexity") if name in measured), next(iter(declared), "test/accuracy"))
+    usual = next(
+        (name for name in (*declared, "test/perplexity") if name in measured),
+        next(iter(declared), "test/accuracy"),
+    )
     name = usual if wanted == AUTO else metric_name(wanted)
     sign = _sign(name, runs, goal)
     metric = replace(metric_of(name, "min" if sign < 0 else "max"), sign=sign)
@@ -254,5 +266,9 @@ def _sign(name: str, runs: list[Run], goal: str) -> int:
         return said.pop()
     if not said and known is not None:
         return known
-    why = "some runs say that it should rise, others that it should fall" if said else "no run says whether it should rise or fall"
+    why = (
+        "some runs say that it should rise, others that it should fall"
+        if said
+        else ("no run says whether it should rise or fall")
+    )
     raise UserError(f"metric={name}: {why}. Add metric_goal=max or metric_goal=min.")

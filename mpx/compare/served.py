@@ -1,4 +1,6 @@
-"""How a run was served: read its deploy.json, aggregate over seeds, choose the device and batch size for the comparison."""
+"""How a run was served: read its deploy.json, aggregate over seeds, choose the device and batch size for the
+comparison.
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -14,14 +16,19 @@ from mpx.runs.folder import DEPLOYED
 from mpx.runs.result import HOST, mpx_of
 from mpx.settings.deploy import FORMATS, QUANTISED
 
-SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training
+# allowed loss of accuracy, or relative loss of perplexity, against the run after training
+SERVED_WITHIN = 0.005
 # Raised while reading a file of another structure.
 UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OSError, RecursionError)
 Spot = tuple[str, int, str | None]  # device, samples per call, and host
 
 
-def read_served(folder: Path, trained: Mapping[str, float], judged: Metric) -> tuple[tuple[Served, ...], list[str]]:
-    """(the rows of the folder's deploy.json, why others are left out). trained: the run's metrics. judged: what it is judged by."""
+def read_served(
+    folder: Path, trained: Mapping[str, float], judged: Metric
+) -> tuple[tuple[Served, ...], list[str]]:
+    """(the rows of the folder's deploy.json, why others are left out). trained: the run's metrics. judged:
+    what it is judged by.
+    """
     if not (folder / DEPLOYED).is_file():
         return (), []
     rows_read, left_out = [], []
@@ -64,7 +71,9 @@ def _latency_by(at: Mapping[str, Any], way: Way) -> str | None:
 
 
 def format_of(row: Mapping[str, Any]) -> str:
-    """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster in 8 bits."""
+    """The format in which a row of deploy.json was served: its own, or that of all layers if none was faster
+    in 8 bits.
+    """
     if row["format"] in QUANTISED and not row["quantised_layers"]:
         return "fp32" if row["device"] == "cpu" else "bf16"
     return row["format"]
@@ -77,7 +86,10 @@ def device_of(row: Mapping[str, Any]) -> str:
 
 
 def _host(environment: Mapping[str, Any]) -> str | None:
-    known = {key: environment.get(key) for key in HOST} | {"mpx": mpx_of(dict(environment)), "host": environment.get("host")}
+    known = {key: environment.get(key) for key in HOST} | {
+        "mpx": mpx_of(dict(environment)),
+        "host": environment.get("host"),
+    }
     return ", ".join(f"{key} {value}" for key, value in known.items() if value) or None
 
 
@@ -110,7 +122,8 @@ class Serving:
     exclusive: bool  # every seed
     accurate: bool  # every seed
     latency_by: str  # what served the smallest batch, if that was not `way` for every seed
-    counted: Estimate | None  # the compared throughput, over seeds alone on the device; None unless all seeds are accurate
+    # the compared throughput, over seeds alone on the device; None unless all seeds are accurate
+    counted: Estimate | None
 
     @property
     def spot(self) -> Spot:
@@ -123,7 +136,12 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     for run in runs:
         for served in run.served if run.status == "completed" else ():
             of_way[served.place, served.way][run.seed] = served  # the last of several rows is the newest
-    less = {(place, _numbers(way)) for (place, way), seeds in of_way.items() for one in seeds.values() if not one.accurate}
+    less = {
+        (place, _numbers(way))
+        for (place, way), seeds in of_way.items()
+        for one in seeds.values()
+        if not one.accurate
+    }
     return [
         _serving(place, way, list(seeds.values()), metric, accurate=(place, _numbers(way)) not in less)
         for (place, way), seeds in of_way.items()
@@ -131,7 +149,9 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
 
 
 def _numbers(way: Way) -> Way:
-    """The way without its backend: the accuracy depends on the format alone, and backends may differ between seeds."""
+    """The way without its backend: the accuracy depends on the format alone, and backends may differ between
+    seeds.
+    """
     return replace(way, backend="")
 
 
@@ -157,8 +177,13 @@ def places(group: Group) -> dict[ServingPlace, str]:
     """Place -> its device, with the host where others have the same device and batch sizes."""
     served_at = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
     hosts = Counter(replace(place, host=None) for place in served_at)
-    places = sorted(served_at, key=lambda place: (place.device, place.largest, place.smallest, place.host or ""))
-    return {one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})" for one in places}
+    places = sorted(
+        served_at, key=lambda place: (place.device, place.largest, place.smallest, place.host or "")
+    )
+    return {
+        one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})"
+        for one in places
+    }
 
 
 def order(way: Way) -> tuple[int, bool, str]:
@@ -178,13 +203,25 @@ def _in_order(spot: Spot) -> tuple[str, int, str]:
 def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
     """The spot at which most settings were served; one of the control's, if its speed counts anywhere."""
     everywhere = {row.setting: spots(row, metric) for row in rows}
-    possible = everywhere.get(control or "") or {spot for its_spots in everywhere.values() for spot in its_spots}
-    return min(possible, key=lambda spot: (-sum(spot in its_spots for its_spots in everywhere.values()), _in_order(spot)), default=None)
+    possible = everywhere.get(control or "") or {
+        spot for its_spots in everywhere.values() for spot in its_spots
+    }
+    return min(
+        possible,
+        key=lambda spot: (-sum(spot in its_spots for its_spots in everywhere.values()), _in_order(spot)),
+        default=None,
+    )
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
-    """The fastest of the ways at `spot` with the most seeds, since the best of few seeds may be chance. Only speeds that count."""
-    ranked = [(one.counted.n, one.counted.mean, one) for one in servings(row.runs, metric) if one.counted and one.spot == spot]
+    """The fastest of the ways at `spot` with the most seeds, since the best of few seeds may be chance. Only
+    speeds that count.
+    """
+    ranked = [
+        (one.counted.n, one.counted.mean, one)
+        for one in servings(row.runs, metric)
+        if one.counted and one.spot == spot
+    ]
     return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
 
@@ -195,5 +232,9 @@ def was_served(rows: Iterable[Row]) -> bool:
 def by_way(group: Group, place: ServingPlace) -> Iterator[tuple[Row, dict[Way, Serving]]]:
     """Each setting that was served at this place."""
     for row in group.rows:
-        if ways := {serving.way: serving for serving in servings(row.runs, group.metric.name) if serving.place == place}:
+        if ways := {
+            serving.way: serving
+            for serving in servings(row.runs, group.metric.name)
+            if serving.place == place
+        }:
             yield row, ways

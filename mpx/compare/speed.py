@@ -1,8 +1,8 @@
 """Which runs' speed counts, and the speed-up of a setting over its control.
 
-Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared only at the control's
-batch size, on the control's kind of device, on its host, and with the same driver, PyTorch and source files of mpx. All other
-comparisons are refused, with a reason.
+Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared
+only at the control's batch size, on the control's kind of device, on its host, and with the same driver,
+PyTorch and source files of mpx. All other comparisons are refused, with a reason.
 """
 
 from collections import Counter
@@ -34,12 +34,20 @@ class Place(NamedTuple):
             return _batches(self.batch_size), f"with {_batches(other.batch_size)}"
         if self.kind != other.kind:
             only_here = ", ".join(word for word in self.kind if word not in other.kind)
-            return f"measured with {only_here or 'unknown versions'}", f"with {', '.join(other.kind) or 'unknown versions'}"
+            return (
+                f"measured with {only_here or 'unknown versions'}",
+                f"with {', '.join(other.kind) or 'unknown versions'}",
+            )
         if self.host == other.host:
             return f"measured with {_version(self.mpx)}", f"with {_version(other.mpx)}"
         if self.host and other.host:
-            return "ran on another host, or before or after a restart of the same one", f"on host {other.host}"
-        here, there = (f"on host {host}" if host else "on an unknown host" for host in (self.host, other.host))
+            return (
+                "ran on another host, or before or after a restart of the same one",
+                f"on host {other.host}",
+            )
+        here, there = (
+            f"on host {host}" if host else "on an unknown host" for host in (self.host, other.host)
+        )
         return f"ran {here}", there
 
 
@@ -54,7 +62,9 @@ def _version(mpx: str | None) -> str:
 def place_of(run: Run) -> Place:
     kind = tuple(f"{key} {run.environment[key]}" for key in HOST if key in run.environment)
     host = run.environment.get("host")
-    return Place(run.device, run.batch_size, kind, None if host is None else str(host), mpx_of(run.environment))
+    return Place(
+        run.device, run.batch_size, kind, None if host is None else str(host), mpx_of(run.environment)
+    )
 
 
 def counted(runs: Iterable[Run]) -> list[Run]:
@@ -73,7 +83,9 @@ def refused(run: Run) -> str | None:
 
 
 def usual_place(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
-    """The most common place of the runs whose speed counts; of several such, the one at which most of `others` count."""
+    """The most common place of the runs whose speed counts; of several such, the one at which most of
+    `others` count.
+    """
     return _most_common(map(place_of, counted(runs)), map(place_of, counted(others)))
 
 
@@ -89,12 +101,16 @@ def _most_common(places: Iterable[Place], others: Iterable[Place] = ()) -> Place
 
 
 def place_for(runs: Sequence[Run], place: Place | None) -> Place | None:
-    """The place of these runs' speed: the control's `place` if any of them counts there, else their most common one."""
+    """The place of these runs' speed: the control's `place` if any of them counts there, else their most
+    common one.
+    """
     return place if at(place, runs) else usual_place(runs)
 
 
 def on_one_device(place: Place | None, runs: Sequence[Run]) -> list[Run]:
-    """The runs on the device of `place`, or else on the most common one: a GPU's memory and a host's RAM have no common mean."""
+    """The runs on the device of `place`, or else on the most common one: a GPU's memory and a host's RAM have
+    no common mean.
+    """
     place = place or _most_common(map(place_of, runs))
     return [run for run in runs if place and run.device == place.device]
 
@@ -111,7 +127,9 @@ def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
 
 
 def shared(runs: Iterable[Run]) -> Estimate | None:
-    """Throughput on devices of one kind that other programs may have used. It is shown with a mark and never compared."""
+    """Throughput on devices of one kind that other programs may have used. It is shown with a mark and never
+    compared.
+    """
     runs = [run for run in runs if run.completed and run.train_samples_per_s and not run.emulated]
     places = [place_of(run)._replace(host=None) for run in runs]
     usual = _most_common(places)
@@ -123,7 +141,9 @@ def throughput(runs: Iterable[Run]) -> Estimate | None:
 
 
 def timed(runs: Iterable[Run]) -> Estimate | None:
-    """Time to train, over runs whose speed counts. Resumed runs are left out: their parts may have run on different devices."""
+    """Time to train, over runs whose speed counts. Resumed runs are left out: their parts may have run on
+    different devices.
+    """
     times = (run.time_to_train_s for run in runs if not run.resumed)
     return estimate([time for time in times if time is not None and time >= SHORTEST])
 
@@ -136,7 +156,8 @@ def ratio(a: Estimate | None, b: Estimate | None, confidence: float) -> Speedup 
 
 
 def note(runs: Sequence[Run], place: Place | None, control: str | None) -> str | None:
-    """Why these runs' speed is not compared with that of `control`, which ran at `place` (None: its speed does not count).
+    """Why these runs' speed is not compared with that of `control`, which ran at `place` (None: its speed
+    does not count).
 
     control: None for runs of the control itself, or without one.
     """

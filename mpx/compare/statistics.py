@@ -1,21 +1,25 @@
-"""Non-inferiority tests: is one setting's metric worse than another's by less than a margin? For few seeds, at a stated confidence.
+"""Non-inferiority tests: is one setting's metric worse than another's by less than a margin? For few seeds,
+at a stated confidence.
 
-The test of non-inferiority is one-sided, at level 1 − confidence. Its null hypothesis is that the loss is the margin or more. Let s be the
-setting's values, c the control's, and c′ the control's values moved down by the margin (c − margin for accuracy; c·(1 + margin) for
-perplexity, where lower is better). The test asks whether s is better than c′, so a relative margin is part of the test and not a constant
-estimated from the same data. The opposite test asks whether the loss exceeds the margin.
+The test of non-inferiority is one-sided, at level 1 − confidence. Its null hypothesis is that the loss is the
+margin or more. Let s be the setting's values, c the control's, and c′ the control's values moved down by the
+margin (c − margin for accuracy; c·(1 + margin) for perplexity, where lower is better). The test asks whether
+s is better than c′, so a relative margin is part of the test and not a constant estimated from the same data.
+The opposite test asks whether the loss exceeds the margin.
 
-If at least two seeds completed on both sides, those seeds are paired, since they share initial weights and data order; otherwise the test
-is Welch's. Both assume normally distributed values. The paired test then holds its level exactly, and Welch's within half a percent from
-four values on each side. With fewer values Welch's reaches 7 % for 5 %; the test then uses the degrees of freedom of the smaller side,
-which is always conservative (Hsu 1938).
+If at least two seeds completed on both sides, those seeds are paired, since they share initial weights and
+data order; otherwise the test is Welch's. Both assume normally distributed values. The paired test then holds
+its level exactly, and Welch's within half a percent from four values on each side. With fewer values Welch's
+reaches 7 % for 5 %; the test then uses the degrees of freedom of the smaller side, which is always
+conservative (Hsu 1938).
 
-A relative margin of a control whose values are below and above zero would be a share of their sizes, however near zero their mean is. It
-bounds nothing, so nothing is decided.
+A relative margin of a control whose values are below and above zero would be a share of their sizes, however
+near zero their mean is. It bounds nothing, so nothing is decided.
 
-Values of one side without any spread do not show how its seeds scatter: all may agree by chance where the test set is small, or since a
-loop never uses its seed. Nothing is decided then. Pairs whose differences have no spread although the values do, as those of one test
-sample, are tested by Welch's test, which takes the spread of the values.
+Values of one side without any spread do not show how its seeds scatter: all may agree by chance where the
+test set is small, or since a loop never uses its seed. Nothing is decided then. Pairs whose differences have
+no spread although the values do, as those of one test sample, are tested by Welch's test, which takes the
+spread of the values.
 """
 
 import math
@@ -47,16 +51,25 @@ class Finding:
     high: float | None = None
     p_no_loss: float | None = None  # for the hypothesis that the loss is the margin or more
     p_loss: float | None = None  # for the hypothesis that the loss is at most the margin
-    spreads: tuple[float, ...] = ()  # standard deviation of the paired differences, or of both sides; () if unknown
+    # standard deviation of the paired differences, or of both sides; () if unknown
+    spreads: tuple[float, ...] = ()
 
 
 def examine(
-    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float
+    setting: Mapping[int, float],
+    control: Mapping[int, float],
+    metric: Metric,
+    margin: float,
+    confidence: float,
 ) -> Finding:
-    """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in Comparison."""
+    """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in
+    Comparison.
+    """
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2
-    s = np.array([setting[seed] for seed in shared] if paired else list(setting.values()), dtype=np.float64)  # [seeds]
+    s = np.array(
+        [setting[seed] for seed in shared] if paired else list(setting.values()), dtype=np.float64
+    )  # [seeds]
     c = np.array([control[seed] for seed in shared] if paired else list(control.values()), dtype=np.float64)
     moved = c - metric.sign * margin * np.abs(c) if metric.relative else c - metric.sign * margin
     better = float(metric.sign * (s.mean() - moved.mean()))
@@ -102,12 +115,18 @@ def _test(a: np.ndarray, b: np.ndarray, pairwise: bool) -> _Test:
         return _Test(float(np.mean(a - b)), float(np.std(a - b, ddof=1) / np.sqrt(len(a))), len(a) - 1)
     var_a, var_b = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
     fewer = min(len(a), len(b))
-    freedom = fewer - 1 if fewer < MIN_VALUES else (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
+    freedom = (
+        fewer - 1
+        if fewer < MIN_VALUES
+        else (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
+    )
     return _Test(float(np.mean(a) - np.mean(b)), float(np.sqrt(var_a + var_b)), float(freedom))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: rejecting all corrected p below `level` keeps the chance of any wrong rejection at most `level`."""
+    """Holm's step-down correction: rejecting all corrected p below `level` keeps the chance of any wrong
+    rejection at most `level`.
+    """
     order = np.argsort(p_values, kind="stable")
     adjusted, largest = [0.0] * len(order), 0.0
     for rank, index in enumerate(order):
@@ -119,8 +138,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def more_seeds(finding: Finding, level: float) -> int | None:
     """Estimate how many more seeds per setting give an 80 % chance of a decision at `level`.
 
-    The estimate takes the observed spread and difference as true, but treats a setting better than its control as equal to it. None if the
-    spread is unknown or if over 1,000 seeds would be needed, because the difference is close to the margin.
+    The estimate takes the observed spread and difference as true, but treats a setting better than its
+    control as equal to it. None if the spread is unknown or if over 1,000 seeds would be needed, because the
+    difference is close to the margin.
     """
     effect = abs(finding.effect)
     if not finding.spreads or effect == 0:
@@ -131,12 +151,15 @@ def more_seeds(finding: Finding, level: float) -> int | None:
 
 
 def _power(n: np.ndarray, effect: float, spreads: tuple[float, ...], level: float) -> np.ndarray:
-    """Power of the one-sided t test for each n (pairs, or values on each side), from the noncentral t distribution."""
+    """Power of the one-sided t test for each n (pairs, or values on each side), from the noncentral t
+    distribution.
+    """
     variances = np.square(spreads)
     freedom = (n - 1) * variances.sum() ** 2 / np.square(variances).sum()  # n − 1 if paired
     shift = effect / np.sqrt(variances.sum() / n)
     critical = _critical(level, freedom)
-    far = shift > LARGE_SHIFT  # the spread of the numerator is then negligible, and the chi-squared denominator determines the power
+    # the spread of the numerator is then negligible, and the chi-squared denominator determines the power
+    far = shift > LARGE_SHIFT
     approximate = special.chdtr(freedom, freedom * (shift / critical) ** 2)
     return np.where(far, approximate, 1 - special.nctdtr(freedom, np.where(far, 0.0, shift), critical))
 
@@ -149,11 +172,12 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
     """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom.
 
-    With 2 values on one side and 10 on the other, as when the speed of some seeds does not count, a 95 % interval with Welch's degrees of
-    freedom covers the ratio in as few as 88 % of studies. The degrees of freedom of the smaller side are then used instead. With equal
-    numbers of values, Welch's cover it in 94 %.
+    With 2 values on one side and 10 on the other, as when the speed of some seeds does not count, a 95 %
+    interval with Welch's degrees of freedom covers the ratio in as few as 88 % of studies. The degrees of
+    freedom of the smaller side are then used instead. With equal numbers of values, Welch's cover it in 94 %.
 
-    a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither side has any spread.
+    a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither
+    side has any spread.
     """
     if a.std is None or b.std is None:
         return None
@@ -177,4 +201,5 @@ def wilson(share: float, n: int, confidence: float) -> tuple[float, float]:
     z = float(special.ndtri((1 + confidence) / 2))
     centre, weight = share + z**2 / (2 * n), 1 + z**2 / n
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return max(0.0, min(share, (centre - half) / weight)), min(1.0, max(share, (centre + half) / weight))  # the share, but for rounding
+    # the share, but for rounding
+    return max(0.0, min(share, (centre - half) / weight)), min(1.0, max(share, (centre + half) / weight))

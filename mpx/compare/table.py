@@ -1,5 +1,5 @@
-"""The tables of a study. results.csv is written and read without loss, so that a committed file is enough for a comparison; the others,
-for a spreadsheet, are only written.
+"""The tables of a study. results.csv is written and read without loss, so that a committed file is enough for
+a comparison; the others, for a spreadsheet, are only written.
 """
 
 import csv
@@ -18,7 +18,8 @@ from mpx.system.csv_file import BadRow, rows_of, to_text
 
 RESULTS, DIFFERENCES, SERVED = "results.csv", "differences.csv", "served.csv"
 FIELDS = {one.name: one for one in fields(Run) if one.type in SCALARS or one.name == "changes"}
-OPTIONAL = [one.name for one in FIELDS.values() if one.default is None]  # columns that are only there if a run has a value
+# columns that are only there if a run has a value
+OPTIONAL = [one.name for one in FIELDS.values() if one.default is None]
 METRICS_AFTER = [*FIELDS].index("status") + 1
 OF_RUN = ("model", "data", "precision", "sparsity", "changes", "seed")
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
@@ -27,11 +28,18 @@ OF_QUESTION = ("margin", "margin_for", "confidence")
 
 
 def results_csv(runs: Iterable[Run]) -> str:
-    """One row per run: its fields, a column per metric, and its environment, ways to serve it and predictions as JSON."""
+    """One row per run: its fields, a column per metric, and its environment, ways to serve it and predictions
+    as JSON.
+    """
     runs = list(runs)
     metrics = sorted({name for run in runs for name in run.metrics})
-    scalars = [name for name in FIELDS if name not in OPTIONAL or any(getattr(run, name) is not None for run in runs)]
-    nested = ["environment", *(name for name in ("served", "predictions") if any(getattr(run, name) for run in runs))]
+    scalars = [
+        name for name in FIELDS if name not in OPTIONAL or any(getattr(run, name) is not None for run in runs)
+    ]
+    nested = [
+        "environment",
+        *(name for name in ("served", "predictions") if any(getattr(run, name) for run in runs)),
+    ]
     columns = [*scalars[:METRICS_AFTER], *metrics, *scalars[METRICS_AFTER:], *nested]
     return to_text(columns, map(_row_of, runs))
 
@@ -44,12 +52,16 @@ def _row_of(run: Run) -> dict[str, str]:
         row["served"] = json.dumps([asdict(one) for one in run.served])
     if run.predictions is not None:
         predictions = run.predictions
-        row["predictions"] = json.dumps({"test_set": predictions.test_set, "samples": predictions.samples, "right": predictions.text})
+        row["predictions"] = json.dumps(
+            {"test_set": predictions.test_set, "samples": predictions.samples, "right": predictions.text}
+        )
     return row
 
 
 def read_results(path: Path) -> list[Run]:
-    """The runs of a results.csv, in its order. Raises UserError, naming the line, for a file that was not written by results_csv."""
+    """The runs of a results.csv, in its order. Raises UserError, naming the line, for a file that was not
+    written by results_csv.
+    """
     try:
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "not a file")
@@ -57,9 +69,13 @@ def read_results(path: Path) -> list[Run]:
         return [_run(line, row) for line, row in rows_of(text)]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"results={path} cannot be read ({reason}). Give the path of a results.csv.") from error
+        raise UserError(
+            f"results={path} cannot be read ({reason}). Give the path of a results.csv."
+        ) from error
     except (BadRow, csv.Error) as error:
-        raise UserError(f"results={path}, {error}. Correct it, or write the file again from its study.") from error
+        raise UserError(
+            f"results={path}, {error}. Correct it, or write the file again from its study."
+        ) from error
 
 
 def _run(line: int, row: dict[str, str]) -> Run:
@@ -76,11 +92,15 @@ def _run(line: int, row: dict[str, str]) -> Run:
         return Run(**{"metrics": {}} | values)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         value = f"={row[column][:60]}" if row.get(column) else ""
-        raise BadRow(f"line {line}: {column}{value} cannot be read ({type(error).__name__}: {error})") from error
+        raise BadRow(
+            f"line {line}: {column}{value} cannot be read ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _served(rows: list[dict[str, Any]]) -> tuple[Served, ...]:
-    return tuple(Served(**row | {"place": ServingPlace(**row["place"]), "way": Way(**row["way"])}) for row in rows)
+    return tuple(
+        Served(**row | {"place": ServingPlace(**row["place"]), "way": Way(**row["way"])}) for row in rows
+    )
 
 
 NESTED: dict[str, Callable[[Any], Any]] = {  # column of JSON -> its reader
@@ -104,13 +124,20 @@ def _written(value: Any) -> str:
     """Floats at full precision (repr), booleans as true and false."""
     if value is None:
         return ""
-    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else repr(value)
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def differences_csv(comparison: Comparison) -> str:
     """Each setting's difference to its control with both intervals and the decision, at full precision.
 
-    With a plan of looks, seeds and diverged count the seeds that the decision rests on, as the difference does.
+    With a plan of looks, seeds and diverged count the seeds that the decision rests on, as the difference
+    does.
     """
     compared = [(row, group) for group in comparison.groups for row in group.rows if row.decision is not None]
     rows = [_difference(row, group, comparison) for row, group in compared]
@@ -141,12 +168,21 @@ def _difference(row: Row, group: Group, comparison: Comparison) -> dict[str, str
 def served_csv(runs: Iterable[Run]) -> str:
     """One row per run and way to serve it."""
     runs = list(runs)
-    metrics = list(dict.fromkeys([*METRICS, *(name for run in runs for one in run.served for name in one.metrics)]))
+    metrics = list(
+        dict.fromkeys([*METRICS, *(name for run in runs for one in run.served for name in one.metrics)])
+    )
     rows = [_served_cells(run, one) for run in runs for one in run.served]
     ways = ("device", "smallest", "largest", "host", "format", "sparse", "backend")
     return to_text((*OF_RUN, *ways, *metrics, *FIGURES, "exclusive", "accurate", "latency_by"), rows)
 
 
 def _served_cells(run: Run, one: Served) -> dict[str, str]:
-    cells = vars(run) | {"changes": text_of(run.changes)} | vars(one.place) | vars(one.way) | vars(one) | one.metrics
+    cells = (
+        vars(run)
+        | {"changes": text_of(run.changes)}
+        | vars(one.place)
+        | vars(one.way)
+        | vars(one)
+        | one.metrics
+    )
     return {name: _written(value) for name, value in cells.items()}

@@ -1,7 +1,8 @@
-"""The verdicts on a group: who is fastest at no loss, to train, to serve, and in time to train; and all sentences that say so.
+"""The verdicts on a group: who is fastest at no loss, to train, to serve, and in time to train; and all
+sentences that say so.
 
-First the choice, as data: `fastest_to_train`, `fastest_to_serve`, `soonest`. Then its words: `train_verdict`, `serve_verdict`,
-`time_verdict`, each from whole sentences and the phrases below them.
+First the choice, as data: `fastest_to_train`, `fastest_to_serve`, `soonest`. Then its words: `train_verdict`,
+`serve_verdict`, `time_verdict`, each from whole sentences and the phrases below them.
 """
 
 from collections import Counter
@@ -35,7 +36,8 @@ class Answer:
     best: Row | None = None  # the fastest setting; to train, if that is the CONTROL, the fastest other one
     ahead: Speedup | None = None  # of the best over the control
     rivals: tuple[Row, ...] = ()  # also at no loss, and perhaps as fast
-    undecided: tuple[Row, ...] = ()  # faster than the best and the control, but with too few seeds for a decision
+    # faster than the best and the control, but with too few seeds for a decision
+    undecided: tuple[Row, ...] = ()
     untimed: tuple[Row, ...] = ()  # also at no loss, but their speed is not compared
 
 
@@ -53,16 +55,25 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
     most, best = max(timed, key=lambda one: one[0])
     undecided = tuple(
         row for row in others
-        if row.speedup and row.speedup.ratio > max(1.0, most) and row.decision and row.decision.verdict == Verdict.UNDECIDED
+        if row.speedup and row.speedup.ratio > max(1.0,
+        most) and row.decision and row.decision.verdict == Verdict.UNDECIDED
     )  # fmt: skip
     if most <= 1:
         return Answer(Outcome.CONTROL, best=best, ahead=best.speedup, undecided=undecided, untimed=untimed)
-    rivals = tuple(row for _, row in timed if row is not best and not _shown_faster(best.throughput, row.throughput, confidence))
-    return Answer(Outcome.SETTING, best=best, ahead=best.speedup, rivals=rivals, undecided=undecided, untimed=untimed)
+    rivals = tuple(
+        row
+        for _, row in timed
+        if row is not best and not _shown_faster(best.throughput, row.throughput, confidence)
+    )
+    return Answer(
+        Outcome.SETTING, best=best, ahead=best.speedup, rivals=rivals, undecided=undecided, untimed=untimed
+    )
 
 
 def fastest_to_serve(group: Group, confidence: float) -> Answer | None:
-    """The fastest served setting among the control and the settings at no loss, all at `group.served_at`; None if nothing was served."""
+    """The fastest served setting among the control and the settings at no loss, all at `group.served_at`;
+    None if nothing was served.
+    """
     if not was_served(group.rows):
         return None
     if reason := _no_control(group):
@@ -85,11 +96,12 @@ def fastest_to_serve(group: Group, confidence: float) -> Answer | None:
 
 
 def soonest(group: Group, confidence: float) -> tuple[Row, Row] | None:
-    """(the setting to take for the shortest time to train, the one with the highest throughput), of the control and those at no loss.
+    """(the setting to take for the shortest time to train, the one with the highest throughput), of the
+    control and those at no loss.
 
-    Throughput leaves out the time beside the steps: start, compilation, warm-up, validation. In short runs the setting of the highest
-    throughput may therefore take longer; in long runs it wins. It is taken unless it is shown to take longer than another. None if the
-    times do not count.
+    Throughput leaves out the time beside the steps: start, compilation, warm-up, validation. In short runs
+    the setting of the highest throughput may therefore take longer; in long runs it wins. It is taken unless
+    it is shown to take longer than another. None if the times do not count.
     """
     answer, rows = fastest_to_train(group, confidence), _timed_rows(group)
     winner = group.rows[0] if answer.outcome == Outcome.CONTROL else answer.best
@@ -126,7 +138,11 @@ def _no_control(group: Group) -> str | None:
     if group.control is None:
         return "no run of the control to compare with"
     control = group.rows[0]
-    return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric.name}"
+    return (
+        None
+        if control.metric
+        else (f"no run of {control.setting}, the control, completed with {group.metric.name}")
+    )
 
 
 # The sentences.
@@ -141,9 +157,14 @@ def train_verdict(group: Group, question: Question) -> str:
         return f"No setting is shown to train at {no_loss}. {_states(others)}."
     if answer.outcome == Outcome.UNTIMED or answer.best is None:
         reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in answer.untimed))
-        return f"At {no_loss}: {_listed(answer.untimed, others)}. Which setting is fastest to train is not known ({reasons})."
+        return (
+            f"At {no_loss}: {_listed(answer.untimed, others)}. Which setting is fastest to train is not "
+            f"known ({reasons})."
+        )
     unknown = f"; faster, but not enough seeds to tell: {_few(answer.undecided)}" if answer.undecided else ""
-    unknown += f"; also at {no_loss}, their speed not compared: {_few(answer.untimed)}" if answer.untimed else ""
+    unknown += (
+        f"; also at {no_loss}, their speed not compared: {_few(answer.untimed)}" if answer.untimed else ""
+    )
     ahead = _times(answer.ahead, control.setting, question.confidence)
     if answer.outcome == Outcome.CONTROL:
         nearest = f"of the others, {answer.best.setting} comes nearest, {ahead}"
@@ -164,7 +185,9 @@ def serve_verdict(group: Group, question: Question) -> str:
     control, best = group.rows[0], answer.best
     if best is None or best.serve is None or group.served_at is None:
         served = [row for row in group.rows if row.serve]
-        return f"Fastest to serve: none of the served settings ({_listed(served)}) is shown to be at {no_loss}."
+        return (
+            f"Fastest to serve: none of the served settings ({_listed(served)}) is shown to be at {no_loss}."
+        )
     if answer.outcome == Outcome.CONTROL:
         against = "the control itself"
     elif answer.ahead is None:
@@ -172,13 +195,17 @@ def serve_verdict(group: Group, question: Question) -> str:
     else:
         against = _times(answer.ahead, _way(control), question.confidence) + _by_chance(answer.ahead)
     rate = f"{number(best.serve.mean, rate_spec(best.serve.mean))} samples/s"
-    rate += f" over {best.serve.n} of {len(best.completed)} seeds" if best.serve.n < len(best.completed) else ""
+    rate += (
+        f" over {best.serve.n} of {len(best.completed)} seeds" if best.serve.n < len(best.completed) else ""
+    )
     rest = f"; not compared: {_elsewhere(answer.untimed, group)}" if answer.untimed else ""
     return f"Fastest to serve at {no_loss}: {_way(best)}, {rate} {_spot(group.served_at)}; {against}{rest}."
 
 
 def time_verdict(group: Group, question: Question) -> str:
-    """On the shortest time to train; empty if the times do not count. It follows the sentence on throughput and refers to its winner."""
+    """On the shortest time to train; empty if the times do not count. It follows the sentence on throughput
+    and refers to its winner.
+    """
     chosen = soonest(group, question.confidence)
     if chosen is None:
         return ""
@@ -186,7 +213,10 @@ def time_verdict(group: Group, question: Question) -> str:
     control, shortest = group.rows[0], _shortest(first, group, question.confidence)
     took = _took(first, control, question.confidence)
     if first is not winner:
-        longer = f"{winner.setting}, which takes {_duration(winner)}, is for longer runs, where its higher throughput pays"
+        longer = (
+            f"{winner.setting}, which takes {_duration(winner)}, is for longer runs, where its higher "
+            "throughput pays"
+        )
         return f"But {first.setting} has {shortest}: {took}. {longer}."
     if _seconds(winner) <= min(map(_seconds, _timed_rows(group))):
         return f"It also has {shortest}: {took}."
@@ -194,8 +224,9 @@ def time_verdict(group: Group, question: Question) -> str:
 
 
 def evidence(row: Row, control: Row, metric: Metric, question: Question) -> str:
-    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are. With a look,
-    all of them are of the seeds that it saw."""
+    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says
+    which ones are. With a look, all of them are of the seeds that it saw.
+    """
     decision = row.decision
     if decision is None:
         return ""
@@ -206,7 +237,9 @@ def evidence(row: Row, control: Row, metric: Metric, question: Question) -> str:
         paired = f" at {decision.look.words}"
     else:
         paired = f" over the {shared} that both have" if 2 <= shared < max(counts) else ""
-    allowed = f"{question.margin * 100:g} % of {control.setting}'s" if metric.relative else f"{question.margin:g}"
+    allowed = (
+        f"{question.margin * 100:g} % of {control.setting}'s" if metric.relative else f"{question.margin:g}"
+    )
     wide = population(decision, metric.spec)
     for_all = "" if wide == UNKNOWN else f", for the population {wide}"
     bounded = " for the population" if decision.method == Method.CROSSED else ""
@@ -236,7 +269,11 @@ def _times(speedup: Speedup | None, control: str, confidence: float) -> str:
 
 def _surely(speedup: Speedup, confidence: float) -> str:
     """The interval of the ratio, in parentheses; empty if there is none."""
-    return "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)"
+    return (
+        ""
+        if speedup.low is None
+        else (f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)")
+    )
 
 
 def _by_chance(speedup: Speedup | None) -> str:
@@ -246,18 +283,30 @@ def _by_chance(speedup: Speedup | None) -> str:
 
 
 def _states(rows: Sequence[Row]) -> str:
-    """The decision on each setting; for many settings, their counts and the setting that needs the fewest further seeds."""
+    """The decision on each setting; for many settings, their counts and the setting that needs the fewest
+    further seeds.
+    """
     if len(rows) <= MAX_NAMED:
-        return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
+        return "; ".join(
+            f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows
+        )
     count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
-    more = [(row.decision.more_seeds, row.setting) for row in rows if row.decision and row.decision.more_seeds]
+    more = [
+        (row.decision.more_seeds, row.setting) for row in rows if row.decision and row.decision.more_seeds
+    ]
     few, setting = min(more, key=lambda one: one[0], default=(0, ""))
     nearest = f"; {setting} is nearest, about {few} more would tell" if setting else ""
-    return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
+    return (
+        f"{len(rows)} settings: "
+        + ", ".join(f"{number} {what}" for what, number in count.most_common())
+        + nearest
+    )
 
 
 def _way(row: Row) -> str:
-    return f"{row.setting} as {row.served_by.words} by {row.served_by.backend}" if row.served_by else row.setting
+    return (
+        f"{row.setting} as {row.served_by.words} by {row.served_by.backend}" if row.served_by else row.setting
+    )
 
 
 def _spot(spot: Spot, beside: Spot | None = None) -> str:
@@ -278,7 +327,9 @@ def _elsewhere(rows: Sequence[Row], group: Group) -> str:
 
 
 def _shortest(first: Row, group: Group, confidence: float) -> str:
-    """Words for the row with the shortest mean: whether every other is shown to take longer, and all at no loss are compared."""
+    """Words for the row with the shortest mean: whether every other is shown to take longer, and all at no
+    loss are compared.
+    """
     rows = _timed_rows(group)
     shown = all(_shown_faster(row.timed, first.timed, confidence) for row in rows if row is not first)
     words = "the shortest time to train" if shown else "the shortest mean time to train"
@@ -288,7 +339,10 @@ def _shortest(first: Row, group: Group, confidence: float) -> str:
 def _took(row: Row, control: Row, confidence: float) -> str:
     if row is control or row.sooner is None:
         return _duration(row)
-    return f"{_duration(row)}, while {control.setting} takes {row.sooner.ratio:.2f} times as long{_surely(row.sooner, confidence)}"
+    return (
+        f"{_duration(row)}, while {control.setting} takes {row.sooner.ratio:.2f} times as "
+        f"long{_surely(row.sooner, confidence)}"
+    )
 
 
 def _duration(row: Row) -> str:
@@ -300,4 +354,8 @@ def _few(rows: Sequence[Row]) -> str:
 
 
 def _listed(rows: Sequence[Row], of: Sequence[Row] = ()) -> str:
-    return f"all {len(rows)} others" if MAX_NAMED < len(rows) == len(of) else ", ".join(row.setting for row in rows)
+    return (
+        f"all {len(rows)} others"
+        if MAX_NAMED < len(rows) == len(of)
+        else ", ".join(row.setting for row in rows)
+    )

@@ -1,4 +1,6 @@
-"""The wording of figures and decisions, shared by the terminal, HTML, Markdown, TensorBoard and the verdicts."""
+"""The wording of figures and decisions, shared by the terminal, HTML, Markdown, TensorBoard and the
+verdicts.
+"""
 
 import math
 import re
@@ -12,7 +14,8 @@ SHARED = "shared"
 TOO_FEW = {
     Method.NONE: "it takes at least 2 of each",
     Method.TIED: "all of one setting agree so far, so how they scatter is unknown",
-    Method.SIGNS: "a share of values below and above zero is no margin, give one in the metric's unit by margin_is=absolute",
+    Method.SIGNS: "a share of values below and above zero is no margin, give one in the metric's unit by "
+    "margin_is=absolute",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
 PER_RUN = ("command", "started_at", RESUMED)  # parts of the environment that differ for every run
@@ -47,7 +50,9 @@ def rate(value: float | None) -> str:
 
 
 def digits(value: float | None, decimals: int) -> str:
-    """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB, 0.0023 GiB."""
+    """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB,
+    0.0023 GiB.
+    """
     return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
 
 
@@ -71,14 +76,20 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
 
 def difference(decision: Decision, spec: str) -> str:
     """`+0.0012 (−0.0003 to +0.0027)`."""
-    bounds = "" if decision.low is None else f" ({signed(decision.low, spec)} to {signed(decision.high, spec)})"
+    bounds = (
+        "" if decision.low is None else (f" ({signed(decision.low, spec)} to {signed(decision.high, spec)})")
+    )
     return signed(decision.difference, spec) + bounds
 
 
 def population(decision: Decision | None, spec: str) -> str:
     """`−0.0103 to +0.0127`, the interval for the population."""
     interval = decision.population if decision else None
-    return UNKNOWN if interval is None or interval.low is None else f"{signed(interval.low, spec)} to {signed(interval.high, spec)}"
+    return (
+        UNKNOWN
+        if interval is None or interval.low is None
+        else (f"{signed(interval.low, spec)} to {signed(interval.high, spec)}")
+    )
 
 
 def speedup(gain: Speedup) -> str:
@@ -87,12 +98,16 @@ def speedup(gain: Speedup) -> str:
 
 
 def decided(decision: Decision | None) -> str:
-    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`; `no loss, look 2 of 5, at 8 seeds`."""
+    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`; `no loss, look 2 of
+    5, at 8 seeds`.
+    """
     return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
 
 
 def rests_on(decision: Decision) -> str | None:
-    """The reason of a decision that the test did not make, or what a decision still needs. With a plan of looks, the look."""
+    """The reason of a decision that the test did not make, or what a decision still needs. With a plan of
+    looks, the look.
+    """
     if decision.look is not None:
         never = TOO_FEW[Method.SIGNS] if decision.method == Method.SIGNS else None
         return ", ".join(filter(None, (decision.reason, never, _look(decision))))
@@ -112,7 +127,11 @@ def _look(decision: Decision) -> str:
         return look.words
     if look.further is not None:
         return f"{look.words}, the next at {look.further}"
-    return f"{look.words}, the last" if look.number == look.of else f"{look.words}, and further ones would hardly tell"
+    return (
+        f"{look.words}, the last"
+        if look.number == look.of
+        else (f"{look.words}, and further ones would hardly tell")
+    )
 
 
 def margin(group: Group, comparison: Comparison) -> str:
@@ -127,7 +146,9 @@ def confidence(comparison: Comparison) -> str:
 
 def places(group: Group) -> str:
     """`Batch size 128; NVIDIA H200.` for all runs of the group; empty if both are unknown."""
-    sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in group.runs if run.batch_size is not None}))
+    sizes = ", ".join(
+        f"{size:,}" for size in sorted({run.batch_size for run in group.runs if run.batch_size is not None})
+    )
     devices = ", ".join(sorted({run.device for run in group.runs if run.device}))
     parts = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
     return f"{parts}." if parts else ""

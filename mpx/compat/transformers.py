@@ -30,21 +30,26 @@ from mpx.sparsity.masks import Masks
 
 NO_NAME = re.compile(r"[^\w.]")  # in a metric's name, as in f1-macro
 SPLITS = {"eval": "val", "test": "test"}  # of Trainer's prefixes of metrics
-SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")  # Trainer's, which include the warm-up
+# Trainer's, which include the warm-up
+SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 RESUMED = "the run was continued after its pruning"
 
 
 class SparsityCallback(TrainerCallback):
-    """Prunes the model to `pattern` at `start`, a share of the run, and holds the masks: weights, gradients and the optimizer's state of
-    pruned weights are zero at every later step. The learning rate's schedule goes on. Trainer's best checkpoint is one of the pruned model.
+    """Prunes the model to `pattern` at `start`, a share of the run, and holds the masks: weights, gradients
+    and the optimizer's state of pruned weights are zero at every later step. The learning rate's schedule
+    goes on. Trainer's best checkpoint is one of the pruned model.
 
-    pattern: 2of4 or 2of4_2d. rules: which layers. Gradients are masked after Trainer has clipped them, as NVIDIA's ASP does.
+    pattern: 2of4 or 2of4_2d. rules: which layers. Gradients are masked after Trainer has clipped them, as
+    NVIDIA's ASP does.
     Raises UserError if nothing can be pruned, RuntimeError if a finished or saved model breaks its pattern.
     """
 
     def __init__(self, pattern: str = "2of4", *, start: float = 0.5, rules: Rules | None = None):
         if pattern not in PATTERNS:
-            raise UserError(f"pattern={pattern!r} must be one of {', '.join(PATTERNS)}.{nearest(str(pattern), PATTERNS)}")
+            raise UserError(
+                f"pattern={pattern!r} must be one of {', '.join(PATTERNS)}.{nearest(str(pattern), PATTERNS)}"
+            )
         check_value("sparsity.start", start, SPARSITY, "SparsityCallback")
         self.pattern, self.start, self.rules = pattern, start, rules or Rules()
         self.masks = Masks([], PATTERNS[pattern])  # of the model, from the beginning of the training
@@ -61,7 +66,8 @@ class SparsityCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if not self.masks.active and state.global_step >= self._at(state):
             self.masks.prune([given["optimizer"]])
-            if not self._continued:  # the best checkpoint is dense, and load_best_model_at_end would bring it back
+            # the best checkpoint is dense, and load_best_model_at_end would bring it back
+            if not self._continued:
                 state.best_metric = state.best_global_step = state.best_model_checkpoint = None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -70,7 +76,9 @@ class SparsityCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self.masks.active and (broken := self.masks.verify([given["optimizer"]])):
-            raise RuntimeError(f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}")
+            raise RuntimeError(
+                f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}"
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.on_save(args, state, control, **given)
@@ -81,7 +89,10 @@ class SparsityCallback(TrainerCallback):
     def record(self) -> dict[str, Any]:
         """The sparsity part of result.json. Raises UserError before the training has begun."""
         if not self.masks.weights:
-            raise UserError("SparsityCallback has pruned nothing: no training has begun with it. Write Trainer(…, callbacks=[pruning]).")
+            raise UserError(
+                "SparsityCallback has pruned nothing: no training has begun with it. Write "
+                "Trainer(…, callbacks=[pruning])."
+            )
         parameter = self.masks.weights[0].parameter
         found = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
         if self._continued:  # what the pruning kept was measured before
@@ -93,11 +104,14 @@ class SparsityCallback(TrainerCallback):
 class RecorderCallback(TrainerCallback):
     """Tells `recorder`, whose `with` block is around one `Trainer.train`, of the steps, losses and metrics.
 
-    pruning: the SparsityCallback of the same Trainer, given before this one. Metrics of `eval_` become `val/`, of `test_` `test/`.
-    samples: of an optimizer step in this process; None: the first dimension that all tensors share with which the model is called.
+    pruning: the SparsityCallback of the same Trainer, given before this one. Metrics of `eval_` become
+    `val/`, of `test_` `test/`. samples: of an optimizer step in this process; None: the first dimension that
+    all tensors share with which the model is called.
     """
 
-    def __init__(self, recorder: Recorder, pruning: SparsityCallback | None = None, *, samples: int | None = None):
+    def __init__(
+        self, recorder: Recorder, pruning: SparsityCallback | None = None, *, samples: int | None = None
+    ):
         self.recorder, self.pruning, self.samples = recorder, pruning, samples
         self._counting: RemovableHandle | None = None  # from the beginning of the training
         self._counted = 0  # samples of the current step, without those of the newest batch
@@ -108,12 +122,15 @@ class RecorderCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self._counting is not None:
             raise UserError(
-                "RecorderCallback records one Trainer.train, and this is another one, as auto_find_batch_size makes them after a batch "
-                "that did not fit. Set a batch size that fits, and make a Recorder and a Trainer for each training."
+                "RecorderCallback records one Trainer.train, and this is another one, as "
+                "auto_find_batch_size makes them after a batch "
+                "that did not fit. Set a batch size that fits, and make a Recorder and a Trainer for each "
+                "training."
             )
         if args.n_gpu > 1:
             raise UserError(
-                f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set CUDA_VISIBLE_DEVICES=0, or use torchrun."
+                f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set "
+                "CUDA_VISIBLE_DEVICES=0, or use torchrun."
             )
         if self.pruning is not None and not self.pruning.masks.weights:
             raise UserError(
@@ -132,11 +149,14 @@ class RecorderCallback(TrainerCallback):
             samples = samples_in(batch)
             if samples is None and self.samples is None:
                 raise UserError(
-                    "RecorderCallback: the tensors with which Trainer calls the model differ in their first dimension, so that the samples "
-                    "of a step are unknown. Give RecorderCallback(recorder, samples=N), their number in a step of this process."
+                    "RecorderCallback: the tensors with which Trainer calls the model differ in their "
+                    "first dimension, so that the samples "
+                    "of a step are unknown. Give RecorderCallback(recorder, samples=N), their number in a "
+                    "step of this process."
                 )
             self._shapes.add(shapes_in(batch, samples))
-            self._batch = max(self._batch, samples or 0)  # a loss may call the model several times for one batch
+            # a loss may call the model several times for one batch
+            self._batch = max(self._batch, samples or 0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.pruning is not None and self.pruning.masks.active and not self._warmed:
@@ -156,7 +176,8 @@ class RecorderCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         logs = given["logs"]
         if "loss" in logs and not args.fp16 and math.isnan(logs.get("grad_norm", 0.0)):
-            # Trainer's logging_nan_inf_filter logs other losses in place of NaN. Without a GradScaler the step was not skipped.
+            # Trainer's logging_nan_inf_filter logs other losses in place of NaN. Without a GradScaler the
+            # step was not skipped.
             logs = logs | {"loss": math.nan}
         names = {"loss": "train/loss", "learning_rate": "train/lr"}
         if values := {name: logs[key] for key, name in names.items() if key in logs}:
@@ -170,12 +191,19 @@ class RecorderCallback(TrainerCallback):
         values = {}
         for key, value in given["metrics"].items():
             split, _, name = key.partition("_")
-            if split in SPLITS and not name.endswith(SPEEDS) and isinstance(value, int | float | torch.Tensor):
+            if (
+                split in SPLITS
+                and not name.endswith(SPEEDS)
+                and isinstance(value, int | float | torch.Tensor)
+            ):
                 values[f"{SPLITS[split]}/{NO_NAME.sub('_', name)}"] = value
         if not self.recorder.ended:
             self.recorder.metrics(values)
         elif args.process_index == 0:
-            print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(values)}. Put the evaluation into the block.")
+            print(
+                f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(values)}. Put "
+                "the evaluation into the block."
+            )
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **given: Any) -> None:
         self.on_evaluate(args, state, control, metrics=metrics)

@@ -1,17 +1,19 @@
-"""Data sets as a model sees them: `load(cfg.data)` reads and checks files, `DataModule` feeds them to Lightning.
+"""Data sets as a model sees them: `load(cfg.data)` reads and checks files, `DataModule` feeds them to
+Lightning.
 
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
-A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and `LICENCES`, its name and what it refuses in
-mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md. mpx/settings/reachable.py
-looks for its files.
+A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and `LICENCES`, its name and what
+it refuses in mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md.
+mpx/settings/reachable.py looks for its files.
 
     spec.py          what a data set looks like to a model
     splits.py        the contents of a split, and how a batch is taken from it (augment.py)
     order.py         the order of the samples, and their seeds
     loaders.py       the loaders that Lightning sees, made by datamodule.py; they get batches from readers.py
-    image_sets.py    images in memory; image_folder.py: images that stay on disk; synthetic.py: samples without files
+    image_sets.py    images in memory; image_folder.py: images that stay on disk; synthetic.py: samples
+                     without files
     text_sets.py     texts with labels: SST-2, CSV; huggingface.py: those that the datasets library reads
     targets.py       labels, and the parts of labelled texts; encode.py: texts to token ids, by tokenizer.py
     language.py      texts to continue
@@ -59,9 +61,10 @@ __all__ = ["Data", "DataModule", "load"]
 def load(data_cfg) -> Data:
     """Read, check and split the set that `data_cfg` chooses.
 
-    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace; the set's function gets a
-    namespace. Uses no accelerator.
-    Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or damaged.
+    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace; the set's
+    function gets a namespace. Uses no accelerator.
+    Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or
+    damaged.
     """
     settings = checked("data", data_cfg)
     check_data(settings)

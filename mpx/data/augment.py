@@ -1,7 +1,7 @@
 """Random shifts, flips and cut-out squares for a whole batch at once, with a separate draw for each sample.
 
-torchvision.transforms.v2 draws once per batch, so mpx has its own code. All draws of an epoch are made on the CPU. They depend on (seed,
-epoch, sample) only, not on the device, the batch size or the number of workers.
+torchvision.transforms.v2 draws once per batch, so mpx has its own code. All draws of an epoch are made on the
+CPU. They depend on (seed, epoch, sample) only, not on the device, the batch size or the number of workers.
 """
 
 import torch
@@ -12,14 +12,17 @@ from mpx.data.order import generator
 
 
 def draw(count: int, augment: str, places: int, seed: int, epoch: int) -> Tensor | None:
-    """Rows (top, left, mirrored) for `count` samples, int16 [count, 3] on the CPU, corners in [0, places); None without augmentation.
+    """Rows (top, left, mirrored) for `count` samples, int16 [count, 3] on the CPU, corners in [0, places);
+    None without augmentation.
 
-    Each image is mirrored in every second epoch, starting at random, so that both sides are seen equally often (Jordan 2024,
-    arXiv:2404.00498).
+    Each image is mirrored in every second epoch, starting at random, so that both sides are seen equally
+    often (Jordan 2024, arXiv:2404.00498).
     """
     if augment == "none":
         return None
-    corner = torch.randint(0, places, (count, 2), generator=generator(seed, "augment", epoch), dtype=torch.int16)
+    corner = torch.randint(
+        0, places, (count, 2), generator=generator(seed, "augment", epoch), dtype=torch.int16
+    )
     if augment == "crop":
         return torch.cat([corner, torch.zeros_like(corner[:, :1])], dim=1)
     coin = torch.randint(0, 2, (count, 1), generator=generator(seed, "mirror", 0), dtype=torch.int16)
@@ -27,9 +30,11 @@ def draw(count: int, augment: str, places: int, seed: int, epoch: int) -> Tensor
 
 
 def crop_flip(x: Tensor, rows: Tensor, pad: int, crop: int | None = None) -> Tensor:
-    """Pad each image with `pad` black pixels, cut it at its own corner to `crop` pixels a side (None: its old size), mirror it if drawn.
+    """Pad each image with `pad` black pixels, cut it at its own corner to `crop` pixels a side (None: its old
+    size), mirror it if drawn.
 
-    x: [B, C, H, W]; rows: int [B, 3] of (top, left, mirrored), on the same device. Returns [B, C, h, w] of the same type.
+    x: [B, C, H, W]; rows: int [B, 3] of (top, left, mirrored), on the same device. Returns [B, C, h, w] of
+    the same type.
     """
     batch, channels = x.shape[:2]
     height, width = x.shape[2:] if crop is None else (crop, crop)
@@ -44,25 +49,35 @@ def crop_flip(x: Tensor, rows: Tensor, pad: int, crop: int | None = None) -> Ten
 
 
 def draw_centres(count: int, height: int, width: int, seed: int, epoch: int) -> Tensor:
-    """Rows (down, across) of the centres of the cut-out squares of `count` images, int16 [count, 2] on the CPU."""
+    """Rows (down, across) of the centres of the cut-out squares of `count` images, int16 [count, 2] on the
+    CPU.
+    """
     random = generator(seed, "cutout", epoch)
-    centres = [torch.randint(0, pixels, (count,), generator=random, dtype=torch.int16) for pixels in (height, width)]
+    centres = [
+        torch.randint(0, pixels, (count,), generator=random, dtype=torch.int16) for pixels in (height, width)
+    ]
     return torch.stack(centres, dim=1)
 
 
 def cut_out(x: Tensor, centres: Tensor, side: int) -> Tensor:
-    """Set a square of each image to zero, the mean of normalised images; it may overlap the edge (Cutout, arXiv:1708.04552).
+    """Set a square of each image to zero, the mean of normalised images; it may overlap the edge (Cutout,
+    arXiv:1708.04552).
 
-    x: float [B, C, H, W]; centres: int16 [B, 2], on the same device; side: pixels of the square. Returns [B, C, H, W].
+    x: float [B, C, H, W]; centres: int16 [B, 2], on the same device; side: pixels of the square. Returns [B,
+    C, H, W].
     """
     first = centres.long() - side // 2
     down, across = (
-        torch.arange(pixels, device=x.device) - start[:, None] for pixels, start in zip(x.shape[2:], first.unbind(1), strict=True)
+        torch.arange(pixels, device=x.device) - start[:, None]
+        for pixels, start in zip(x.shape[2:], first.unbind(1), strict=True)
     )
-    within_rows, within_columns = ((offset >= 0) & (offset < side) for offset in (down, across))  # [B, H], [B, W]
+    # [B, H], [B, W]
+    within_rows, within_columns = ((offset >= 0) & (offset < side) for offset in (down, across))
     return x.masked_fill((within_rows[:, :, None] & within_columns[:, None, :])[:, None], 0)
 
 
 def normalise(x: Tensor, top: int, mean: Tensor, std: Tensor) -> Tensor:
-    """(x / top − mean) / std per channel. x: uint8 [B, C, H, W] in 0..top; mean, std: [C, 1, 1]. Returns float32."""
+    """(x / top − mean) / std per channel. x: uint8 [B, C, H, W] in 0..top; mean, std: [C, 1, 1]. Returns
+    float32.
+    """
     return torch.div(x, top).sub_(mean).div_(std)  # converts and divides in one pass

@@ -1,7 +1,8 @@
-"""The user's own data: `data=custom data._target_=my_data.make_data`, which returns the train, validation and test data.
+"""The user's own data: `data=custom data._target_=my_data.make_data`, which returns the train, validation and
+test data.
 
-Each is a map-style Dataset, which makes its samples one by one in worker processes, or a pair of tensors (x, y), which
-stay in memory.
+Each is a map-style Dataset, which makes its samples one by one in worker processes, or a pair of tensors (x,
+y), which stay in memory.
 """
 
 import zlib
@@ -105,7 +106,8 @@ class Samples:
         y = with_type(y[None], self.task, where)[0]
         if (list(x.shape), list(y.shape)) != self.shapes:
             raise UserError(
-                f"data._target_: {where} has x of shape {list(x.shape)} and y of {list(y.shape)}, the first sample "
+                f"data._target_: {where} has x of shape {list(x.shape)} and y of {list(y.shape)}, the "
+                "first sample "
                 f"{self.shapes[0]} and {self.shapes[1]}: make all samples alike"
             )
         check_values(x, y, self.task, self.classes, self.vocab_size, where)
@@ -113,7 +115,9 @@ class Samples:
 
 
 def finished(x: Tensor, kind: str) -> Tensor:
-    """As models take it: pixels of 8 bits as numbers from 0 to 1, other pixels in FP32, token ids in 64 bits."""
+    """As models take it: pixels of 8 bits as numbers from 0 to 1, other pixels in FP32, token ids in 64
+    bits.
+    """
     if kind == "text":
         return x.long()
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
@@ -127,7 +131,8 @@ def load(cfg: SimpleNamespace) -> Data:
     if not isinstance(made, (tuple, list)) or len(made) != len(SPLITS):
         size = f" of {len(made)}" if isinstance(made, Sized) else ""
         raise UserError(
-            f"data._target_={path} returned a {type(made).__name__}{size}; it must return three: the train, validation "
+            f"data._target_={path} returned a {type(made).__name__}{size}; it must return three: the "
+            "train, validation "
             "and test data."
         )
     splits = [split(part, name, cfg) for part, name in zip(made, SPLITS, strict=True)]
@@ -140,12 +145,16 @@ def split(part: Any, name: str, cfg: SimpleNamespace) -> Tensors | Samples:
         where = f"the {name} data"
         x, y = pair(part, where)
         if len(x) == 0 or len(x) != len(y):
-            raise UserError(f"data._target_: {where} have {len(x)} x and {len(y)} y: give one y for each x, and at least one")
+            raise UserError(
+                f"data._target_: {where} have {len(x)} x and {len(y)} y: give one y for each "
+                "x, and at least one"
+            )
         check_x(x[0], where, cfg.kind)
         return Tensors(x.float() if x.is_floating_point() else x, with_type(y, cfg.task, where), cfg.kind)
     if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")) or len(part) == 0:
         raise UserError(
-            f"data._target_: the {name} data are a {type(part).__name__}; a Dataset with __len__ and __getitem__ that is "
+            f"data._target_: the {name} data are a {type(part).__name__}; a Dataset with __len__ and "
+            "__getitem__ that is "
             "not empty, or a pair of tensors (x, y), is needed"
         )
     classes = _needed(cfg, "classes") if cfg.task in Y else None
@@ -159,7 +168,9 @@ def split(part: Any, name: str, cfg: SimpleNamespace) -> Tensors | Samples:
 
 def _needed(cfg: SimpleNamespace, key: str) -> int:
     if getattr(cfg, key) is None:
-        raise UserError(f"data.{key} is not set, and a Dataset does not tell it. Give it, for example data.{key}=10.")
+        raise UserError(
+            f"data.{key} is not set, and a Dataset does not tell it. Give it, for example data.{key}=10."
+        )
     return getattr(cfg, key)
 
 
@@ -169,18 +180,29 @@ def spec_of(cfg: SimpleNamespace, splits: list[Tensors | Samples]) -> Spec:
     for part, name in zip(splits, SPLITS, strict=True):
         if part.shapes != (shape, width):
             raise UserError(
-                f"data._target_: the {name} data have x of shape {part.shapes[0]} and y of {part.shapes[1]}, the train data "
+                f"data._target_: the {name} data have x of shape {part.shapes[0]} and y of "
+                f"{part.shapes[1]}, the train data "
                 f"{shape} and {width}: make them alike"
             )
-    tensors = {f"the {name} data": part for part, name in zip(splits, SPLITS, strict=True) if isinstance(part, Tensors)}
-    classes = width[0] if cfg.task not in Y else cfg.classes or max(2, 1 + int(tensors["the train data"].y.max()))
+    tensors = {
+        f"the {name} data": part
+        for part, name in zip(splits, SPLITS, strict=True)
+        if isinstance(part, Tensors)
+    }
+    classes = (
+        width[0] if cfg.task not in Y else cfg.classes or max(2, 1 + int(tensors["the train data"].y.max()))
+    )
     vocab_size = None
     if cfg.kind == "text":
-        vocab_size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))
+        vocab_size = cfg.vocab_size or 1 + max(
+            cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values())
+        )
     for where, part in tensors.items():
         check_values(part.x, part.y, cfg.task, classes if cfg.task in Y else None, vocab_size, where)
         if cfg.task == "tokens" and not (part.y != NO_LABEL).any():
-            raise UserError(f"data._target_: no token of {where} has a label: every y is {NO_LABEL}. Label some.")
+            raise UserError(
+                f"data._target_: no token of {where} has a label: every y is {NO_LABEL}. Label some."
+            )
     if vocab_size is None:
         return Spec(cfg.kind, tuple(shape), classes, task=cfg.task)
     pads = cfg.pad_id is not None
@@ -197,7 +219,8 @@ def pair(sample: Any, where: str) -> tuple[Tensor, Tensor]:
         return torch.as_tensor(sample[0]), torch.as_tensor(sample[1])
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"data._target_: {where} holds a value that is neither a tensor nor a number ({first_line(error)}): convert it "
+            f"data._target_: {where} holds a value that is neither a tensor nor a number "
+            f"({first_line(error)}): convert it "
             "to numbers"
         ) from error
 
@@ -208,7 +231,8 @@ def with_type(y: Tensor, task: str, where: str) -> Tensor:
         y = y[:, None]
     if y.dim() != (1 if task == "classification" else 2) or (task in Y and y.is_floating_point()):
         raise UserError(
-            f"data._target_: a y of {where} is {y.dtype} of shape {list(y.shape[1:])}; data.task={task} needs "
+            f"data._target_: a y of {where} is {y.dtype} of shape {list(y.shape[1:])}; data.task={task} "
+            "needs "
             f"{Y.get(task, '[K] numbers')}. Change it, or data.task."
         )
     return y.long() if task in Y else y.float()
@@ -220,19 +244,25 @@ def check_x(x: Tensor, where: str, kind: str) -> None:
     fits = x.is_floating_point() or x.dtype == torch.uint8 if kind == "image" else not x.is_floating_point()
     if x.dim() != dimensions or not fits:
         raise UserError(
-            f"data._target_: an x of {where} is {x.dtype} of shape {list(x.shape)}; data.kind={kind} needs {what}. "
+            f"data._target_: an x of {where} is {x.dtype} of shape {list(x.shape)}; data.kind={kind} needs "
+            f"{what}. "
             "Change it, or data.kind."
         )
 
 
-def check_values(x: Tensor, y: Tensor, task: str, classes: int | None, vocab_size: int | None, where: str) -> None:
-    """Raise UserError for a label that is no class, a target without meaning for the task's loss, or a wrong token id."""
+def check_values(
+    x: Tensor, y: Tensor, task: str, classes: int | None, vocab_size: int | None, where: str
+) -> None:
+    """Raise UserError for a label that is no class, a target without meaning for the task's loss, or a wrong
+    token id.
+    """
     if classes is None:
         fits = (y == 0) | (y == 1) if task == "multilabel" else y.isfinite()
         if not fits.all():
             needed = "zeros and ones" if task == "multilabel" else "finite numbers"
             raise UserError(
-                f"data._target_: {where} has {y[~fits][0]:g} in y; data.task={task} needs {needed}. Correct it, or data.task."
+                f"data._target_: {where} has {y[~fits][0]:g} in y; data.task={task} needs {needed}. "
+                "Correct it, or data.task."
             )
     else:
         _check_below(y[y != NO_LABEL] if task == "tokens" else y, classes, f"{where} has labels", "classes")
@@ -243,6 +273,7 @@ def check_values(x: Tensor, y: Tensor, task: str, classes: int | None, vocab_siz
 def _check_below(values: Tensor, count: int, what: str, key: str) -> None:
     if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < count:
         raise UserError(
-            f"data._target_: {what} from {int(values.min())} to {int(values.max())}, where they are numbered from 0 to "
+            f"data._target_: {what} from {int(values.min())} to {int(values.max())}, where they are "
+            "numbered from 0 to "
             f"{count - 1}. Renumber them, or give data.{key}."
         )

@@ -10,19 +10,26 @@ from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Data
 from mpx.settings.values import checked
 
-SHARE = 4  # train tensors stay on a GPU if they take less than 1/SHARE of its free memory; the rest is for the model
+# train tensors stay on a GPU if they take less than 1/SHARE of its free memory; the rest is for the model
+SHARE = 4
 
 
 class DataModule(pl.LightningDataModule):
-    """Makes loaders on the trainer's device. They shard themselves by rank, so the Trainer needs use_distributed_sampler=False.
+    """Makes loaders on the trainer's device. They shard themselves by rank, so the Trainer needs
+    use_distributed_sampler=False.
 
-    data_cfg: the settings that `data` was loaded with. loader: "resident" or "workers"; None: `choose_loader` decides when the trainer's
-    device is known. Raises UserError for a setting that breaks its rule.
+    data_cfg: the settings that `data` was loaded with. loader: "resident" or "workers"; None: `choose_loader`
+    decides when the trainer's device is known. Raises UserError for a setting that breaks its rule.
     """
 
     def __init__(self, data: Data, data_cfg, seed: int, loader: str | None = None):
         super().__init__()
-        self.data, self.cfg, self.seed, self.loader = data, SimpleNamespace(**checked("data", data_cfg)), seed, loader
+        self.data, self.cfg, self.seed, self.loader = (
+            data,
+            SimpleNamespace(**checked("data", data_cfg)),
+            seed,
+            loader,
+        )
         self._readers: list[ResidentReader | WorkerReader] = []
 
     def train_dataloader(self) -> TrainLoader:
@@ -65,7 +72,9 @@ class DataModule(pl.LightningDataModule):
 
 
 def choose_loader(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:
-    """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). wanted: data.loader."""
+    """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). wanted:
+    data.loader.
+    """
     if nbytes is None:
         return "workers", "files are read one by one"
     if wanted != "auto":
@@ -75,4 +84,6 @@ def choose_loader(wanted: str, nbytes: int | None, device: torch.device) -> tupl
     free = torch.cuda.mem_get_info(device)[0]
     fits = nbytes * SHARE < free
     share = "less" if fits else "not less"
-    return "resident" if fits else "workers", f"{nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
+    return "resident" if fits else "workers", (
+        f"{nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
+    )

@@ -46,7 +46,9 @@ def missing(path: Path, what: str = " is missing") -> UserError:
 
 
 def read_text(path: Path) -> str:
-    """The content as text, unpacked if the name ends in .gz. Raises UserError if it cannot be read or is not UTF-8."""
+    """The content as text, unpacked if the name ends in .gz. Raises UserError if it cannot be read or is not
+    UTF-8.
+    """
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
@@ -82,7 +84,8 @@ def download(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes
 
 @contextmanager
 def downloading(path: Path) -> Iterator[None]:
-    """Around a download of `path`: one process at a time, since all ranks of a run need the same file, with a time limit.
+    """Around a download of `path`: one process at a time, since all ranks of a run need the same file, with a
+    time limit.
 
     Raises UserError that says which file is missing and what to do.
     """

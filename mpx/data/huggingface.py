@@ -1,7 +1,8 @@
 """Texts of a Hugging Face data set on disk, as the datasets library reads it. Nothing is fetched.
 
-Either a folder saved by `save_to_disk`, or Parquet, Arrow or JSONL files, whose names say their split. The splits are
-called train, validation and test. A fixed tenth of the train rows takes the place of a missing one of the last two.
+Either a folder saved by `save_to_disk`, or Parquet, Arrow or JSONL files, whose names say their split. The
+splits are called train, validation and test. A fixed tenth of the train rows takes the place of a missing one
+of the last two.
 """
 
 import sys
@@ -30,17 +31,21 @@ def load(cfg: SimpleNamespace) -> Data:
         splits = _read(path, Path(cfg.cache).expanduser() / "datasets")
     except Exception as error:  # damaged files raise nearly anything
         raise UserError(
-            f"data.path={path} cannot be read as a data set ({first_line(error)[:200]}): give a folder saved by "
+            f"data.path={path} cannot be read as a data set ({first_line(error)[:200]}): give a folder "
+            "saved by "
             f"save_to_disk, or with files such as train.parquet ({', '.join(READERS)})"
         ) from error
     used = {mine: splits[name] for name, mine in SPLITS.items() if name in splits}
     if "train" not in used or not all(len(split) for split in used.values()):
         counts = ", ".join(f"{name} ({len(split)} rows)" for name, split in splits.items())
-        raise UserError(f"data.path={path} needs a split called train, and none that is empty: it has {counts}.")
+        raise UserError(
+            f"data.path={path} needs a split called train, and none that is empty: it has {counts}."
+        )
     if len(splits) > len(used) < len(SPLITS):  # else test rows under another name would be left out unnoticed
         unused = ", ".join(name for name in splits if name not in SPLITS)
         print(
-            f"data.path={path}: {unused} is not used, and a tenth of the train rows takes the place of each split that is "
+            f"data.path={path}: {unused} is not used, and a tenth of the train rows takes the place of "
+            "each split that is "
             f"missing. Splits, and the files of one, are called {', '.join(SPLITS)}.",
             file=sys.stderr,
             flush=True,
@@ -63,7 +68,9 @@ def _read(path: Path, cache: Path) -> dict[str, Any]:
 
 
 def rows(cfg: SimpleNamespace, split: Any, path: Path) -> Part:
-    """Texts and labels of one split. Raises UserError for missing columns, and for values that the task cannot have."""
+    """Texts and labels of one split. Raises UserError for missing columns, and for values that the task
+    cannot have.
+    """
     for key in ("text_column", "label_column"):
         name = getattr(cfg, key)
         if name not in split.column_names:
@@ -75,10 +82,13 @@ def rows(cfg: SimpleNamespace, split: Any, path: Path) -> Part:
     known = _class_label(split.features[cfg.label_column])
     made = []
     for number, (text, label) in enumerate(zip(texts, labels, strict=True), 1):
-        words = cfg.task == "tokens" and isinstance(text, list) and all(isinstance(word, str) for word in text)
+        words = (
+            cfg.task == "tokens" and isinstance(text, list) and all(isinstance(word, str) for word in text)
+        )
         if not (words or (isinstance(text, str) and text.strip())):
             raise UserError(
-                f"data.text_column={cfg.text_column}: row {number} of {path} is {str(text)[:60]!r}, where a text is needed"
+                f"data.text_column={cfg.text_column}: row {number} of {path} is {str(text)[:60]!r}, where "
+                "a text is needed"
             )
         try:
             made.append(_label(cfg.task, label, known))
@@ -91,7 +101,9 @@ def rows(cfg: SimpleNamespace, split: Any, path: Path) -> Part:
 
 
 def _class_label(feature: Any) -> Any:
-    """The ClassLabel of a column or of the members of its lists, which numbers and names the classes; else None."""
+    """The ClassLabel of a column or of the members of its lists, which numbers and names the classes; else
+    None.
+    """
     inner = getattr(feature, "feature", feature)
     return inner if hasattr(inner, "int2str") else None
 
@@ -105,9 +117,12 @@ def _label(task: str, label: Any, known: Any) -> Any:
         return finite(parts)
     if isinstance(label, list) != (task != "classification"):
         raise ValueError
-    if any(not isinstance(part, str | int | float) or part != part or part == "" for part in parts):  # NaN is not NaN
+    # NaN is not NaN
+    if any(not isinstance(part, str | int | float) or part != part or part == "" for part in parts):
         raise ValueError
     if task == "multilabel" and len(set(parts)) < len(parts):
         raise ValueError
-    names = [known.int2str(part) if known is not None and isinstance(part, int) else str(part) for part in parts]
+    names = [
+        known.int2str(part) if known is not None and isinstance(part, int) else str(part) for part in parts
+    ]
     return names[0] if task == "classification" else names

@@ -1,9 +1,10 @@
-"""Images in folders named after their class (ImageNet's layout). Worker processes decode them when they are needed.
+"""Images in folders named after their class (ImageNet's layout). Worker processes decode them when they are
+needed.
 
     <data.path>/train/<class>/*.jpg    <data.path>/val/<class>/*.jpg    [<data.path>/test/<class>/*.jpg]
 
-Without test/, val/ is the test set and a share of train/ is held out for validation: the best epoch is never chosen by
-the test set. torchvision's ImageFolder lists the files.
+Without test/, val/ is the test set and a share of train/ is held out for validation: the best epoch is never
+chosen by the test set. torchvision's ImageFolder lists the files.
 """
 
 import zlib
@@ -46,7 +47,9 @@ class Files:
 
     @property
     def checksum(self) -> int:
-        """The checksum of the files' names and sizes. Reading a large set would take hours, and a copy has other times."""
+        """The checksum of the files' names and sizes. Reading a large set would take hours, and a copy has
+        other times.
+        """
         crc = zlib.crc32(self.labels.numpy().tobytes())
         for path in map(Path, self.paths):
             crc = zlib.crc32(f"{path.parent.name}/{path.name} {path.stat().st_size}".encode(), crc)
@@ -59,7 +62,9 @@ class Files:
         return torch.randint(0, SEEDS, (len(self), 1), generator=generator(seed, "augment", epoch))
 
     def raw(self, index: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Images uint8 [B, 3, size, size] and labels [B]. Raises a UserError that names the file that cannot be read."""
+        """Images uint8 [B, 3, size, size] and labels [B]. Raises a UserError that names the file that cannot
+        be read.
+        """
         seeds = [None] * len(index) if rows is None else rows.flatten().tolist()
         made = [self.one(self.paths[i], seed) for i, seed in zip(index.tolist(), seeds, strict=True)]
         return torch.stack(made), self.labels[index]
@@ -85,7 +90,9 @@ class Files:
 
 
 def load(cfg: SimpleNamespace) -> Data:
-    """Read the folder's splits. Raises UserError for a missing or empty folder, and for classes that differ."""
+    """Read the folder's splits. Raises UserError for a missing or empty folder, and for classes that
+    differ.
+    """
     size, root = cfg.image_size, Path(str(cfg.path)).expanduser()
     classes, train = listed(root / "train", None)
     _, val = listed(root / "val", classes)
@@ -113,13 +120,19 @@ def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...
         images = ImageFolder(str(where))
     except OSError as error:
         raise UserError(
-            f"data.path: {where} has no images in {where}/<class>/ ({first_line(error)}): add some, or remove the class"
+            f"data.path: {where} has no images in {where}/<class>/ ({first_line(error)}): add some, or "
+            "remove the class"
         ) from error
     names = tuple(images.classes)
     if len(names) < 2:
-        raise UserError(f"data.path: {where} has one class only ({names[0]}): give each class its folder, at least 2")
+        raise UserError(
+            f"data.path: {where} has one class only ({names[0]}): give each class its folder, at least 2"
+        )
     if classes is not None and (other := sorted(set(names) ^ set(classes))):
-        raise UserError(f"data.path: the class {other[0]} is in only one of {where} and train/: add it, or remove it there")
+        raise UserError(
+            f"data.path: the class {other[0]} is in only one of {where} and train/: add it, or "
+            "remove it there"
+        )
     return names, (tuple(path for path, _ in images.samples), torch.tensor(images.targets))
 
 
@@ -128,7 +141,9 @@ def pick(part: Part, index: Tensor) -> Part:
 
 
 def decode(path: str):
-    """The image as RGB. Raises a UserError that names the file if it is damaged, no image, or has other than 8 bits."""
+    """The image as RGB. Raises a UserError that names the file if it is damaged, no image, or has other than
+    8 bits.
+    """
     from PIL import Image
 
     try:
@@ -136,7 +151,8 @@ def decode(path: str):
             if image.mode.startswith(("I", "F")):  # its conversion to RGB would cut the values off at 255
                 raise ValueError("its pixels have 16 or 32 bits, where 8 are needed")
             return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # of Pillow, for damaged files
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        # of Pillow, for damaged files
         raise UserError(
             f"data.path: {path} cannot be read as an image ({first_line(error)}): replace or remove the file"
         ) from error

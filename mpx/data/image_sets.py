@@ -1,4 +1,6 @@
-"""Image sets that fit in memory: scikit-learn's digits, and MNIST, Fashion-MNIST and CIFAR-10 as torchvision reads them."""
+"""Image sets that fit in memory: scikit-learn's digits, and MNIST, Fashion-MNIST and CIFAR-10 as torchvision
+reads them.
+"""
 
 import functools
 from collections.abc import Iterator
@@ -27,8 +29,8 @@ CLASSES = 10
 def load_digits(cfg: SimpleNamespace) -> Data:
     """scikit-learn's 1,797 handwritten digits (UCI, 8×8 pixels of 0 to 16), which ship with the package.
 
-    A fixed stratified shuffle splits them into 360 test, 140 validation and 1,297 train samples. The file is ordered
-    by writer, so that a sequential split would test on the handwriting of other people.
+    A fixed stratified shuffle splits them into 360 test, 140 validation and 1,297 train samples. The file is
+    ordered by writer, so that a sequential split would test on the handwriting of other people.
     """
     images, labels = _digits()
     order = stratified_order(labels, SPLIT_SEED)
@@ -78,8 +80,8 @@ def read_mnist(name: str, root: Path, *, download: bool) -> tuple[Part, Part]:
 def load_cifar10(cfg: SimpleNamespace) -> Data:
     """CIFAR-10: 50,000 train and 10,000 test colour images of 32×32 pixels in ten classes.
 
-    Files: the "python version", `<data.root>/cifar-10-batches-py/`. torchvision unpickles them only if their MD5 sums
-    are the publisher's, so that no other code runs.
+    Files: the "python version", `<data.root>/cifar-10-batches-py/`. torchvision unpickles them only if their
+    MD5 sums are the publisher's, so that no other code runs.
     """
     from torchvision.datasets import CIFAR10
     from torchvision.datasets.utils import check_integrity
@@ -92,9 +94,13 @@ def load_cifar10(cfg: SimpleNamespace) -> Data:
     try:
         parts = [CIFAR10(str(folder(cfg)), train=train) for train in (True, False)]
     except RuntimeError as error:
-        wrong = next((where / name for name, md5 in sums if not check_integrity(str(where / name), md5)), where)
+        wrong = next(
+            (where / name for name, md5 in sums if not check_integrity(str(where / name), md5)), where
+        )
         raise _damaged(wrong, "its MD5 sum is not the publisher's") from error
-    train, test = ((torch.from_numpy(part.data).permute(0, 3, 1, 2), torch.tensor(part.targets)) for part in parts)
+    train, test = (
+        (torch.from_numpy(part.data).permute(0, 3, 1, 2), torch.tensor(part.targets)) for part in parts
+    )
     _check("cifar10", train, test, where)
     return published(cfg, train, test)
 
@@ -134,8 +140,14 @@ def _check(name: str, train: Part, test: Part, where: Path) -> None:
     known = IMAGES[name]
     for (images, labels), count in ((train, known.train), (test, TESTED)):
         shape = (count, known.channels, known.side, known.side)
-        if images.shape != shape or labels.shape != (count,) or labels.unique().tolist() != list(range(CLASSES)):
-            raise _damaged(where, f"it holds images {list(images.shape)} where {list(shape)} of ten classes are expected")
+        if (
+            images.shape != shape
+            or labels.shape != (count,)
+            or labels.unique().tolist() != list(range(CLASSES))
+        ):
+            raise _damaged(
+                where, f"it holds images {list(images.shape)} where {list(shape)} of ten classes are expected"
+            )
 
 
 def published(cfg: SimpleNamespace, train: Part, test: Part) -> Data:
@@ -145,7 +157,9 @@ def published(cfg: SimpleNamespace, train: Part, test: Part) -> Data:
 
 
 def image_data(cfg: SimpleNamespace, train: Part, val: Part, test: Part, top: int = 255) -> Data:
-    """The splits, by the settings image_size, mean, std, augment, pad, crop and cutout. top: of the brightest pixel."""
+    """The splits, by the settings image_size, mean, std, augment, pad, crop and cutout. top: of the brightest
+    pixel.
+    """
     parts = [train, val, test]
     if cfg.image_size is not None:
         parts = [(resize(images, cfg.image_size, top), labels) for images, labels in parts]
@@ -162,7 +176,9 @@ def per_channel(values: list[float]) -> Tensor:
 
 
 def resize(images: Tensor, size: int, top: int) -> Tensor:
-    """Squares of `size` pixels, 0..255, made in pieces that bound the memory. images: uint8 [N, C, H, W] in 0..top."""
+    """Squares of `size` pixels, 0..255, made in pieces that bound the memory. images: uint8 [N, C, H, W] in
+    0..top.
+    """
     from torchvision.transforms.v2 import functional as v2
 
     def piece(x: Tensor) -> Tensor:
@@ -173,4 +189,6 @@ def resize(images: Tensor, size: int, top: int) -> Tensor:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"data.root: {path} is damaged ({what}): delete it and fetch it again (data.download=true)")
+    return UserError(
+        f"data.root: {path} is damaged ({what}): delete it and fetch it again (data.download=true)"
+    )

@@ -1,4 +1,6 @@
-"""Language modelling on WikiText-2 (tokens are words) or any text file (tokens are characters, byte pairs or those of a model)."""
+"""Language modelling on WikiText-2 (tokens are words) or any text file (tokens are characters, byte pairs or
+those of a model).
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +36,8 @@ def load_wikitext2(cfg: SimpleNamespace) -> Data:
     streams = [word_ids(read_text(need(where, *wiki_names(part))), place) for part in SHA256]
     if len(place) != WORDS:
         raise UserError(
-            f"data.root: the files in {where} have {len(place):,} different words where WikiText-2 has {WORDS:,}: "
+            f"data.root: the files in {where} have {len(place):,} different words where WikiText-2 has "
+            f"{WORDS:,}: "
             "fetch them again"
         )
     return lm_data(cfg, streams, len(place))
@@ -52,14 +55,16 @@ def word_ids(text: str, place: dict[str, int]) -> Tensor:
 
 
 def load_text_file(cfg: SimpleNamespace) -> Data:
-    """Texts of `path`, `val_path` and `test_path`. If val_path or test_path is null, a twentieth of `path`, at its end, takes its place.
+    """Texts of `path`, `val_path` and `test_path`. If val_path or test_path is null, a twentieth of `path`,
+    at its end, takes its place.
 
     Raises UserError for the files and the tokenizer.
     """
     text, *others = (read_part(cfg, key) for key in ("path", "val_path", "test_path"))
     parts = [text or "", *(other or "" for other in others)]
     text, absent = parts[0], [place for place in (1, 2) if not parts[place]]
-    cuts = [len(text) * (100 - 5 * left) // 100 for left in range(len(absent), -1, -1)]  # the ends of the train set and of what follows it
+    # the ends of the train set and of what follows it
+    cuts = [len(text) * (100 - 5 * left) // 100 for left in range(len(absent), -1, -1)]
     for place, start, end in zip((0, *absent), (0, *cuts), cuts, strict=False):
         parts[place] = text[start:end]
     return lm_data(cfg, *STREAMS.get(cfg.tokenizer, by_existing)(cfg, parts))
@@ -76,29 +81,38 @@ def read_part(cfg: SimpleNamespace, key: str) -> str | None:
 
 
 def characters(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], int]:
-    """(ids of each part, int32; number of different characters in the file). Ids are in the order of the code points."""
+    """(ids of each part, int32; number of different characters in the file). Ids are in the order of the code
+    points.
+    """
     codes = [torch.tensor(list(map(ord, part)), dtype=torch.int32) for part in parts]
     alphabet, ids = torch.cat(codes).unique(return_inverse=True)
     return list(ids.to(torch.int32).split([len(part) for part in codes])), len(alphabet)
 
 
 def byte_pairs(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], int]:
-    """(ids of each part, int32; vocabulary size) of a byte-pair tokenizer trained on the first part; cached."""
+    """(ids of each part, int32; vocabulary size) of a byte-pair tokenizer trained on the first part;
+    cached.
+    """
     from tokenizers import Tokenizer
 
     def make() -> tokenizer.Made:
         trained = tokenizer.train_bpe(lines(parts[0]), cfg.vocab_size, special=[])
-        return {str(i): joined(trained.encode_batch(lines(part))) for i, part in enumerate(parts)}, trained.to_str()
+        return {
+            str(i): joined(trained.encode_batch(lines(part))) for i, part in enumerate(parts)
+        }, trained.to_str()
 
-    ids, written = tokenizer.cached(cfg.cache, {"kind": "bpe stream", "vocab_size": cfg.vocab_size}, parts, make)
+    ids, written = tokenizer.cached(
+        cfg.cache, {"kind": "bpe stream", "vocab_size": cfg.vocab_size}, parts, make
+    )
     return [ids[str(i)] for i in range(3)], Tokenizer.from_str(written).get_vocab_size()
 
 
 def by_existing(cfg: SimpleNamespace, parts: list[str]) -> tuple[list[Tensor], int]:
-    """(ids of each part, int32; vocabulary size) of a tokenizer of transformers. Nothing is cached, because its folder may change.
+    """(ids of each part, int32; vocabulary size) of a tokenizer of transformers. Nothing is cached, because
+    its folder may change.
 
-    A part is one text: tokenizers such as Llama's would begin each line with a space. verbose: whether to warn of a text that is longer
-    than the model's longest.
+    A part is one text: tokenizers such as Llama's would begin each line with a space. verbose: whether to
+    warn of a text that is longer than the model's longest.
     """
     existing = tokenizer.existing(str(cfg.tokenizer), pads=False)
     ids = [existing(part, add_special_tokens=False, verbose=False)["input_ids"] for part in parts]
@@ -119,7 +133,9 @@ def joined(encoded: list) -> Tensor:
 
 
 def lm_data(cfg: SimpleNamespace, streams: list[Tensor], vocab_size: int) -> Data:
-    """Cut streams into windows of `seq_len` tokens; train windows start at another offset each epoch. Raises UserError if too short."""
+    """Cut streams into windows of `seq_len` tokens; train windows start at another offset each epoch. Raises
+    UserError if too short.
+    """
     length = cfg.seq_len
     splits = [Windows(stream, length, shift=i == 0) for i, stream in enumerate(streams)]
     for name, split in zip(("train", "validation", "test"), splits, strict=True):

@@ -1,4 +1,6 @@
-"""The two loaders that Lightning sees. A reader makes their batches, on the device (resident.py) or in worker processes (workers.py)."""
+"""The two loaders that Lightning sees. A reader makes their batches, on the device (resident.py) or in worker
+processes (workers.py).
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,29 +15,42 @@ Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
 
 
 def full_batches(count: int, batch_size: int, world: int) -> int:
-    """Full batches per epoch for each of `world` devices that share `count` samples. Raises UserError if there are none."""
+    """Full batches per epoch for each of `world` devices that share `count` samples. Raises UserError if
+    there are none.
+    """
     if not (batches := count // world // batch_size):
         raise UserError(
-            f"data.batch_size={batch_size} on {how_many(world, 'device')} needs {batch_size * world} train samples but there are {count}: "
+            f"data.batch_size={batch_size} on {how_many(world, 'device')} needs {batch_size * world} train "
+            f"samples but there are {count}: "
             f"lower data.batch_size to at most {count // world} or use fewer devices"
         )
     return batches
 
 
 class TrainLoader:
-    """Shuffled full batches of this rank. The order depends on (seed, epoch) only, so a resumed run continues with the exact next batch.
+    """Shuffled full batches of this rank. The order depends on (seed, epoch) only, so a resumed run continues
+    with the exact next batch.
 
-    Lightning makes the iterator before it calls `set_epoch`, so the epoch is read when the first batch is asked for.
+    Lightning makes the iterator before it calls `set_epoch`, so the epoch is read when the first batch is
+    asked for.
     """
 
     def __init__(self, reader, count: int, batch_size: int, seed: int, rank: int = 0, world: int = 1):
-        self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = reader, count, batch_size, seed, rank, world
+        self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = (
+            reader,
+            count,
+            batch_size,
+            seed,
+            rank,
+            world,
+        )
         self.epoch = 0
         self.position = 0  # batches handed out in this epoch
         self._mark: Callable[[], Any] | None = None  # see time_waits
         self._waits: list[tuple[Any, Any]] = []
         self._start = 0  # first batch of the next pass
-        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> its batches, before the first is taken
+        # (epoch, first batch) -> its batches, before the first is taken
+        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}
         self.sampler = self  # Lightning calls set_epoch of `.sampler`
         self.batches = full_batches(count, batch_size, world)
 
@@ -48,7 +63,8 @@ class TrainLoader:
         batches = self._drawn.pop((self.epoch, self.position), None) or self._draw(self.epoch, self.position)
         while (batch := next(batches, None)) is not None:
             self.position += 1
-            if self.position == self.batches:  # draw the next epoch while the GPU still has steps of this one to run
+            # draw the next epoch while the GPU still has steps of this one to run
+            if self.position == self.batches:
                 self._drawn = {(self.epoch + 1, 0): self._draw(self.epoch + 1, 0)}
             if asked is not None:
                 self._waits.append((asked, self._now()))
@@ -65,7 +81,9 @@ class TrainLoader:
         return next(self._draw(epoch, position))
 
     def time_waits(self, mark: Callable[[], Any]) -> None:
-        """From now on note when each batch is asked for and when it arrives. mark: reads a clock, of the host or the device."""
+        """From now on note when each batch is asked for and when it arrives. mark: reads a clock, of the host
+        or the device.
+        """
         self._mark = mark
 
     def take_waits(self) -> list[tuple[Any, Any]]:
@@ -77,7 +95,9 @@ class TrainLoader:
         return None if self._mark is None else self._mark()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`, unless it is the epoch of the loaded checkpoint, which keeps its position."""
+        """Go to the start of `epoch`, unless it is the epoch of the loaded checkpoint, which keeps its
+        position.
+        """
         if epoch != self.epoch:
             self.epoch, self.position, self._start = epoch, 0, 0
 
@@ -86,13 +106,16 @@ class TrainLoader:
         return {name: getattr(self, name) for name in ("epoch", "position", "seed", "batch_size", "world")}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue after the last batch handed out. Raises UserError if the rest of the epoch would come in another order."""
+        """Continue after the last batch handed out. Raises UserError if the rest of the epoch would come in
+        another order.
+        """
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
         name = next((name for name in names if state[name] != getattr(self, name)), None)
         if name is not None and position % (self.count // state["world"] // state["batch_size"]):
             raise UserError(
-                f"{names[name]} is {getattr(self, name)} but the checkpoint stopped in the middle of epoch {self.epoch} with "
+                f"{names[name]} is {getattr(self, name)} but the checkpoint stopped in the middle of epoch "
+                f"{self.epoch} with "
                 f"{state[name]}: resume with {state[name]}, or from a checkpoint at an epoch's end"
             )
         self.position = self._start = position

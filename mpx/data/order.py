@@ -1,4 +1,6 @@
-"""The order of samples and their random choices: functions of a few integers, computed on the CPU and therefore equal on every device."""
+"""The order of samples and their random choices: functions of a few integers, computed on the CPU and
+therefore equal on every device.
+"""
 
 import hashlib
 import random
@@ -14,7 +16,9 @@ SPLIT_SEED = 0  # fixed, so that `seed=` never moves a sample from one split to 
 
 
 def generator(*parts: int | str) -> torch.Generator:
-    """A new generator, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global generator does not change."""
+    """A new generator, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global generator does
+    not change.
+    """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
 
@@ -25,7 +29,8 @@ def seeded(seed: int) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPU's too, which draws dropout masks
+            # torch.manual_seed would seed the GPU's too, which draws dropout masks
+            torch.default_generator.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed % 2**32)
             yield
@@ -35,12 +40,17 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def stratified_order(labels: Tensor, seed: int | None) -> Tensor:
-    """An order of all samples, int64 [N], in which every slice has each class in proportion, to within one or two samples.
+    """An order of all samples, int64 [N], in which every slice has each class in proportion, to within one or
+    two samples.
 
     The r-th of a class's n samples is placed at (r + ½)/n, so that all classes advance together.
     labels: [N]. seed: shuffles within the classes; None keeps the order of the file.
     """
-    start = torch.arange(len(labels)) if seed is None else torch.randperm(len(labels), generator=generator(seed, "split"))
+    start = (
+        torch.arange(len(labels))
+        if seed is None
+        else torch.randperm(len(labels), generator=generator(seed, "split"))
+    )
     by_class = start[torch.sort(labels[start], stable=True).indices]
     counts = torch.bincount(labels)
     counts = counts[counts > 0]
@@ -49,24 +59,31 @@ def stratified_order(labels: Tensor, seed: int | None) -> Tensor:
 
 
 def hold_out(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(train, held out): int64 indices in the order of the file; `count` samples at the end of a stratified order are held out."""
+    """(train, held out): int64 indices in the order of the file; `count` samples at the end of a stratified
+    order are held out.
+    """
     order = stratified_order(labels, seed=None)
     return order[: len(order) - count].sort().values, order[len(order) - count :].sort().values
 
 
-def train_batches(count: int, batch_size: int, seed: int, epoch: int, rank: int = 0, world: int = 1) -> list[Tensor]:
-    """This rank's batches of sample indices in one epoch, int64 [B] each. All are full, and every rank has the same number."""
+def train_batches(
+    count: int, batch_size: int, seed: int, epoch: int, rank: int = 0, world: int = 1
+) -> list[Tensor]:
+    """This rank's batches of sample indices in one epoch, int64 [B] each. All are full, and every rank has
+    the same number.
+    """
     order = torch.randperm(count, generator=generator(seed, "order", epoch))
     batches = count // world // batch_size
     return list(order[rank::world][: batches * batch_size].split(batch_size)) if batches else []
 
 
 def eval_batches(count: int, batch_size: int, rank: int, world: int) -> list[Tensor]:
-    """This rank's batches of sample indices, in order, int64 [<= B] each. Every sample comes exactly once over all ranks.
+    """This rank's batches of sample indices, in order, int64 [<= B] each. Every sample comes exactly once
+    over all ranks.
 
-    A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm buffers in every forward
-    pass, so ranks with different numbers of batches would deadlock. A batch of one sample cannot be split; there the ranks with one sample
-    more take two of them at once.
+    A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm
+    buffers in every forward pass, so ranks with different numbers of batches would deadlock. A batch of one
+    sample cannot be split; there the ranks with one sample more take two of them at once.
     """
     mine = torch.arange(count)[rank::world]
     if len(mine) == 0:

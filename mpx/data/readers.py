@@ -41,7 +41,9 @@ class ResidentReader:
             yield self.split.finish(*self.split.raw(index, rows), rows)
 
     def _send(self, values: Tensor) -> Tensor:
-        """Copy to the device without waiting, so that evaluation is queued while the last training steps still run."""
+        """Copy to the device without waiting, so that evaluation is queued while the last training steps
+        still run.
+        """
         if self.device.type == "cuda":
             return values.pin_memory().to(self.device, non_blocking=True)
         return values.to(self.device)
@@ -64,11 +66,14 @@ class WorkerReader:
             worker_init_fn=_ignore_signals,
             persistent_workers=count > 0,
             pin_memory=device.type == "cuda",
-            generator=torch.Generator(),  # the default draws from the global generator, which would change dropout
+            # the default draws from the global generator, which would change dropout
+            generator=torch.Generator(),
         )
 
     def batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """One finished (x, y) on the device per entry of `indices` (int64 [B]). Raises UserError from a worker."""
+        """One finished (x, y) on the device per entry of `indices` (int64 [B]). Raises UserError from a
+        worker.
+        """
         self.keys.keys = [(epoch, index) for index in indices]
         for batch in self._start():
             if isinstance(batch, UserError):
@@ -77,8 +82,11 @@ class WorkerReader:
             yield self.split.finish(x, y, rows)
 
     def _start(self) -> Iterator:
-        with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads; workers use neither OpenMP nor CUDA
-            warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
+        # Python 3.12 warns of forks beside threads; workers use neither OpenMP nor CUDA
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning
+            )
             return iter(self.loader)
 
     def close(self) -> None:
@@ -94,7 +102,8 @@ class Batches(Dataset):
 
     def __init__(self, split, seed: int):
         self.split, self.seed = split, seed
-        self.planned: tuple[int, Tensor | None] | None = None  # (epoch, plan); each worker plans once per epoch
+        # (epoch, plan); each worker plans once per epoch
+        self.planned: tuple[int, Tensor | None] | None = None
 
     def __getitem__(self, key: tuple[int, Tensor]):
         epoch, index = key
@@ -122,6 +131,8 @@ class Keys(Sampler):
 
 
 def _ignore_signals(worker: int) -> None:
-    """Slurm signals every process of a job. A worker ends with the training process, which first saves and needs batches."""
+    """Slurm signals every process of a job. A worker ends with the training process, which first saves and
+    needs batches.
+    """
     for number in TOLD_TO_GO:
         signal.signal(number, signal.SIG_IGN)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-NO_LABEL = -100  # the label of a token that does not count; the default ignore_index of PyTorch's cross_entropy
+# the label of a token that does not count; the default ignore_index of PyTorch's cross_entropy
+NO_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,15 @@ class Spec:
 
     kind: str  # "image", "text" or "lm"
     shape: tuple[int, ...]  # one sample: (C, H, W), or (T,)
-    classes: int  # logits per sample or token; for lm the vocabulary size; for regression the values per sample
+    # logits per sample or token; for lm the vocabulary size; for regression the values per sample
+    classes: int
     vocab_size: int | None = None  # text and lm
     pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
     padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask
     left: bool = field(default=False, repr=False)  # text: some sample begins with padding
     task: str = "classification"
-    names: tuple[str, ...] = field(default=(), repr=False)  # of the classes; not in the text, by which speeds are kept
+    # of the classes; not in the text, by which speeds are kept
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def ids(self) -> int:

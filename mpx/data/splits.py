@@ -6,8 +6,10 @@ All splits have the same methods, so that loaders need not know what they load:
     split.nbytes                      bytes of its tensors; None if the samples stay on disk
     split.checksum                    changes with the samples, their labels and their order
     split.to(device)                  the same split with its tensors on `device`; only for splits with nbytes
-    split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if there are none
-    split.raw(index, rows)            x, y of the samples `index` [B] as they are stored; rows = plan[index] or None
+    split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if
+                                      there are none
+    split.raw(index, rows)            x, y of the samples `index` [B] as they are stored; rows = plan[index]
+                                      or None
     split.finish(x, y, rows)          the batch as Spec describes it, computed on the device of x
 """
 
@@ -35,7 +37,10 @@ class InMemory:
     def checksum(self) -> int:
         found = 0
         for name, tensor in self._tensors().items():
-            found = zlib.crc32(tensor.contiguous().numpy().tobytes(), zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), found))
+            found = zlib.crc32(
+                tensor.contiguous().numpy().tobytes(),
+                zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), found),
+            )
         return found
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
@@ -67,9 +72,12 @@ class Images(InMemory):
         return len(self.labels)
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
-        """Three columns for the crop, if any, then two for the cut-out square, if any; int16 [N, 3], [N, 2] or [N, 5]."""
+        """Three columns for the crop, if any, then two for the cut-out square, if any; int16 [N, 3], [N, 2]
+        or [N, 5].
+        """
         height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
-        places = self.images.shape[3] + 2 * self.pad - width + 1  # positions of the crop's corner, the same number across and down
+        # positions of the crop's corner, the same number across and down
+        places = self.images.shape[3] + 2 * self.pad - width + 1
         shifts = augment.draw(len(self), self.augment, places, seed, epoch)
         if not self.cutout:
             return shifts
@@ -83,7 +91,9 @@ class Images(InMemory):
         if rows is not None and self.augment != "none":
             x = augment.crop_flip(x, rows[:, :3], self.pad, self.crop)
         x = augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device))
-        return (x, y) if rows is None or not self.cutout else (augment.cut_out(x, rows[:, -2:], self.cutout), y)
+        return (
+            (x, y) if rows is None or not self.cutout else (augment.cut_out(x, rows[:, -2:], self.cutout), y)
+        )
 
 
 @dataclass(frozen=True)
@@ -107,8 +117,8 @@ class Texts(InMemory):
 class Windows(InMemory):
     """One stream of tokens, cut into windows that do not overlap. The target is the window one token later.
 
-    With `shift` the first window starts at a random token in [0, length) in each epoch, so that the context of a word varies. Tokens that
-    do not fill the last window are dropped.
+    With `shift` the first window starts at a random token in [0, length) in each epoch, so that the context
+    of a word varies. Tokens that do not fill the last window are dropped.
     """
 
     stream: Tensor  # int32 [L]
@@ -151,5 +161,7 @@ class Data:
 
     @property
     def checksums(self) -> list[int]:
-        """The checksum of each split. A checkpoint keeps them, so that a run does not continue with other data unnoticed."""
+        """The checksum of each split. A checkpoint keeps them, so that a run does not continue with other
+        data unnoticed.
+        """
         return [split.checksum for split in (self.train, self.val, self.test)]

@@ -1,4 +1,6 @@
-"""Synthetic data of any shape, to measure throughput. The labels can be learned, so a falling loss shows that training works."""
+"""Synthetic data of any shape, to measure throughput. The labels can be learned, so a falling loss shows that
+training works.
+"""
 
 from types import SimpleNamespace
 
@@ -35,7 +37,9 @@ def images(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...]
 
 
 def texts(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Random tokens, about a quarter of which encode the class. Ids 1 to `classes` stand for the classes; 0 is reserved for padding."""
+    """Random tokens, about a quarter of which encode the class. Ids 1 to `classes` stand for the classes; 0
+    is reserved for padding.
+    """
     classes, vocab_size = cfg.classes, cfg.vocab_size
 
     def split(number: int, count: int) -> Texts:
@@ -50,11 +54,15 @@ def texts(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...])
 
 
 def streams(cfg: SimpleNamespace, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Runs of tokens that count upwards from a random start, so that a token mostly follows from the one before it."""
+    """Runs of tokens that count upwards from a random start, so that a token mostly follows from the one
+    before it.
+    """
     vocab_size, length = cfg.vocab_size, shape[0]
 
     def stream(number: int, tokens: int) -> Tensor:
-        starts = torch.randint(0, vocab_size, (-(-tokens // RUN), 1), generator=generator("synthetic lm", number))
+        starts = torch.randint(
+            0, vocab_size, (-(-tokens // RUN), 1), generator=generator("synthetic lm", number)
+        )
         return ((starts + torch.arange(RUN)) % vocab_size).flatten()[:tokens].to(torch.int32)
 
     train = Windows(stream(0, (counts[0] + 1) * length), length, shift=True)

@@ -6,7 +6,7 @@
 | regression     | one or more numbers    | numbers with spaces between them                                      |
 | multilabel     | names of labels        | names with ; between them, or nothing                                 |
 | tokens         | a name for each word   | names with spaces between them, -100 for none; so are the text's words |
-"""
+"""  # noqa: E501
 
 import math
 import sys
@@ -24,13 +24,17 @@ from mpx.data.splits import Data, Texts
 from mpx.errors import UserError, nearest
 from mpx.system.printing import how_many
 
-Part = tuple[list[Any], list[Any]]  # texts (for tokens also lists of words), and labels as the table above has them
+# texts (for tokens also lists of words), and labels as the table above has them
+Part = tuple[list[Any], list[Any]]
 Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)
-FEW = 0.02  # share of a split's texts that may be train texts, too, without changing a result; published sets have some
+# share of a split's texts that may be train texts, too, without changing a result; published sets have some
+FEW = 0.02
 
 
 def from_cell(task: str, cell: str) -> Any:
-    """The label that a table's cell holds. Raises ValueError for a cell without finite numbers where they are needed."""
+    """The label that a table's cell holds. Raises ValueError for a cell without finite numbers where they are
+    needed.
+    """
     if task == "regression":
         return finite(cell.split())
     if task == "multilabel":
@@ -47,7 +51,8 @@ def finite(parts: Iterable[Any]) -> list[float]:
 
 
 def held_out(parts: Named, task: str) -> Named:
-    """All three splits. A fixed tenth of the train rows, stratified if they have classes, takes the place of a missing one.
+    """All three splits. A fixed tenth of the train rows, stratified if they have classes, takes the place of
+    a missing one.
 
     Raises UserError for too few rows.
     """
@@ -60,8 +65,12 @@ def held_out(parts: Named, task: str) -> Named:
             f"data.path: {source} has {how_many(len(texts), 'row')}, too few to split: give 10 or more, or "
             "data.val_path and data.test_path"
         )
-    place = {name: number for number, name in enumerate(sorted(set(labels)))} if task == "classification" else {}
-    order = stratified_order(torch.tensor([place[label] if place else 0 for label in labels]), SPLIT_SEED).tolist()
+    place = (
+        {name: number for number, name in enumerate(sorted(set(labels)))} if task == "classification" else {}
+    )
+    order = stratified_order(
+        torch.tensor([place[label] if place else 0 for label in labels]), SPLIT_SEED
+    ).tolist()
     whole = dict(parts)
     for name in absent:
         index, order = order[:tenth], order[tenth:]
@@ -74,7 +83,9 @@ def _take(texts: list[Any], labels: list[Any], index: list[int]) -> Part:
 
 
 def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
-    """Texts as token ids, and labels as the task has them. order: of the classes. Raises UserError for wrong labels."""
+    """Texts as token ids, and labels as the task has them. order: of the classes. Raises UserError for wrong
+    labels.
+    """
     source, (_, labels) = parts["train"]
     classes = classes_of(task, labels, source, order)
     wanted = {name: targets(task, part[1], classes, where) for name, (where, part) in parts.items()}
@@ -84,7 +95,8 @@ def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str
         for name, numbers in wanted.items():
             if not (numbers != NO_LABEL).any():
                 raise UserError(
-                    f"data file {parts[name][0]}: none of the first data.seq_len={cfg.seq_len} tokens of any text of the "
+                    f"data file {parts[name][0]}: none of the first data.seq_len={cfg.seq_len} tokens of "
+                    "any text of the "
                     f"{name} data has a label. Label some, or raise data.seq_len."
                 )
     else:
@@ -98,13 +110,16 @@ def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str
 
 
 def _warn_of_train_texts(parts: Named) -> None:
-    """A model knows the answers to texts that it was trained on by heart, and their accuracy looks like a result."""
+    """A model knows the answers to texts that it was trained on by heart, and their accuracy looks like a
+    result.
+    """
     train_texts = set(map(str, parts["train"][1][0]))
     for name in ("val", "test"):
         source, (texts, _) = parts[name]
         if (shared := sum(str(text) in train_texts for text in texts)) >= FEW * len(texts):
             print(
-                f"data file {source}: {shared:,} of {len(texts):,} {name} texts are train texts, too, so the {name} results "
+                f"data file {source}: {shared:,} of {len(texts):,} {name} texts are train texts, too, so "
+                f"the {name} results "
                 "are better than those of new texts. Remove the duplicates, or give other files.",
                 file=sys.stderr,
                 flush=True,
@@ -118,15 +133,19 @@ def _words(source: str, part: Part) -> list[list[str]]:
     for words, names in zip(split, labels, strict=True):
         if len(words) != len(names):
             raise UserError(
-                f"data file {source}: the text '{' '.join(words)[:60]}' has {how_many(len(words), 'word')} and "
-                f"{how_many(len(names), 'label')}: data.task=tokens needs a label for each word, with spaces between "
+                f"data file {source}: the text '{' '.join(words)[:60]}' has {how_many(len(words), 'word')} "
+                "and "
+                f"{how_many(len(names), 'label')}: data.task=tokens needs a label for each word, with "
+                "spaces between "
                 "them: correct it"
             )
     return split
 
 
 def _of_tokens(places: Tensor, rows: list[list[int]]) -> Tensor:
-    """The class of each token that begins a word, else NO_LABEL: int64 [N, T]. places: the word's number, or -1."""
+    """The class of each token that begins a word, else NO_LABEL: int64 [N, T]. places: the word's number, or
+    -1.
+    """
     labels = torch.full(places.shape, NO_LABEL, dtype=torch.int64)
     for number, (place, row) in enumerate(zip(places, rows, strict=True)):
         begins = place >= 0
@@ -135,14 +154,19 @@ def _of_tokens(places: Tensor, rows: list[list[int]]) -> Tensor:
 
 
 def classes_of(task: str, labels: Sequence[Any], source: str, order: Sequence[str] = ()) -> list[str]:
-    """The names of all classes in the train split, in the order of their numbers; for regression one for each number.
+    """The names of all classes in the train split, in the order of their numbers; for regression one for each
+    number.
 
-    order: that of the data set, if it has one; otherwise numbers are in order, and other names sorted. Raises UserError
-    for fewer than needed.
+    order: that of the data set, if it has one; otherwise numbers are in order, and other names sorted. Raises
+    UserError for fewer than needed.
     """
     if task == "regression":
         return [str(place) for place in range(len(labels[0]))]
-    names = set(labels) if task == "classification" else {name for row in labels for name in row} - _without(task).keys()
+    names = (
+        set(labels)
+        if task == "classification"
+        else {name for row in labels for name in row} - _without(task).keys()
+    )
     numbered = all(_number(name) is not None for name in names)  # 10 comes after 9
     by_name = sorted(names, key=lambda name: (_number(name), name) if numbered else name)
     classes = [name for name in order if name in names] or by_name
@@ -187,7 +211,8 @@ def targets(task: str, labels: Sequence[Any], classes: Sequence[str], source: st
 def _values(labels: Sequence[Sequence[float]], count: int, source: str) -> Tensor:
     if (row := next((row for row in labels if len(row) != count), None)) is not None:
         raise UserError(
-            f"data file {source} has the label {row}, and the first train row has {how_many(count, 'number')}: "
+            f"data file {source} has the label {row}, and the first train row has "
+            f"{how_many(count, 'number')}: "
             "give all as many"
         )
     return torch.tensor(labels, dtype=torch.float32)

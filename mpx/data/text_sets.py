@@ -39,8 +39,14 @@ def load_sst2(cfg: SimpleNamespace) -> Data:
     where = root / "SST-2" if (root / "SST-2").is_dir() else root / "sst2"
     if cfg.download:
         _fetch_sst2(where)
-    files = {"train": need(where, "train.tsv"), "val": need(where, "dev.tsv"), "test": need(where, TEST, "test.tsv")}
-    parts = {name: (str(path), read_table(path, "sentence", "label", literal=True)) for name, path in files.items()}
+    files = {
+        "train": need(where, "train.tsv"),
+        "val": need(where, "dev.tsv"),
+        "test": need(where, TEST, "test.tsv"),
+    }
+    parts = {
+        name: (str(path), read_table(path, "sentence", "label", literal=True)) for name, path in files.items()
+    }
     return text_data(cfg, parts, "classification")
 
 
@@ -62,9 +68,12 @@ def member(content: bytes, name: str) -> bytes:
 
 
 def glue_style(content: bytes) -> bytes:
-    """Rewrite `label<TAB>sentence` lines with the treebank's escapes as GLUE has them: a header, `sentence <TAB>label`."""
+    """Rewrite `label<TAB>sentence` lines with the treebank's escapes as GLUE has them: a header, `sentence
+    <TAB>label`.
+    """
     lines = ["sentence\tlabel"]
-    for row in content.decode(errors="replace").splitlines():  # what is not text fails the check of the SHA-256
+    # what is not text fails the check of the SHA-256
+    for row in content.decode(errors="replace").splitlines():
         label, _, sentence = row.partition("\t")
         for old, new in (("\\/", "/"), ("-lrb-", "("), ("-rrb-", ")"), (" ### ", " ")):
             sentence = sentence.replace(old, new)
@@ -73,7 +82,9 @@ def glue_style(content: bytes) -> bytes:
 
 
 def load_csv(cfg: SimpleNamespace) -> Data:
-    """Rows of `path`, `val_path` and `test_path`. If one of the last two is null, a fixed tenth of `path` replaces it."""
+    """Rows of `path`, `val_path` and `test_path`. If one of the last two is null, a fixed tenth of `path`
+    replaces it.
+    """
     keys = {"train": "path", "val": "val_path", "test": "test_path"}
     parts = {name: _rows(cfg, key) for name, key in keys.items() if getattr(cfg, key) is not None}
     return text_data(cfg, held_out(parts, cfg.task), cfg.task)
@@ -99,12 +110,16 @@ def read_table(
 ) -> Part:
     """(texts, labels) of a file whose first line names the columns.
 
-    literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with quoting.
-    empty: whether labels may be empty. parse: makes the label of a cell, or raises ValueError.
+    literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with
+    quoting. empty: whether labels may be empty. parse: makes the label of a cell, or raises ValueError.
     Raises a UserError that names the line.
     """
     source = io.StringIO(read_text(path), newline="")
-    rows = csv.reader(source, csv.excel_tab, quoting=csv.QUOTE_NONE) if literal else csv.reader(source, strict=True)
+    rows = (
+        csv.reader(source, csv.excel_tab, quoting=csv.QUOTE_NONE)
+        if literal
+        else csv.reader(source, strict=True)
+    )
     texts, labels = [], []
     try:
         header = next(rows, [])
@@ -127,17 +142,21 @@ def _column(path: Path, header: list[str], name: str) -> int:
     if header.count(name) != 1:
         raise UserError(
             f"data file {path}, line 1: {header.count(name) or 'no'} column '{name}' among "
-            f"{', '.join(header) or 'no columns'}: correct the header, or for data=text_csv name the columns with "
+            f"{', '.join(header) or 'no columns'}: correct the header, or for data=text_csv name the "
+            "columns with "
             "data.text_column and data.label_column"
         )
     return header.index(name)
 
 
-def _checked(path: Path, line: int, row: list[str], header: list[str], at: list[int], *, empty: bool) -> tuple[str, str]:
+def _checked(
+    path: Path, line: int, row: list[str], header: list[str], at: list[int], *, empty: bool
+) -> tuple[str, str]:
     """(text, label) of one row. at: the indices of their columns. Raises a UserError that names the line."""
     if len(row) != len(header):
         raise UserError(
-            f"data file {path}, line {line}: {how_many(len(row), 'column')} where the header has {len(header)} "
+            f"data file {path}, line {line}: {how_many(len(row), 'column')} where the header has "
+            f"{len(header)} "
             f"({', '.join(header)}): correct that line; in CSV, quote texts that contain commas"
         )
     text, label = (row[i].strip() for i in at)

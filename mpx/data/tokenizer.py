@@ -1,4 +1,6 @@
-"""Train a tokenizer with the `tokenizers` library and cache it with its token ids, or load one with transformers."""
+"""Train a tokenizer with the `tokenizers` library and cache it with its token ids, or load one with
+transformers.
+"""
 
 import hashlib
 import json
@@ -21,16 +23,19 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
 # An existing tokenizer has one of them. Without any, transformers makes an empty tokenizer.
 FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 ANOTHER = (
-    "choose wordpiece, bpe, a folder with tokenizer.json, or a hub name on a machine with internet access. A pretrained model is "
+    "choose wordpiece, bpe, a folder with tokenizer.json, or a hub name on a machine with internet access. "
+    "A pretrained model is "
     "given its own tokenizer unless data.tokenizer names another one"
 )
 
 
 def train_wordpiece(texts: list[str], vocab_size: int):
-    """A WordPiece tokenizer like BERT's: lowercase, split at spaces and punctuation, words cut into the longest known pieces.
+    """A WordPiece tokenizer like BERT's: lowercase, split at spaces and punctuation, words cut into the
+    longest known pieces.
 
-    The library's trainer numbers letters in the order of a hash table, which differs between ranks. It therefore gets the letters as
-    "special" tokens in a fixed order, and its vocabulary goes into a second tokenizer in which only SPECIAL are special.
+    The library's trainer numbers letters in the order of a hash table, which differs between ranks. It
+    therefore gets the letters as "special" tokens in a fixed order, and its vocabulary goes into a second
+    tokenizer in which only SPECIAL are special.
     """
     from tokenizers import Tokenizer, models, trainers
 
@@ -87,7 +92,8 @@ def fixed_length(tokenizer, length: int) -> None:
 
 
 def existing(name: str, *, pads: bool):
-    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub. Raises UserError.
+    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub.
+    Raises UserError.
 
     pads: whether the texts are padded, for which it needs a token.
     """
@@ -97,7 +103,8 @@ def existing(name: str, *, pads: bool):
 
     if os.path.isdir(name) and not any(fnmatch(file, kind) for file in os.listdir(name) for kind in FILES):
         raise UserError(f"data.tokenizer={name} has no tokenizer's file ({', '.join(FILES)}): {ANOTHER}")
-    local = os.path.isdir(name) or not hub_answers()  # transformers retries an unreachable hub for half a minute
+    # transformers retries an unreachable hub for half a minute
+    local = os.path.isdir(name) or not hub_answers()
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
@@ -105,14 +112,16 @@ def existing(name: str, *, pads: bool):
         raise UserError(f"data.tokenizer={name} cannot be loaded ({first_line(error)}): {ANOTHER}") from error
     if pads and tokenizer.pad_token_id is None:
         raise UserError(
-            f"data.tokenizer={name} has no padding token, which texts of different lengths need. Set its pad_token, "
+            f"data.tokenizer={name} has no padding token, which texts of different lengths need. Set its "
+            "pad_token, "
             "as GPT-2's to its eos_token, and save it with save_pretrained; or choose another one."
         )
     return tokenizer
 
 
 def cached(folder: str, settings: dict, texts: Iterable[str], make: Callable[[], Made]) -> Made:
-    """What `make` returns, from the file in `folder` that is named by a hash of everything that it depends on.
+    """What `make` returns, from the file in `folder` that is named by a hash of everything that it depends
+    on.
 
     A file that is missing or damaged is written. A folder that cannot be written to causes a warning.
     """
@@ -120,7 +129,8 @@ def cached(folder: str, settings: dict, texts: Iterable[str], make: Callable[[],
     from safetensors.torch import save
 
     path = Path(folder).expanduser() / f"{cache_key(settings, texts)}.safetensors"
-    with suppress(Exception), safe_open(path, framework="pt") as file:  # a damaged file raises nearly anything
+    # a damaged file raises nearly anything
+    with suppress(Exception), safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["tokenizer"]  # noqa: SIM118
     ids, tokenizer = make()
     try:
@@ -128,7 +138,8 @@ def cached(folder: str, settings: dict, texts: Iterable[str], make: Callable[[],
         write_whole(path, save(ids, metadata={"tokenizer": tokenizer}))
     except OSError as error:
         warnings.warn(
-            f"data.cache: cannot write to {path.parent} ({error.strerror or error}), so the tokenizer is trained "
+            f"data.cache: cannot write to {path.parent} ({error.strerror or error}), so the tokenizer is "
+            "trained "
             "again next time: choose another data.cache",
             stacklevel=2,
         )
@@ -136,7 +147,9 @@ def cached(folder: str, settings: dict, texts: Iterable[str], make: Callable[[],
 
 
 def cache_key(settings: dict, texts: Iterable[str]) -> str:
-    """A hash of settings, texts, and the library's version, on which it depends what a tokenizer learns from them."""
+    """A hash of settings, texts, and the library's version, on which it depends what a tokenizer learns from
+    them.
+    """
     about = settings | {"tokenizers": version("tokenizers"), "layout": 2}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for text in texts:

@@ -1,13 +1,14 @@
-"""Measure how finished runs, or your own weights, are served: print tables, and write deploy.json and card.md beside result.json.
+"""Measure how finished runs, or your own weights, are served: print tables, and write deploy.json and card.md
+beside result.json.
 
-$ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0   # on this machine, by the fastest backend
+$ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0  # on this machine, by the fastest backend
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # with sparse kernels, on a GPU
 $ python -m mpx.deploy run=FOLDER 'format=[fp16,int8]' 'weights=[dense,2of4]' # four ways, and a table of them
 $ python -m mpx.deploy 'run=outputs/default/*/seed*' 'format=[fp32,int8]'     # every run of a study
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
 $ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights without a run
 $ python -m mpx.deploy --help                                                 # every key
-"""
+"""  # noqa: E501
 
 import os
 import sys
@@ -33,7 +34,8 @@ GROUPS = ("optimizer", "schedule")  # for which a model's file makes a choice
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
+    # inside, because Hydra announces exceptions that leave this function
+    with errors_in_one_line(WORDS, "mpx.deploy"):
         settings: Any = OmegaConf.to_container(cfg, resolve=True)
         settings = {key: value for key, value in settings.items() if key not in GROUPS}
         check_deploy(settings)
@@ -55,7 +57,11 @@ def serve_all(run: str | None, format: str | list[str], weights: str | list[str]
         except UserError as error:
             if len(ways) == 1:
                 raise
-            where = " ".join(f"{key}={value}" for key, value in (("run", name), ("format", fmt), ("weights", kind)) if value)
+            where = " ".join(
+                f"{key}={value}"
+                for key, value in (("run", name), ("format", fmt), ("weights", kind))
+                if value
+            )
             print(f"error: {where}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     if len(rows) > 1:
         from mpx.deploy.show import show_all
@@ -66,9 +72,17 @@ def serve_all(run: str | None, format: str | list[str], weights: str | list[str]
 
 
 def _serve(
-    name: str | None, accelerator: str, ckpt: str | None, out: str | None, model: Any = None, data: Any = None, **options: Any
+    name: str | None,
+    accelerator: str,
+    ckpt: str | None,
+    out: str | None,
+    model: Any = None,
+    data: Any = None,
+    **options: Any,
 ) -> tuple[str, Row]:
-    """Measure, show and write one way. Heavy imports start here, after the run's own files have been checked."""
+    """Measure, show and write one way. Heavy imports start here, after the run's own files have been
+    checked.
+    """
     folder, record = own_files(model, data, ckpt, out) if ckpt is not None else completed_run(str(name))
     check_writable(folder)
     require_gpu("accelerator", accelerator, there=not no_gpu())

@@ -1,8 +1,9 @@
-"""Search for cuSPARSELt's fastest algorithm in a child process, because some algorithms hang or make CUDA unusable for their process.
+"""Search for cuSPARSELt's fastest algorithm in a child process, because some algorithms hang or make CUDA
+unusable for their process.
 
-PyTorch's own search runs all algorithms in the caller's process. Here a child runs them and announces each before it tries it. After an
-algorithm that ends the child, a new child continues with the next one. A child takes 5 seconds to start, and one second for the 24 to 27
-algorithms of a product (H200).
+PyTorch's own search runs all algorithms in the caller's process. Here a child runs them and announces each
+before it tries it. After an algorithm that ends the child, a new child continues with the next one. A child
+takes 5 seconds to start, and one second for the 24 to 27 algorithms of a product (H200).
 """
 
 import json
@@ -32,10 +33,11 @@ CHILD = (*this_python(), "mpx.deploy.algorithms")
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of a packed weight [out, inputs] and a matrix [inputs, rows]. An algorithm's id is valid for one problem only.
+    """A product of a packed weight [out, inputs] and a matrix [inputs, rows]. An algorithm's id is valid for
+    one problem only.
 
-    operand, result: names of dtypes, which differ only for 8-bit operands. bias, scaled: whether the epilogue adds a bias or scales rows.
-    transposed: the result is written as [rows, out].
+    operand, result: names of dtypes, which differ only for 8-bit operands. bias, scaled: whether the epilogue
+    adds a bias or scales rows. transposed: the result is written as [rows, out].
     """
 
     operand: str
@@ -80,7 +82,9 @@ def stop() -> None:
 
 
 def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None:
-    """Try the ids from `first` on, and add their milliseconds to `times`. Returns None, or the id to continue with if the child ended."""
+    """Try the ids from `first` on, and add their milliseconds to `times`. Returns None, or the id to continue
+    with if the child ended.
+    """
     child, problems, answers = _started()
     timer = Timer(MAX_CHILD_S, child.kill)
     timer.start()
@@ -123,7 +127,9 @@ def _started() -> tuple[subprocess.Popen[str], IO[str], IO[str]]:
 
 
 def main() -> None:
-    """The child: reads one problem per line. Answers with a line before each id that it tries, one for each that works, and a last one."""
+    """The child: reads one problem per line. Answers with a line before each id that it tries, one for each
+    that works, and a last one.
+    """
     for line in sys.stdin:
         job = json.loads(line)
         first = job.pop("first")
@@ -158,7 +164,11 @@ def _product(problem: Problem):
     operand, result = getattr(torch, problem.operand), getattr(torch, problem.result)
 
     def random(*shape: int) -> Tensor:
-        plain = torch.randint(-127, 128, shape, device="cuda") if operand == torch.int8 else torch.randn(shape, device="cuda")
+        plain = (
+            torch.randint(-127, 128, shape, device="cuda")
+            if operand == torch.int8
+            else torch.randn(shape, device="cuda")
+        )
         return plain.to(operand)
 
     weight, x = random(problem.out, problem.inputs), random(problem.rows, problem.inputs)
@@ -171,7 +181,13 @@ def _product(problem: Problem):
 
     def call(number: int):
         found = mm_2of4(
-            packed, x.t(), None if result == operand else result, bias=bias, scale=scale, transposed=problem.transposed, alg_id=number
+            packed,
+            x.t(),
+            None if result == operand else result,
+            bias=bias,
+            scale=scale,
+            transposed=problem.transposed,
+            alg_id=number,
         )
         return found if problem.transposed else found.t()
 
@@ -184,7 +200,9 @@ def _right(found, expected) -> bool:
 
 
 def _milliseconds(call) -> float:
-    """The time of one call in a CUDA graph. Outside a graph, the library's host code takes longer than the kernel."""
+    """The time of one call in a CUDA graph. Outside a graph, the library's host code takes longer than the
+    kernel.
+    """
     aside = torch.cuda.Stream()
     with torch.cuda.stream(aside):
         call()
@@ -193,7 +211,9 @@ def _milliseconds(call) -> float:
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             call()
-    return statistics.median(elapsed(graph.replay, torch.device("cuda"), 1) * 1e3 / CALLS for _ in range(SAMPLES))
+    return statistics.median(
+        elapsed(graph.replay, torch.device("cuda"), 1) * 1e3 / CALLS for _ in range(SAMPLES)
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Ways to call a model: layer by layer, compiled, replayed from a CUDA graph, or by TensorRT; and how long a call takes.
+"""Ways to call a model: layer by layer, compiled, replayed from a CUDA graph, or by TensorRT; and how long a
+call takes.
 
-onnx.py has ONNX Runtime's. A new backend needs its name in mpx/settings/deploy.py, a description in conf/deploy.yaml and
-docs/deploy.md, here the reason why a machine lacks it (`lacking`), and in `Served` or onnx.py the object that calls the model.
+onnx.py has ONNX Runtime's. A new backend needs its name in mpx/settings/deploy.py, a description in
+conf/deploy.yaml and docs/deploy.md, here the reason why a machine lacks it (`lacking`), and in `Served` or
+onnx.py the object that calls the model.
 """
 
 import importlib
@@ -25,14 +27,16 @@ from mpx.settings.extras import install
 from mpx.system.machine import builds_kernels
 
 Call = Callable[[Tensor], Tensor]
-REFUSED: tuple[type[BaseException], ...] = (RuntimeError, *compiler_errors())  # raised by a model that cannot be compiled or recorded
+# raised by a model that cannot be compiled or recorded
+REFUSED: tuple[type[BaseException], ...] = (RuntimeError, *compiler_errors())
 SEARCH = {  # by autotune
     "max_autotune": True,
     "coordinate_descent_tuning": True,
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
-# Without these options, PyTorch computes what TensorRT fails to build, and any five operations in a row or fewer.
+# Without these options, PyTorch computes what TensorRT fails to build, and any five operations in a row or
+# fewer.
 TENSORRT = {"pass_through_build_failures": True, "min_block_size": 1, "use_explicit_typing": True}
 COMPILED: dict[str, dict[str, Any]] = {  # arguments of torch.compile
     "compile": {},
@@ -49,7 +53,9 @@ PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def gpu_is_lost() -> bool:
-    """Whether a kernel's fault, such as an access to memory that is not its own, has ended CUDA for this process."""
+    """Whether a kernel's fault, such as an access to memory that is not its own, has ended CUDA for this
+    process.
+    """
     try:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -69,12 +75,15 @@ def reason_of(error: BaseException) -> str:
 
 
 def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
-    """The backends to measure. Raises UserError if this machine lacks the requested one, or lacks it for this format."""
+    """The backends to measure. Raises UserError if this machine lacks the requested one, or lacks it for this
+    format.
+    """
     missing = lacking(fmt, device)
     usable = [name for name, reason in missing.items() if reason is None]
     if not usable:
         raise UserError(
-            f"format=int8: on a CPU it needs ONNX Runtime ({missing['onnx']}). Install it, or use format=fp32."
+            f"format=int8: on a CPU it needs ONNX Runtime ({missing['onnx']}). Install it, or use "
+            "format=fp32."
         )
     if requested == "auto":
         return [name for name in usable if name not in SLOW]
@@ -87,7 +96,9 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
     """Why this machine lacks each backend for this format; None for one that it has."""
     on_cpu = device.type == "cpu"
     no_compiler = (
-        None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here"
+        None
+        if builds_kernels(device.type)
+        else "torch.compile finds no compiler with Python's header files here"
     )
     missing: dict[str, str | None] = {
         "eager": None,
@@ -98,7 +109,9 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
         "onnx": onnx.missing() if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
     }
     if on_cpu and fmt == "int8":
-        missing |= dict.fromkeys(("eager", "compile", "autotune"), "on a CPU, INT8 products are ONNX Runtime's")
+        missing |= dict.fromkeys(
+            ("eager", "compile", "autotune"), "on a CPU, INT8 products are ONNX Runtime's"
+        )
     if on_cpu and fmt not in ONNX_FORMATS:
         missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
     return missing
@@ -116,8 +129,8 @@ def _no_tensorrt(fmt: str, on_cpu: bool) -> str | None:
 class Served:
     """Calls `model` by a backend, which prepares itself at the first call with each shape.
 
-    A smaller batch runs in the recording of a larger one; the other samples there are left from an earlier batch.
-    A result on CUDA lies in the recording's memory and is valid until the next call.
+    A smaller batch runs in the recording of a larger one; the other samples there are left from an earlier
+    batch. A result on CUDA lies in the recording's memory and is valid until the next call.
     """
 
     def __init__(self, model: nn.Module, backend: str, device: torch.device):
@@ -138,14 +151,17 @@ class Served:
         count = len(x)
         larger = (shape for shape in self.recordings if shape[0] >= count and shape[1:] == tuple(x.shape[1:]))
         if (shape := min(larger, default=None)) is None:
-            self.model(x)  # 2:4 layers search for their algorithms, which is not possible in a compiler or a recording
+            # 2:4 layers search for their algorithms, which is not possible in a compiler or a recording
+            self.model(x)
             shape = tuple(x.shape)
             self.recordings[shape] = Recording(self.call, x)
         return self.recordings[shape](x)[:count]
 
 
 class Recording:
-    """A recorded call on an input of one shape. Each replay copies its input into the recorded one's memory."""
+    """A recorded call on an input of one shape. Each replay copies its input into the recorded one's
+    memory.
+    """
 
     def __init__(self, call: Call, x: Tensor):
         self.input = x.clone()
@@ -173,7 +189,9 @@ def throughput(call: Call, x: Tensor) -> float:
 
 
 def latency(call: Call, x: Tensor) -> dict[str, float | int]:
-    """Percentiles in ms of single calls, from the input on the device to the result there. Each call is waited for."""
+    """Percentiles in ms of single calls, from the input on the device to the result there. Each call is
+    waited for.
+    """
     times: list[float] = []
     end = time.perf_counter() + BUDGET_S
     while len(times) < MIN_CALLS or (len(times) < MAX_CALLS and time.perf_counter() < end):

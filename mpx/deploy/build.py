@@ -1,4 +1,6 @@
-"""The model that is served, and its data: of a finished run or the user's own; converted to a number format."""
+"""The model that is served, and its data: of a finished run or the user's own; converted to a number
+format.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -32,12 +34,15 @@ from mpx.training.tasks import Meters
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 HALF = (torch.float16, torch.bfloat16)
 Settings = dict[str, Any]
-DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # for settings that mpx did not write
+# for settings that mpx did not write
+DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and its data. model: as it was tested after training; in FP32, on the CPU, in evaluation mode."""
+    """A trained model and its data. model: as it was tested after training; in FP32, on the CPU, in
+    evaluation mode.
+    """
 
     model: nn.Module
     data: Data
@@ -76,16 +81,22 @@ def of_run(folder: Path, config: Settings, target: str | list[str] | None) -> Tr
         data = load(config["data"])
         model = build(config["model"], data.spec)
     except DAMAGED as error:
-        reason = first_line(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+        reason = (
+            first_line(error)
+            if isinstance(error, UserError)
+            else (f"{type(error).__name__}: {first_line(error)}")
+        )
         raise UserError(
-            f"run={folder}: its model and data cannot be made from its {RESULT} ({reason}). Put back the data or code that "
+            f"run={folder}: its model and data cannot be made from its {RESULT} ({reason}). Put back the "
+            "data or code that "
             "it names, or start mpx.deploy where the training was started."
         ) from error
     checkpoint = read_checkpoint(folder / LAST, model, "run")
     # Published sets do not change, and their images, resized on another machine, may differ in a bit.
     if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):
         raise UserError(
-            f"run={folder}: the {changed} data are no longer those that it was trained on, so what it serves cannot be "
+            f"run={folder}: the {changed} data are no longer those that it was trained on, so what it "
+            "serves cannot be "
             "judged. Put the old files back."
         )
     model.load_state_dict(checkpoint["state_dict"])
@@ -95,22 +106,36 @@ def of_run(folder: Path, config: Settings, target: str | list[str] | None) -> Tr
 
 
 def own(ckpt: str, config: Settings) -> Trained:
-    """Build the model of the user's settings and load the user's weights. Raises UserError if they are another model's."""
+    """Build the model of the user's settings and load the user's weights. Raises UserError if they are
+    another model's.
+    """
     data = load(config["data"])
     model = build(config["model"], data.spec)
     if has_averages(load_weights(Path(ckpt), model, "ckpt")):
-        raise UserError(f"ckpt={ckpt} is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER.")
+        raise UserError(
+            f"ckpt={ckpt} is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER."
+        )
     return Trained(model.eval().requires_grad_(False), data)
 
 
 def _refuse_code(folder: Path, config: Settings, confirmed: list[str]) -> None:
-    """Raise UserError if building would import or run code that the record names and the user does not confirm."""
+    """Raise UserError if building would import or run code that the record names and the user does not
+    confirm.
+    """
     custom = [group for group in ("model", "data") if config[group].get("family") == "custom"]
-    targets = list(dict.fromkeys(str(target) for group in custom for _, target in named(group, config[group])))
+    targets = list(
+        dict.fromkeys(str(target) for group in custom for _, target in named(group, config[group]))
+    )
     if set(targets) != set(confirmed):
         wanted = f"[{','.join(targets)}]" if len(targets) > 1 else "".join(targets)
-        do = f"Importing it runs its code: confirm that by target={wanted}." if targets else "Leave target= out."
-        raise UserError(f"run={folder} imports {wanted or 'nothing'}, and target={','.join(confirmed) or 'null'}. {do}")
+        do = (
+            f"Importing it runs its code: confirm that by target={wanted}."
+            if targets
+            else "Leave target= out."
+        )
+        raise UserError(
+            f"run={folder} imports {wanted or 'nothing'}, and target={','.join(confirmed) or 'null'}. {do}"
+        )
     model = config["model"]
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
@@ -118,27 +143,36 @@ def _refuse_code(folder: Path, config: Settings, confirmed: list[str]) -> None:
         # Arguments of such a model could ask transformers to run code from the hub.
         if model.get("pretrained") or model.get("name") not in CONFIG_MAPPING:
             raise UserError(
-                f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs."
+                f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run "
+                "without model.kwargs."
             )
 
 
 def refuse_changing(model: nn.Module, x: Tensor) -> None:
-    """Raise UserError if calls change what later calls return: each measuring call would change the accuracy."""
+    """Raise UserError if calls change what later calls return: each measuring call would change the
+    accuracy.
+    """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     same = torch.equal(model(x), model(x))
-    changed = [name for name, value in model.named_buffers() if name in before and not torch.equal(value, before[name])]
+    changed = [
+        name
+        for name, value in model.named_buffers()
+        if name in before and not torch.equal(value, before[name])
+    ]
     if changed and not same:  # otherwise it draws random numbers
         raise UserError(
-            f"the model changes its buffer {changed[0]} at each call, also in evaluation, so what it returns depends on the "
+            f"the model changes its buffer {changed[0]} at each call, also in evaluation, so what it "
+            "returns depends on the "
             "calls before. Change it in training alone (if self.training)."
         )
 
 
 def in_format(trained: Trained, mode: Mode, device: torch.device) -> nn.Module:
-    """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of Tensor Cores.
+    """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of
+    Tensor Cores.
 
-    In FP32, what the user made FP64 or complex stays so, as in training, and 16 bits become 32. Raises UserError for complex
-    weights in 16 bits.
+    In FP32, what the user made FP64 or complex stays so, as in training, and 16 bits become 32. Raises
+    UserError for complex weights in 16 bits.
     """
     served = copy.deepcopy(trained.model).to(device)
     if mode.weights == torch.float32:
@@ -153,10 +187,14 @@ def in_format(trained: Trained, mode: Mode, device: torch.device) -> nn.Module:
 
 
 def _to_16_bits(served: nn.Module, model: nn.Module, dtype: torch.dtype) -> None:
-    """Norms with running statistics stay FP32: variances may exceed FP16's range. PyTorch applies them to any format."""
+    """Norms with running statistics stay FP32: variances may exceed FP16's range. PyTorch applies them to any
+    format.
+    """
     if name := next((name for name, value in model.state_dict().items() if value.is_complex()), None):
         kind = str(dtype).removeprefix("torch.")
-        raise UserError(f"its {name} is complex, and in {kind} would lose its imaginary part. Use format=fp32.")
+        raise UserError(
+            f"its {name} is complex, and in {kind} would lose its imaginary part. Use format=fp32."
+        )
     served.to(dtype)
     for name, layer in model.named_modules():
         if isinstance(layer, NORM_WITH_STATISTICS):
@@ -164,7 +202,9 @@ def _to_16_bits(served: nn.Module, model: nn.Module, dtype: torch.dtype) -> None
 
 
 def _channels_last(model: nn.Module, x: Tensor) -> None:
-    """Lay the filters out as channels_last, unless the model then fails: many have `x.view(len(x), -1)` after a convolution."""
+    """Lay the filters out as channels_last, unless the model then fails: many have `x.view(len(x), -1)` after
+    a convolution.
+    """
     try:
         with torch.no_grad():
             model.to(memory_format=torch.channels_last)(x.repeat(2, 1, 1, 1))

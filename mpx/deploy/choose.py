@@ -1,4 +1,6 @@
-"""Choose how a batch is served, by measuring: which kernel replaces which layer, and which backend calls the whole model."""
+"""Choose how a batch is served, by measuring: which kernel replaces which layer, and which backend calls the
+whole model.
+"""
 
 import gc
 from collections.abc import Callable
@@ -13,13 +15,16 @@ from mpx.deploy.kernels import Kernel, Layer
 from mpx.errors import UserError
 from mpx.settings.deploy import QUANTISED
 
-UNFIT: tuple[type[BaseException], ...] = (*REFUSED, AttributeError)  # a model may read the weights of a layer that a product replaced
+# a model may read the weights of a layer that a product replaced
+UNFIT: tuple[type[BaseException], ...] = (*REFUSED, AttributeError)
 Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A way to serve: the name of a plan, its kernels by the names of the layers that they replace, and a backend."""
+    """A way to serve: the name of a plan, its kernels by the names of the layers that they replace, and a
+    backend.
+    """
 
     plan: str
     kernels: dict[str, Kernel]
@@ -39,7 +44,9 @@ class Way:
 
 @dataclass(frozen=True)
 class Choice:
-    """How one batch size is served. rates: samples per second of each measured way. refused: why others are not possible."""
+    """How one batch size is served. rates: samples per second of each measured way. refused: why others are
+    not possible.
+    """
 
     way: Way
     rates: dict[Way, float] = field(default_factory=dict)
@@ -55,7 +62,8 @@ class Choice:
 
 
 def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Kernel]]:
-    """The plans that are worth measuring on the whole model, by name. A plan says which kernel replaces which layer.
+    """The plans that are worth measuring on the whole model, by name. A plan says which kernel replaces which
+    layer.
 
     Raises UserError if no layer supports what is requested.
     """
@@ -77,7 +85,9 @@ def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Ker
 
 
 def _fastest(table: list[Layer], allowed: Callable[[Kernel], bool], own: bool = True) -> dict[str, Kernel]:
-    """The fastest allowed kernel of each layer, without the layers that are fastest themselves, which count if `own`."""
+    """The fastest allowed kernel of each layer, without the layers that are fastest themselves, which count
+    if `own`.
+    """
     fastest = {layer.name: layer.fastest(allowed, own) for layer in table}
     return {name: kernel for name, kernel in fastest.items() if kernel is not None}
 
@@ -92,7 +102,11 @@ def _no_layer(what: str, table: list[Layer], instead: str) -> UserError:
 
 
 def choose(
-    ways: list[Way], call_by: Callable[[Way], Call], x: Tensor, differs: Callable[[Tensor], str | None], announce: Announce
+    ways: list[Way],
+    call_by: Callable[[Way], Call],
+    x: Tensor,
+    differs: Callable[[Tensor], str | None],
+    announce: Announce,
 ) -> Choice:
     """The fastest way for the batch x. A single one is not measured.
 
@@ -136,13 +150,16 @@ def differs_from(reference: Tensor, allowed: float, out: Tensor) -> str | None:
 
 def impossible(way: Way, size: int, reason: str) -> UserError:
     return UserError(
-        f"batch={size} is not possible by backend={way.backend}: {reason}. Leave that size out, or use another backend=, "
+        f"batch={size} is not possible by backend={way.backend}: {reason}. Leave that size out, or use "
+        "another backend=, "
         "format= or weights=."
     )
 
 
 def free() -> None:
-    """Free the compiled code and recordings of earlier models. Without it, the compiler gives up on a function after some shapes."""
+    """Free the compiled code and recordings of earlier models. Without it, the compiler gives up on a
+    function after some shapes.
+    """
     torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():

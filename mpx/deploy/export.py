@@ -1,6 +1,8 @@
-"""Export a served model to files that load without mpx: weights (safetensors), a program of torch.export (pt2), an ONNX graph.
+"""Export a served model to files that load without mpx: weights (safetensors), a program of torch.export
+(pt2), an ONNX graph.
 
-The files are made on the CPU, so that every machine can load them. Programs and graphs take batches of any size.
+The files are made on the CPU, so that every machine can load them. Programs and graphs take batches of any
+size.
 """
 
 import copy
@@ -40,7 +42,9 @@ def check_packages(kinds: Collection[str]) -> None:
 
 
 def program(model: nn.Module, x: Tensor, reference: Tensor) -> File:
-    """A program of torch.export. model, x: on the CPU, in the served format. reference: the outputs for x in FP32."""
+    """A program of torch.export. model, x: on the CPU, in the served format. reference: the outputs for x in
+    FP32.
+    """
     file = io.BytesIO()
     try:
         with onnx.as_runtime_errors(), onnx.quiet():
@@ -63,10 +67,14 @@ def two_of(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, dim=0)[:2]
 
 
-def weights_file(model: nn.Module, fmt: str, ranges: Mapping[str, float | None], config: dict[str, Any]) -> File:
-    """A safetensors file. model: on the CPU, in the format of the weights that do not have 8 bits. config: of the run.
+def weights_file(
+    model: nn.Module, fmt: str, ranges: Mapping[str, float | None], config: dict[str, Any]
+) -> File:
+    """A safetensors file. model: on the CPU, in the format of the weights that do not have 8 bits. config: of
+    the run.
 
-    ranges: of the inputs of the layers whose weights have 8 bits, by name; None where ONNX Runtime serves them.
+    ranges: of the inputs of the layers whose weights have 8 bits, by name; None where ONNX Runtime serves
+    them.
     """
     from safetensors.torch import save
 
@@ -77,12 +85,17 @@ def weights_file(model: nn.Module, fmt: str, ranges: Mapping[str, float | None],
         if fmt == "fp8":
             values, scale = fp8_matrix(weight.flatten(1))
         else:
-            values, scale = int8_rows(weight.flatten(1), onnx.largest_weight() if largest is None else INT8_LARGEST)
-        computed = (f"{name}.weight_", f"{name}.parametrizations.weight.")  # from which weight_norm computes the weight
+            values, scale = int8_rows(
+                weight.flatten(1), onnx.largest_weight() if largest is None else INT8_LARGEST
+            )
+        # from which weight_norm computes the weight
+        computed = (f"{name}.weight_", f"{name}.parametrizations.weight.")
         tensors = {key: value for key, value in tensors.items() if not key.startswith(computed)}
         tensors |= {f"{name}.weight": values.view_as(weight), f"{name}.weight_scale": scale}
         if largest is not None:
-            tensors[f"{name}.input_scale"] = torch.tensor(largest / (FP8.largest if fmt == "fp8" else INT8_LARGEST))
+            tensors[f"{name}.input_scale"] = torch.tensor(
+                largest / (FP8.largest if fmt == "fp8" else INT8_LARGEST)
+            )
     in_8_bits = fmt in QUANTISED and bool(ranges)
     about = {
         "format": "pt",  # transformers reads no other
@@ -91,10 +104,12 @@ def weights_file(model: nn.Module, fmt: str, ranges: Mapping[str, float | None],
     }
     if in_8_bits:
         about["tensors"] = (
-            f"LAYER.weight of {EIGHT_BITS[fmt]}: times LAYER.weight_scale it is the weight; LAYER.input_scale, where given, "
+            f"LAYER.weight of {EIGHT_BITS[fmt]}: times LAYER.weight_scale it is the weight; "
+            "LAYER.input_scale, where given, "
             "is that of its input; batch norms are part of the convolutions before them"
         )
-    whole = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}  # none are tied
+    # none are tied
+    whole = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     return File(save(whole, about), beside={} if fmt in QUANTISED else _of_transformers(model))
 
 
@@ -108,7 +123,9 @@ def _of_transformers(model: nn.Module) -> dict[str, str]:
 
 
 def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[str, Any]]:
-    """Write the files to their own folder within the run's, in place of an earlier call's. Returns `exports` of deploy.json."""
+    """Write the files to their own folder within the run's, in place of an earlier call's. Returns `exports`
+    of deploy.json.
+    """
     if not files:
         return {}
     try:
@@ -118,7 +135,9 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
                 for beside, text in file.beside.items():
                     write_whole(made / beside, text)
     except OSError as error:
-        raise UserError(f"{folder}: cannot write {EXPORTS}/{name} there ({error.strerror}). Make room, or allow it.") from error
+        raise UserError(
+            f"{folder}: cannot write {EXPORTS}/{name} there ({error.strerror}). Make room, or allow it."
+        ) from error
     return {
         kind: {"file": f"{EXPORTS}/{name}/model.{kind}", "bytes": len(file.content)} | file.about
         for kind, file in files.items()

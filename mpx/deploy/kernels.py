@@ -1,7 +1,9 @@
-"""The kernels of a GPU that can replace a Linear or Conv2d, the layers made of them, and the time that each takes.
+"""The kernels of a GPU that can replace a Linear or Conv2d, the layers made of them, and the time that each
+takes.
 
-2:4 convolutions do not win: a ResNet-50 in BF16 with 2:4 kernels where they are faster has 0.89 of its dense speed, and
-one with 3×3 convolutions by 2:4 kernels is slower still, because patches are copied (experiments/served).
+2:4 convolutions do not win: a ResNet-50 in BF16 with 2:4 kernels where they are faster has 0.89 of its dense
+speed, and one with 3×3 convolutions by 2:4 kernels is slower still, because patches are copied
+(experiments/served).
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +36,9 @@ Replaceable = nn.Linear | nn.Conv2d
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel for a layer. fmt: format of the operands. epilogue: of a 2:4 product; None for a dense one of 8 bits."""
+    """A kernel for a layer. fmt: format of the operands. epilogue: of a 2:4 product; None for a dense one of
+    8 bits.
+    """
 
     fmt: str
     epilogue: Epilogue | None = None
@@ -84,24 +88,31 @@ def sparse_kernels(layer: Replaceable, fmt: str, device: torch.device) -> tuple[
     if not is_2of4(matrix):
         return [], "not pruned to 2:4"
     epilogues = EPILOGUES[layer.bias is None :]  # without a bias the first two are the same
-    if fmt == "fp16":  # transposed products of FP16 hang after some dozens of calls (H200, cuSPARSELt of torch 2.11)
+    # transposed products of FP16 hang after some dozens of calls (H200, cuSPARSELt of torch 2.11)
+    if fmt == "fp16":
         epilogues = tuple(epilogue for epilogue in epilogues if not epilogue.transposed)
     return _of_shape([Kernel(fmt, epilogue) for epilogue in epilogues], matrix, MULTIPLES[fmt], f"2:4 {fmt}")
 
 
-def _of_shape(kernels: list[Kernel], matrix: Tensor, multiple: int, name: str) -> tuple[list[Kernel], str | None]:
+def _of_shape(
+    kernels: list[Kernel], matrix: Tensor, multiple: int, name: str
+) -> tuple[list[Kernel], str | None]:
     reason = misfit(matrix.shape, multiple, name)
     return (kernels, None) if reason is None else ([], reason)
 
 
 def as_matrix(layer: Replaceable) -> Tensor:
-    """The layer's weight as [out, in]. A filter's channels are innermost, as in `ConvRows`: 2:4 groups stay together."""
+    """The layer's weight as [out, in]. A filter's channels are innermost, as in `ConvRows`: 2:4 groups stay
+    together.
+    """
     weight = layer.weight.detach()
     return weight if isinstance(layer, nn.Linear) else weight.permute(0, 2, 3, 1).flatten(1)
 
 
 class Rows(nn.Module):
-    """Computes a layer in two steps: `product.prepare`, which a compiler fuses with the operation before it, and `multiply`."""
+    """Computes a layer in two steps: `product.prepare`, which a compiler fuses with the operation before it,
+    and `multiply`.
+    """
 
     def __init__(self, product: Product):
         super().__init__()
@@ -120,7 +131,9 @@ class LinearRows(Rows):
 
 
 class ConvRows(Rows):
-    """A convolution without groups or dilation. Each output position is a row, whose values are the pixels under the filter."""
+    """A convolution without groups or dilation. Each output position is a row, whose values are the pixels
+    under the filter.
+    """
 
     def __init__(self, conv: nn.Conv2d, product: Product):
         super().__init__(product)
@@ -154,9 +167,10 @@ def products(product: Product, rows: Tensor) -> Tensor:
 class Layer:
     """A weight that multiplies, with the times of the kernels that can serve it.
 
-    own_ms: of one call of the layer itself with one batch. ms: of the kernels that can replace it. They leave out the rounding
-    of activations to 8 bits, which a compiler fuses with the operation before it; only the time of the whole model has that.
-    reason: why the layer cannot be served 2:4. refused: why single kernels are not possible.
+    own_ms: of one call of the layer itself with one batch. ms: of the kernels that can replace it. They leave
+    out the rounding of activations to 8 bits, which a compiler fuses with the operation before it; only the
+    time of the whole model has that. reason: why the layer cannot be served 2:4. refused: why single kernels
+    are not possible.
     """
 
     name: str
@@ -168,19 +182,29 @@ class Layer:
     refused: dict[str, str] = field(default_factory=dict)
 
     def fastest(self, allowed: Callable[[Kernel], bool], own: bool = True) -> Kernel | None:
-        """The fastest allowed kernel; None if there is none, or if the layer itself is faster, which counts if `own`."""
-        times = {kernel: ms for kernel, ms in self.ms.items() if allowed(kernel) and not (own and self.own_ms <= ms)}
+        """The fastest allowed kernel; None if there is none, or if the layer itself is faster, which counts
+        if `own`.
+        """
+        times = {
+            kernel: ms
+            for kernel, ms in self.ms.items()
+            if allowed(kernel) and not (own and self.own_ms <= ms)
+        }
         return min(times, key=times.__getitem__, default=None)
 
     def record(self, chosen: Mapping[str, Kernel]) -> dict[str, Any]:
         """For deploy.json. chosen: the kernels that serve the model."""
-        ms = {OWN_KERNEL: self.own_ms} | {str(kernel): ms for kernel, ms in self.ms.items()} if self.ms else {}
+        ms = (
+            {OWN_KERNEL: self.own_ms} | {str(kernel): ms for kernel, ms in self.ms.items()} if self.ms else {}
+        )
         fields = {key: getattr(self, key) for key in ("name", "shape", "rows", "reason", "refused")}
         return fields | {"ms": ms, "served": str(chosen.get(self.name, OWN_KERNEL))}
 
 
 def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer]:
-    """Every weight of the model that multiplies, timed if other kernels can serve it. x: a batch. sparse: time 2:4 kernels."""
+    """Every weight of the model that multiplies, timed if other kernels can serve it. x: a batch. sparse:
+    time 2:4 kernels.
+    """
     table: list[Layer] = []
     timed: dict[tuple[Any, ...], Layer] = {}  # layers of the same shape are timed once
     inputs = _inputs(model, x)
@@ -218,14 +242,20 @@ def with_kernels(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping
 
 
 def _inputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """A meta tensor with the shape and layout of the input of each layer that is called and can be replaced."""
+    """A meta tensor with the shape and layout of the input of each layer that is called and can be
+    replaced.
+    """
     inputs: dict[str, Tensor] = {}
 
     def note(name: str, args: tuple[Any, ...], out: Any) -> None:
         like = args[0]
         inputs[name] = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
 
-    with forward_hooks(model, [name for name, layer in model.named_modules() if name and isinstance(layer, Replaceable)], note):
+    with forward_hooks(
+        model,
+        [name for name, layer in model.named_modules() if name and isinstance(layer, Replaceable)],
+        note,
+    ):
         model(x)
     return inputs
 

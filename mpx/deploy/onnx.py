@@ -1,7 +1,8 @@
 """Export a model to an ONNX graph, in FP32 or with INT8 products, and call it by ONNX Runtime on a CPU.
 
-INT8 weights have one scale per output. For images, activations have fixed scales from the validation set (QDQ nodes). For texts, the
-activations of each batch are scaled when it is computed, since their ranges differ between tokens.
+INT8 weights have one scale per output. For images, activations have fixed scales from the validation set (QDQ
+nodes). For texts, the activations of each batch are scaled when it is computed, since their ranges differ
+between tokens.
 """
 
 import importlib.util
@@ -23,7 +24,8 @@ from mpx.settings.extras import install
 INPUT, OUTPUT = "x", "logits"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 PRODUCTS = {"Conv", "Gemm", "MatMul"}  # they multiply INT8 if a DequantizeLinear produces their operands
-QUANTISED = ["Attention", "Conv", "LSTM", "MatMul"]  # not Gather: a table of embeddings would get one scale for all of its rows
+# not Gather: a table of embeddings would get one scale for all of its rows
+QUANTISED = ["Attention", "Conv", "LSTM", "MatMul"]
 INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger"}
 
 
@@ -34,7 +36,9 @@ def missing() -> str | None:
 
 
 class OnnxModel:
-    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError if ONNX Runtime refuses the graph, or an input."""
+    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError if ONNX Runtime refuses the graph,
+    or an input.
+    """
 
     def __init__(self, content: bytes):
         import onnxruntime
@@ -55,7 +59,9 @@ class OnnxModel:
 
 
 def exported(model: nn.Module, x: Tensor) -> bytes:
-    """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError if the export fails."""
+    """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError
+    if the export fails.
+    """
     with as_runtime_errors(), quiet():
         made = torch.onnx.export(
             model, (x,), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT],
@@ -71,15 +77,21 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
     from onnxscript import optimizer
 
-    # The graph computes an LSTM's weights from PyTorch's, and the quantiser would take a computed weight for an activation.
+    # The graph computes an LSTM's weights from PyTorch's, and the quantiser would take a computed weight for
+    # an activation.
     with as_runtime_errors(), quiet():
         given = onnx.load_model_from_string(content)
         model = optimizer.optimize(given, input_size_limit=sys.maxsize, output_size_limit=sys.maxsize)
-    del model.graph.value_info[:]  # inferred again; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
+    # inferred again; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
+    del model.graph.value_info[:]
     with tempfile.TemporaryDirectory() as folder, as_runtime_errors(), quiet():
         plain, made = Path(folder) / "plain.onnx", Path(folder) / "int8.onnx"
         onnx.save(model, str(plain))
-        per_row = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": largest_weight() < 127}
+        per_row = {
+            "per_channel": True,
+            "weight_type": QuantType.QInt8,
+            "reduce_range": largest_weight() < 127,
+        }
         if static:
             formats = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
             quantize_static(str(plain), str(made), _Reader(batches()), **formats, **per_row)
@@ -101,9 +113,14 @@ def quantised_nodes(content: bytes) -> list[str]:
 
 
 def largest_weight() -> int:
-    """The largest INT8 weight. A CPU without VNNI adds pairs of products in 16 bits, which saturate unless weights have only 7 bits."""
+    """The largest INT8 weight. A CPU without VNNI adds pairs of products in 16 bits, which saturate unless
+    weights have only 7 bits.
+    """
     capabilities = torch.cpu.get_capabilities()
-    exact = any(value and "vnni" in name for name, value in capabilities.items()) or capabilities.get("architecture") == "aarch64"
+    exact = (
+        any(value and "vnni" in name for name, value in capabilities.items())
+        or capabilities.get("architecture") == "aarch64"
+    )
     return 127 if exact else 64
 
 
@@ -120,7 +137,9 @@ class _Reader:
 
 @contextmanager
 def as_runtime_errors() -> Iterator[None]:
-    """Raise all errors as RuntimeError: those of the exporter and of onnxruntime have no common base, and all mean the same."""
+    """Raise all errors as RuntimeError: those of the exporter and of onnxruntime have no common base, and all
+    mean the same.
+    """
     try:
         yield
     except Exception as error:
@@ -130,7 +149,9 @@ def as_runtime_errors() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the exporters, which give advice that a user cannot follow and print the graph of a model that they refuse."""
+    """Silence the exporters, which give advice that a user cannot follow and print the graph of a model that
+    they refuse.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

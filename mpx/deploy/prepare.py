@@ -1,4 +1,6 @@
-"""Prepare a trained model for its format: fold batch norms, and for 8 bits measure the range of each layer's inputs."""
+"""Prepare a trained model for its format: fold batch norms, and for 8 bits measure the range of each layer's
+inputs.
+"""
 
 import copy
 from collections import Counter
@@ -37,8 +39,9 @@ def forward_hooks(model: nn.Module, names: Iterable[str], look: Look) -> Iterato
 def folded(model: nn.Module, x: Tensor) -> nn.Module:
     """A copy in which each Conv2d before a BatchNorm2d has the norm's scale and shift: that saves a kernel.
 
-    It is `model` itself if the results would change, as where the model reads the output of a convolution at another place,
-    too. model: in evaluation mode, in FP32. x: a batch, to find the pairs and to compare the results.
+    It is `model` itself if the results would change, as where the model reads the output of a convolution at
+    another place, too. model: in evaluation mode, in FP32. x: a batch, to find the pairs and to compare the
+    results.
     """
     made = copy.deepcopy(model)
     pairs = _pairs(model, x)
@@ -63,22 +66,32 @@ def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
 
     named = dict(model.named_modules())
     convs = {name for name, layer in named.items() if type(layer) is nn.Conv2d}
-    norms = {name for name, layer in named.items() if type(layer) is nn.BatchNorm2d and layer.track_running_stats}
+    norms = {
+        name for name, layer in named.items() if type(layer) is nn.BatchNorm2d and layer.track_running_stats
+    }
     with forward_hooks(model, convs | norms, note):
         model(x)
     calls = Counter(name for name, _ in (*outputs, *inputs))
-    return {conv: norm for conv, out in outputs for norm, x in inputs if out is x and calls[conv] == calls[norm] == 1}
+    return {
+        conv: norm
+        for conv, out in outputs
+        for norm, x in inputs
+        if out is x and calls[conv] == calls[norm] == 1
+    }
 
 
 def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) -> dict[str, float]:
-    """The input range of each layer that a product can replace: the magnitude that becomes the largest number of `fmt`.
+    """The input range of each layer that a product can replace: the magnitude that becomes the largest number
+    of `fmt`.
 
     batches: called twice, and must return the same inputs.
-    fp8: the largest magnitude that occurred, since small values of a floating point format are as exact. int8: the
-    magnitude that minimises the squared error of rounding and clipping together. Otherwise a few outliers would decide how
-    small values are rounded.
+    fp8: the largest magnitude that occurred, since small values of a floating point format are as exact.
+    int8: the magnitude that minimises the squared error of rounding and clipping together. Otherwise a few
+    outliers would decide how small values are rounded.
     """
-    largest = {name: 0.0 for name, layer in model.named_modules() if name and unsupported_layer(layer) is None}
+    largest = {
+        name: 0.0 for name, layer in model.named_modules() if name and unsupported_layer(layer) is None
+    }
 
     def widest(name: str, args: tuple[Any, ...], out: Any) -> None:
         largest[name] = max(largest[name], args[0].abs().max().item())
@@ -92,7 +105,8 @@ def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) 
                 model(x)
 
     watch(widest)
-    largest = {name: value for name, value in largest.items() if value > 0}  # others are not called, or with zeros only
+    # others are not called, or with zeros only
+    largest = {name: value for name, value in largest.items() if value > 0}
     if fmt == "fp8":
         return largest
     counts = {name: torch.zeros(BINS) for name in largest}

@@ -1,7 +1,7 @@
 """Products of rows with a weight, by each kernel of a GPU: [n, in] -> [n, out], contiguous.
 
-`prepare` converts a layer's input, of any shape, to the operand's format. `forward` multiplies its rows. They are separate because a
-convolution copies its input in between, and INT8 is half as much to copy.
+`prepare` converts a layer's input, of any shape, to the operand's format. `forward` multiplies its rows. They
+are separate because a convolution copies its input in between, and INT8 is half as much to copy.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ FP8 = FORMATS["fp8_e4m3"]
 class Epilogue:
     """How a 2:4 product becomes [rows, out] with the bias added.
 
-    transposed: cuSPARSELt writes the result transposed; otherwise it is transposed afterwards. bias: cuSPARSELt adds the bias.
+    transposed: cuSPARSELt writes the result transposed; otherwise it is transposed afterwards. bias:
+    cuSPARSELt adds the bias.
     """
 
     transposed: bool
@@ -35,7 +36,9 @@ EPILOGUES = (Epilogue(True, True), Epilogue(True, False), Epilogue(False, False)
 
 
 class Product(nn.Module):
-    """Multiplies rows with a weight. weight: [out, in]; bias: [out] or None; scale: of the product, if its operands have some."""
+    """Multiplies rows with a weight. weight: [out, in]; bias: [out] or None; scale: of the product, if its
+    operands have some.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -65,10 +68,11 @@ def fp8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Quantised(Product):
-    """INT8: one scale for each row of the weight, one for all activations. Source: Wu et al., arXiv:2004.09602.
+    """INT8: one scale for each row of the weight, one for all activations. Source: Wu et al.,
+    arXiv:2004.09602.
 
-    largest: the magnitude of activations that becomes 127; larger ones are clipped. step: the value of the integer 1. The result has the
-    dtype of `weight`.
+    largest: the magnitude of activations that becomes 127; larger ones are clipped. step: the value of the
+    integer 1. The result has the dtype of `weight`.
     """
 
     inverse: Tensor
@@ -91,7 +95,9 @@ class Quantised(Product):
 
 
 class Fp8(Product):
-    """FP8 E4M3 with one scale for the weight and one for all activations. Source: Micikevicius et al., arXiv:2209.05433."""
+    """FP8 E4M3 with one scale for the weight and one for all activations. Source: Micikevicius et al.,
+    arXiv:2209.05433.
+    """
 
     inverse: Tensor
     step: Tensor
@@ -130,10 +136,27 @@ class Product2of4(Product):
         if count not in self.ids:
             within = self.bias is not None and self.epilogue.bias
             result = str(self.dtype).removeprefix("torch.")
-            problem = Problem(self.operand, result, self.out, self.inputs, count, within, self.scale is not None, self.epilogue.transposed)
+            problem = Problem(
+                self.operand,
+                result,
+                self.out,
+                self.inputs,
+                count,
+                within,
+                self.scale is not None,
+                self.epilogue.transposed,
+            )
             self.ids[count] = fastest(problem)
         return product_2of4(
-            rows, self.weight, self.bias, self.scale, self.dtype, self.out, self.ids[count], self.epilogue.transposed, self.epilogue.bias
+            rows,
+            self.weight,
+            self.bias,
+            self.scale,
+            self.dtype,
+            self.out,
+            self.ids[count],
+            self.epilogue.transposed,
+            self.epilogue.bias,
         )
 
 
@@ -154,7 +177,15 @@ def product_2of4(
 ) -> Tensor:  # fmt: skip
     """[n, in] -> [n, out], contiguous. A custom operation, so that torch.compile does not look into it."""
     result = None if rows.dtype == dtype else dtype
-    found = mm_2of4(packed, rows.t(), result, bias=bias if within else None, scale=scale, transposed=transposed, alg_id=algorithm)
+    found = mm_2of4(
+        packed,
+        rows.t(),
+        result,
+        bias=bias if within else None,
+        scale=scale,
+        transposed=transposed,
+        alg_id=algorithm,
+    )
     if not transposed:
         found = found.t()
     if bias is None or within:

@@ -18,39 +18,53 @@ CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a fol
 MAX_WAIT_S = 10  # for another process that has locked the folder
 Row = dict[str, Any]  # of deploy.json
 ROW_KEY = ("format", "weights", "device")  # deploy.json has one row for each combination
-WEIGHTS_KEY = ("checkpoint_sha256", "config", "quantised_layers")  # with the same ROW_KEY: rows of the same weights
+# with the same ROW_KEY: rows of the same weights
+WEIGHTS_KEY = ("checkpoint_sha256", "config", "quantised_layers")
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
-    """The folder and the record of the run that `run` names. Raises UserError if it is not a completed run of this mpx."""
+    """The folder and the record of the run that `run` names. Raises UserError if it is not a completed run of
+    this mpx.
+    """
     folder = Path(run)
     if not os.path.isfile(folder / RESULT):  # Path.is_file raises where a name is too long
-        raise UserError(f"run={run} has no {RESULT} (seen from {Path.cwd()}). Give the folder of a completed run.")
+        raise UserError(
+            f"run={run} has no {RESULT} (seen from {Path.cwd()}). Give the folder of a completed run."
+        )
     refuse_unreadable(folder)
     record = read_result(folder)
     config = record.get("config") if record is not None else None
     if record is None or record.get("schema_version") != SCHEMA_VERSION or not isinstance(config, dict):
-        raise UserError(f"run={run}: {RESULT} was not written by this version of mpx. Give the folder of another run.")
+        raise UserError(
+            f"run={run}: {RESULT} was not written by this version of mpx. Give the folder of another run."
+        )
     if config.get("loop") == OWN_LOOP or "module" in config:
         whose = "a module of your own" if "module" in config else "a loop of your own"
         raise UserError(
-            f"run={run} is of {whose}, so mpx does not know how to build its model. Use model=, data= and ckpt=FILE of yours."
+            f"run={run} is of {whose}, so mpx does not know how to build its model. Use model=, data= and "
+            "ckpt=FILE of yours."
         )
     if record["status"] != "completed" or not os.path.isfile(folder / LAST):
         problem = f"is {record['status']}" if record["status"] != "completed" else f"has no {LAST}"
-        raise UserError(f"run={run} {problem}, and only a completed run with its weights can be served. Give another run.")
+        raise UserError(
+            f"run={run} {problem}, and only a completed run with its weights can be served. Give another run."
+        )
     return folder, record
 
 
 def own_files(model: Row, data: Row, ckpt: str, out: str | None) -> tuple[Path, dict[str, Any]]:
-    """The folder of deploy.json for weights without a run, and what is known of them, in the form of a run's record."""
+    """The folder of deploy.json for weights without a run, and what is known of them, in the form of a run's
+    record.
+    """
     weights = Path(ckpt)
     folder = weights.with_name(f"{weights.name}-served") if out is None else Path(out)
     return folder, {"config": {"model": model, "data": data, "trainer": {}}, "metrics": {}}
 
 
 def tested_whole(trainer: dict[str, Any]) -> bool:
-    """Whether the training tested the whole test set. The share 1.0 means all batches, the number 1 one batch."""
+    """Whether the training tested the whole test set. The share 1.0 means all batches, the number 1 one
+    batch.
+    """
     limit = trainer.get("limit_test_batches")
     return isinstance(limit, float) and limit == 1
 
@@ -66,7 +80,8 @@ def check_writable(folder: Path) -> None:
 
 
 def add_row(folder: Path, row: Row) -> bool:
-    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY. Returns whether there was one.
+    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY. Returns
+    whether there was one.
 
     Exported files of the same weights stay in it, if this call wrote none.
     """
@@ -95,7 +110,9 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """The rows of the folder's deploy.json. Raises UserError for a file that mpx did not write, which it must not overwrite."""
+    """The rows of the folder's deploy.json. Raises UserError for a file that mpx did not write, which it must
+    not overwrite.
+    """
     path = folder / DEPLOYED
     if not os.path.lexists(path):
         return []
@@ -104,7 +121,9 @@ def rows_of(folder: Path) -> list[Row]:
         if not all(isinstance(row, dict) for row in rows):
             raise TypeError("a row is no mapping")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read, or was not written by mpx. Allow reading it, or remove it.") from error
+        raise UserError(
+            f"{path} cannot be read, or was not written by mpx. Allow reading it, or remove it."
+        ) from error
     return rows
 
 
@@ -114,6 +133,7 @@ def _agree(old: Row, row: Row, keys: Iterable[str]) -> bool:
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
     return UserError(
-        f"{folder}: cannot write {error.filename or DEPLOYED} ({error.strerror}). Make room there or allow it; or give run= of "
+        f"{folder}: cannot write {error.filename or DEPLOYED} ({error.strerror}). Make room there or allow "
+        "it; or give run= of "
         "a copy, or with ckpt= another out=."
     )

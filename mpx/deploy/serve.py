@@ -1,8 +1,8 @@
 """Serve one run in one format: choose how to call its model, measure its speed, evaluate it on the test set.
 
-For the largest batch, every way is measured: each plan, which says which kernel replaces which layer, by each backend. The
-fastest serves that batch and the whole test set. A smaller batch chooses among the ways that were possible there and multiply
-8 bits in the same layers, so the accuracy of the largest holds for it, too.
+For the largest batch, every way is measured: each plan, which says which kernel replaces which layer, by each
+backend. The fastest serves that batch and the whole test set. A smaller batch chooses among the ways that
+were possible there and multiply 8 bits in the same layers, so the accuracy of the largest holds for it, too.
 """
 
 import hashlib
@@ -22,7 +22,16 @@ from torch.backends import mha
 
 from mpx.acceleration.apply import searching
 from mpx.deploy import algorithms, onnx
-from mpx.deploy.backends import Call, Served, backends, gpu_is_lost, latency, reason_of, relative_error, throughput
+from mpx.deploy.backends import (
+    Call,
+    Served,
+    backends,
+    gpu_is_lost,
+    latency,
+    reason_of,
+    relative_error,
+    throughput,
+)
 from mpx.deploy.build import Samples, Trained, cast, in_format, mode_of, of_run, own, refuse_changing
 from mpx.deploy.choose import UNFIT, Announce, Way, choose, differs_from, free, impossible, plans, unfit
 from mpx.deploy.export import File, check_packages, graph, program, two_of, weights_file
@@ -43,15 +52,16 @@ from mpx.training.tasks import primary_metric
 
 CPU = torch.device("cpu")
 CALIBRATING = 512  # samples of the validation set, from which the ranges of 8 bits come
-MAX_TIMES = 10  # allowed error of a smaller batch, as a multiple of the largest one's; a batch of one varies more
+# allowed error of a smaller batch, as a multiple of the largest one's; a batch of one varies more
+MAX_TIMES = 10
 
 
 @dataclass(frozen=True)
 class Serving:
     """A trained model and all that makes it servable in one format.
 
-    trained: with folded norms. ranges: of its layers' inputs, for 8 bits on a GPU. references: its outputs in FP32 on the CPU,
-    by batch size. onnx_model: makes ONNX Runtime's model once.
+    trained: with folded norms. ranges: of its layers' inputs, for 8 bits on a GPU. references: its outputs in
+    FP32 on the CPU, by batch size. onnx_model: makes ONNX Runtime's model once.
     """
 
     fmt: str
@@ -72,12 +82,15 @@ class Serving:
 
 
 def serve(
-    folder: Path, record: dict[str, Any], device: torch.device, announce: Announce, *, format: str, weights: str, backend: str,
+    folder: Path, record: dict[str, Any], device: torch.device, announce: Announce, *, format: str,
+    weights: str, backend: str,
     batch: int | list[int], export: str | list[str], target: str | list[str] | None, ckpt: str | None,
 ) -> tuple[dict[str, Any], dict[str, File]]:  # fmt: skip
-    """(a row of deploy.json for the run in `folder`, or for the weights in the file `ckpt`; the files to export, by kind).
+    """(a row of deploy.json for the run in `folder`, or for the weights in the file `ckpt`; the files to
+    export, by kind).
 
-    announce: called with the name of what is measured next. Raises UserError for settings that this run or device lacks.
+    announce: called with the name of what is measured next. Raises UserError for settings that this run or
+    device lacks.
     """
     mode, wanted, kinds = mode_of(format, device), backends(backend, format, device), listed(export)
     check_packages(kinds)
@@ -86,7 +99,8 @@ def serve(
     config, sizes = record["config"], sorted(listed(batch), reverse=True)
     given = of_run(folder, config, target) if ckpt is None else own(ckpt, config)
     too_large = UserError(f"batch={sizes[0]} needs more memory than there is. Lower batch=.")
-    if sizes[0] * 4 * math.prod(given.data.spec.shape) > (memory_bytes() or math.inf):  # Linux would kill the process
+    # Linux would kill the process
+    if sizes[0] * 4 * math.prod(given.data.spec.shape) > (memory_bytes() or math.inf):
         raise too_large
     with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
         row: dict[str, Any] = {"format": format, "weights": weights, "checkpoint_sha256": _sha256(file)}
@@ -96,7 +110,10 @@ def serve(
             # PyTorch does not join BF16 weights.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             data = given.data
-            test, val = (opened.enter_context(Samples(part, data.spec, config["data"], device)) for part in (data.test, data.val))
+            test, val = (
+                opened.enter_context(Samples(part, data.spec, config["data"], device))
+                for part in (data.test, data.val)
+            )
             opened.callback(algorithms.stop)
             # The fast path of nn.TransformerEncoderLayer reads weights that a product lacks.
             opened.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
@@ -108,7 +125,8 @@ def serve(
                 files = _programs(kinds, serving, test)
                 ways, table = _ways(serving, weights, wanted, cast(test.batch(sizes[0]), mode), announce)
                 chosen, measured = _measured(serving, ways, test, announce)
-                algorithms.stop()  # in a container NVML shows the host's process ids: its child would count as another process
+                # in a container NVML shows the host's process ids: its child would count as another process
+                algorithms.stop()
                 alone, reason = checks.verdict()
                 if "safetensors" in kinds:
                     files["safetensors"] = _weights(given, serving, chosen, config)
@@ -119,7 +137,9 @@ def serve(
             raise too_large from error
         raise
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type}
-    return row | measured | {"layers": [layer.record(chosen.kernels) for layer in table]} | where | {"environment": environment()}, files
+    return row | measured | {"layers": [layer.record(chosen.kernels) for layer in table]} | where | {
+        "environment": environment()
+    }, files
 
 
 def _sha256(file: Any) -> str:
@@ -154,7 +174,9 @@ def _prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples,
 
 
 def _programs(kinds: list[str], serving: Serving, test: Samples) -> dict[str, File]:
-    """The wanted files that compute (pt2, onnx), checked. Raises UserError if the model cannot be exported so."""
+    """The wanted files that compute (pt2, onnx), checked. Raises UserError if the model cannot be exported
+    so.
+    """
     files: dict[str, File] = {}
     size, largest = min(serving.references), max(serving.references)
     if "pt2" in kinds:
@@ -176,18 +198,26 @@ def _programs(kinds: list[str], serving: Serving, test: Samples) -> dict[str, Fi
 def _ways(
     serving: Serving, weights: str, wanted: list[str], x: Tensor, announce: Announce
 ) -> tuple[list[Way], list[Layer]]:
-    """All that are worth measuring, and the times of the layers by which the plans were made. x: of the largest batch."""
+    """All that are worth measuring, and the times of the layers by which the plans were made. x: of the
+    largest batch.
+    """
     found: dict[str, dict[str, Kernel]] = {"": {}}
     table: list[Layer] = []
     if x.is_cuda and wanted != ["tensorrt"]:
         announce(f"layers, batch {len(x)}")
         table = layers(serving.model(), x, serving.fmt, sparse=weights != "dense")
         found = plans(table, serving.fmt, weights)
-    return [Way(plan if len(found) > 1 else "", found[plan], backend) for plan, backend in product(found, wanted)], table
+    return [
+        Way(plan if len(found) > 1 else "", found[plan], backend) for plan, backend in product(found, wanted)
+    ], table
 
 
-def _measured(serving: Serving, ways: list[Way], test: Samples, announce: Announce) -> tuple[Way, dict[str, Any]]:
-    """The way that serves the largest batch, with its accuracy, memory and size; and each batch size's speed by its own way."""
+def _measured(
+    serving: Serving, ways: list[Way], test: Samples, announce: Announce
+) -> tuple[Way, dict[str, Any]]:
+    """The way that serves the largest batch, with its accuracy, memory and size; and each batch size's speed
+    by its own way.
+    """
     row: dict[str, Any] = {}
     speed: list[dict[str, Any]] = []
     allowed = math.inf
@@ -250,17 +280,25 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _weights(given: Trained, serving: Serving, way: Way, config: dict[str, Any]) -> File:
-    """The served weights if they have 8 bits; otherwise the trained ones in the format, by the names of the trained model."""
+    """The served weights if they have 8 bits; otherwise the trained ones in the format, by the names of the
+    trained model.
+    """
     if serving.fmt not in QUANTISED:
         return weights_file(in_format(given, serving.mode, CPU), serving.fmt, {}, config)
     model = in_format(serving.trained, serving.mode, CPU)
     in_8_bits: dict[str, float | None] = {name: serving.ranges.get(name, 1.0) for name in way.quantised}
     if way.backend == "onnx":
-        in_8_bits = {name: None for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
+        in_8_bits = {
+            name: None for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
+        }
     return weights_file(model, serving.fmt, in_8_bits, config)
 
 
 def gpu_lost(error: RuntimeError, weights: str) -> UserError:
-    less = "; weights=dense leaves out the kernels of cuSPARSELt" if weights != "dense" and algorithms.used() else ""
+    less = (
+        "; weights=dense leaves out the kernels of cuSPARSELt"
+        if weights != "dense" and algorithms.used()
+        else ""
+    )
     said = f"a library's kernel failed ({one_line(error)}), and this process cannot use the GPU any more"
     return UserError(f"the GPU: {said}. Start the command again{less}.")

@@ -54,7 +54,8 @@ Versions: {versions}.
 """
 LOADING = {  # kind of exported file -> code that loads it
     "safetensors": "from safetensors.torch import load_file\n\nweights = load_file(FILE)",
-    "pt2": "import torch\n\nmodel = torch.export.load(FILE).module()  # logits = model(x), x in the format of the weights",
+    "pt2": "import torch\n\nmodel = torch.export.load(FILE).module()  # logits = model(x), x in the format "
+    "of the weights",
     "onnx": "import onnxruntime\n\nsession = onnxruntime.InferenceSession(FILE)\n"
     '# (logits,) = session.run(["logits"], {"x": x})',
 }
@@ -70,7 +71,7 @@ for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).it
 model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there"""
 PADDED = """\
 # For token ids x, call it with attention_mask=mask, where mask = (x != pad_id).long(). If texts begin with padding and the
-# network numbers its positions, as GPT-2 does, it also needs position_ids=(mask.cumsum(1) - 1).clamp(min=0)"""
+# network numbers its positions, as GPT-2 does, it also needs position_ids=(mask.cumsum(1) - 1).clamp(min=0)"""  # noqa: E501
 
 
 def show(row: Row, record: dict[str, Any]) -> None:
@@ -117,14 +118,30 @@ def _line(row: Row, at: Row) -> list[str]:
 
 
 def _layers(row: Row) -> Iterator[Table]:
-    """A table of the layers for which other kernels were timed. Those of one shape have the same figures, and share a line."""
+    """A table of the layers for which other kernels were timed. Those of one shape have the same figures, and
+    share a line.
+    """
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for layer in row["layers"]:
         if layer["ms"]:
-            ms = ", ".join(f"{kernel} {time:.4f}" for kernel, time in sorted(layer["ms"].items(), key=lambda pair: pair[1]))
-            alike["×".join(map(str, layer["shape"])), f"{layer['rows']:,}", ms, layer["served"]].append(layer["name"])
-    title = "Is it worth it? ms of one call of each layer in a CUDA graph; 8 bits without the rounding of activations"
-    columns = [*words("layer"), Column("layers"), *words("weight"), Column("rows"), *words("ms by kernel", "served by")]
+            ms = ", ".join(
+                f"{kernel} {time:.4f}"
+                for kernel, time in sorted(layer["ms"].items(), key=lambda pair: pair[1])
+            )
+            alike["×".join(map(str, layer["shape"])), f"{layer['rows']:,}", ms, layer["served"]].append(
+                layer["name"]
+            )
+    title = (
+        "Is it worth it? ms of one call of each layer in a CUDA graph; 8 bits without the rounding of "
+        "activations"
+    )
+    columns = [
+        *words("layer"),
+        Column("layers"),
+        *words("weight"),
+        Column("rows"),
+        *words("ms by kernel", "served by"),
+    ]
     lines = [[names[0], str(len(names)), *cells] for cells, names in alike.items()]
     if lines:
         yield Table(title, columns, lines[:MAX_LAYERS])
@@ -136,21 +153,33 @@ def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
     after = f", {_value(trained, name)} after training" if name in trained else ""
     yield f"{name.replace('/', ' ')} {_value(row['metrics'], name)} as served{after}"
     if (tta := config["data"].get("tta", "none")) != "none":
-        yield f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one."
+        yield (
+            f"The training's test averaged several views of each image (data.tta={tta}); a served model "
+            "sees one."
+        )
     if after and not tested_whole(config["trainer"]):
         limit = config["trainer"].get("limit_test_batches")
-        yield f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a served model takes all."
+        yield (
+            f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a "
+            "served model takes all."
+        )
     if (served_in := format_of(row)) != row["format"]:
         yield f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}."
     if row["quantised_layers"]:
         yield f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}"
     if row["weights"] == "auto" and not row["sparse_layers"] and row["layers"]:
-        reason = next((f"{layer['name']}: {layer['reason']}" for layer in row["layers"] if layer["reason"]), "it is faster dense")
+        reason = next(
+            (f"{layer['name']}: {layer['reason']}" for layer in row["layers"] if layer["reason"]),
+            "it is faster dense",
+        )
         yield f"No layer is served with a 2:4 kernel ({reason})."
     for at in row["speed"]:
         if at["candidates"]:
             rates = sorted(at["candidates"].items(), key=lambda pair: -pair[1])
-            yield f"measured at batch {at['batch']:,}, samples/s: {'; '.join(f'{way} {_rate(rate)}' for way, rate in rates)}"
+            yield (
+                f"measured at batch {at['batch']:,}, samples/s: "
+                f"{'; '.join(f'{way} {_rate(rate)}' for way, rate in rates)}"
+            )
         for way, reason in at["refused"].items():
             yield f"not possible at batch {at['batch']:,}: {way} ({reason})"
     yield f"weights {_mib(row['weights_gib'])} MiB, peak memory {_memory(row['memory'])}"
@@ -162,9 +191,15 @@ def _on_other_work(row: Row) -> Iterator[str]:
     if row["exclusive"] is False:
         yield f"Not alone on the device ({row['exclusive_reason']}): the speed is too low."
     elif row["exclusive"] is None and row["device"] != "cpu":
-        yield f"It is unknown whether others used the device ({row['exclusive_reason']}): the speed may be too low."
+        yield (
+            f"It is unknown whether others used the device ({row['exclusive_reason']}): the speed may be "
+            "too low."
+        )
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
-        yield f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low."
+        yield (
+            f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed "
+            "is too low."
+        )
 
 
 def card(folder: Path, record: dict[str, Any]) -> str:
@@ -174,23 +209,30 @@ def card(folder: Path, record: dict[str, Any]) -> str:
     commands = dict.fromkeys(str(row["environment"].get("command")) for row in rows)
     parts = {
         "title": escaped(
-            f"{setting['model']} on {setting['data']}, {setting['precision']}-{setting['sparsity']}, seed {setting['seed']}"
+            f"{setting['model']} on {setting['data']}, {setting['precision']}-{setting['sparsity']}, seed "
+            f"{setting['seed']}"
         ),
         "data": escaped(setting["data"]),
         "licence": LICENCES.get(str(data.get("family") or data.get("name")), "unknown"),
         "accuracy": escaped(_accuracy(record, rows)),
-        "sparsity": _sparsity(record.get("sparsity") or {"pattern": "dense"}, any(row["device"] == "cpu" for row in rows)),
+        "sparsity": _sparsity(
+            record.get("sparsity") or {"pattern": "dense"}, any(row["device"] == "cpu" for row in rows)
+        ),
         "tables": "\n\n".join(f"{escaped(table.title)}:\n\n{in_markdown(table)}" for table in tables(rows)),
         "commands": "\n".join(commands),
         "loading": "\n\n".join(_loading(rows, config)),
         "command": about.get("command") or "# unknown",
-        "versions": ", ".join(f"{name} {escaped(str(about[name]))}" for name in VERSIONS if about.get(name) is not None),
+        "versions": ", ".join(
+            f"{name} {escaped(str(about[name]))}" for name in VERSIONS if about.get(name) is not None
+        ),
     }
     return CARD.format(**parts)
 
 
 def _accuracy(record: dict[str, Any], rows: Sequence[Row]) -> str:
-    """The metric that the run is judged by; an accuracy with its binomial interval, if the whole test set was tested."""
+    """The metric that the run is judged by; an accuracy with its binomial interval, if the whole test set was
+    tested.
+    """
     metric = rows[-1]["metric"]["name"]
     value, label = record["metrics"].get(metric), metric.replace("/", " ")
     if value is None or metric != "test/accuracy" or not tested_whole(record["config"]["trainer"]):

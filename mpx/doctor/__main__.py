@@ -1,4 +1,5 @@
-"""Say what this machine can do, and how to get what is missing. Trains nothing, writes nothing, takes seconds.
+"""Say what this machine can do, and how to get what is missing. Trains nothing, writes nothing, takes
+seconds.
 
 $ python -m mpx.doctor            # machine, precision modes, accelerations, sparsity, serving, packages
 $ python -m mpx.doctor --version  # of mpx; every other command has it too
@@ -30,7 +31,9 @@ def main() -> None:
                 return
             read_words((), "mpx.doctor")
             if sys.argv[1:]:
-                raise UserError(f"{sys.argv[1]}: mpx.doctor takes no settings. Start it as python -m mpx.doctor.")
+                raise UserError(
+                    f"{sys.argv[1]}: mpx.doctor takes no settings. Start it as python -m mpx.doctor."
+                )
             check_compilers_cache()
         if (line := broken()) is not None:
             print(f"error: {line}", file=sys.stderr)

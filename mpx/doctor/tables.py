@@ -54,7 +54,11 @@ def machine() -> Table:
     rows = [
         ("Python", f"{known['python']} on {known['os']}"),
         *_gpus(known),
-        ("CPU", f"{_known(known, 'cpu')}; {how_many(known['cores'], 'core')}, threads of PyTorch: {known['threads']}"),
+        (
+            "CPU",
+            f"{_known(known, 'cpu')}; {how_many(known['cores'], 'core')}, threads of PyTorch: "
+            f"{known['threads']}",
+        ),
         ("RAM", _known(known, "ram_gib", " GiB")),
         *((label, _known(known, name)) for name, label in LIBRARIES.items()),
         ("cuSPARSELt", str(cusparselt.version()) if cusparselt.is_available() else no_kernels),
@@ -94,7 +98,10 @@ def modes(device: torch.device) -> Table:
 def accelerations(device: torch.device) -> Table:
     no_cuda = None if device.type == "cuda" else NO_CUDA
     language, package = COMPILERS[device.type]
-    no_compiler = f"no {language} compiler with Python's header files here; on Debian, apt install {package} python3-dev"
+    no_compiler = (
+        f"no {language} compiler with Python's header files here; on Debian, apt install "
+        f"{package} python3-dev"
+    )
     compiler = None if builds_kernels(device.type) else no_compiler
     against = {"CUDA graphs": no_cuda, "torch.compile": compiler, "cuDNN's search": no_cuda}
     rows = [(name, "yes" if reason is None else "no", reason or "") for name, reason in against.items()]
@@ -102,9 +109,13 @@ def accelerations(device: torch.device) -> Table:
 
 
 def patterns(device: torch.device) -> Table:
-    """A row for each choice of sparsity=. Masks are plain products, so every device trains with every pattern."""
+    """A row for each choice of sparsity=. Masks are plain products, so every device trains with every
+    pattern.
+    """
     rows = [(name, "yes", *_sparse(choice.pattern, device)) for name, choice in _choices("sparsity")]
-    return Table(f"sparsity= on {_name(device)}", words("pattern", "trains", "sparse kernels serve", "why not"), rows)
+    return Table(
+        f"sparsity= on {_name(device)}", words("pattern", "trains", "sparse kernels serve", "why not"), rows
+    )
 
 
 def _sparse(pattern: str, device: torch.device) -> tuple[str, str]:
@@ -134,7 +145,9 @@ def packages() -> Table:
         names = ", ".join(Requirement(text).name for text in requirements)
         rows.append((extra, names, "no" if absent else "yes", state))
     reason = apex.missing()
-    rows.append(("", "NVIDIA's apex", "no" if reason else "yes", f"{reason}; {apex.INSTALL}" if reason else ""))
+    rows.append(
+        ("", "NVIDIA's apex", "no" if reason else "yes", f"{reason}; {apex.INSTALL}" if reason else "")
+    )
     return Table("optional packages", words("extra", "packages", "here", "how to get it"), rows)
 
 
@@ -146,7 +159,11 @@ def extras() -> dict[str, list[str]]:
     else:
         required = [Requirement(text) for text in importlib.metadata.requires("mpx") or ()]
         found = {
-            extra: [f"{one.name}{one.specifier}" for one in required if one.marker and one.marker.evaluate({"extra": extra})]
+            extra: [
+                f"{one.name}{one.specifier}"
+                for one in required
+                if one.marker and one.marker.evaluate({"extra": extra})
+            ]
             for extra in importlib.metadata.metadata("mpx").get_all("Provides-Extra", [])
         }
     return {extra: requirements for extra, requirements in found.items() if extra != FOR_DEVELOPERS}
@@ -172,7 +189,9 @@ def _split(reasons: Mapping[str, str | None]) -> tuple[str, str]:
         if reason is not None:
             against.setdefault(reason, []).append(name)
     usable = [name for name, reason in reasons.items() if reason is None]
-    return ", ".join(usable) or "–", "; ".join(f"{', '.join(names)}: {reason}" for reason, names in against.items())
+    return ", ".join(usable) or "–", "; ".join(
+        f"{', '.join(names)}: {reason}" for reason, names in against.items()
+    )
 
 
 def _name(device: torch.device) -> str:

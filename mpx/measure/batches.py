@@ -15,23 +15,29 @@ UNCOUNTED = (
 
 
 def samples_in(batch: Any) -> int | None:
-    """The first dimension of the tensors in `batch`: a tensor, or a mapping, list, tuple or dataclass of tensors.
+    """The first dimension of the tensors in `batch`: a tensor, or a mapping, list, tuple or dataclass of
+    tensors.
 
-    None if the tensors differ in it, as images of several sizes and their boxes do, or if all lie in lists within the batch, whose items
-    may be single samples.
+    None if the tensors differ in it, as images of several sizes and their boxes do, or if all lie in lists
+    within the batch, whose items may be single samples.
     """
     lengths = {len(tensor) for tensor in tensors(batch)}
     return lengths.pop() if len(lengths) == 1 and any(True for _ in _of_all_samples(batch)) else None
 
 
 def shapes_in(batch: Any, samples: int | None) -> Shapes:
-    """The shapes of one sample's tensors. If they differ between batches, so do the FLOPs per sample. A tensor whose first dimension is not
-    the samples counts as a whole."""
-    return frozenset(tensor.shape[1:] if len(tensor) == samples else tensor.shape for tensor in tensors(batch))
+    """The shapes of one sample's tensors. If they differ between batches, so do the FLOPs per sample. A
+    tensor whose first dimension is not the samples counts as a whole.
+    """
+    return frozenset(
+        tensor.shape[1:] if len(tensor) == samples else tensor.shape for tensor in tensors(batch)
+    )
 
 
 def tensors(batch: Any) -> Iterator[Tensor]:
-    """The tensors with dimensions in any nesting of mappings, lists, tuples and dataclasses. Lists of texts or numbers are skipped."""
+    """The tensors with dimensions in any nesting of mappings, lists, tuples and dataclasses. Lists of texts
+    or numbers are skipped.
+    """
     if isinstance(batch, Tensor):
         if batch.dim():
             yield batch

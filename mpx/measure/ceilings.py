@@ -1,7 +1,9 @@
-"""The limits of this machine, from results of mpx.bench, and a run's share of them: MFU (model FLOPs utilisation).
+"""The limits of this machine, from results of mpx.bench, and a run's share of them: MFU (model FLOPs
+utilisation).
 
-A result only counts if it was measured on the same device, with the same PyTorch and driver, at the device's usual sizes (size=auto), and
-while nothing else used it. On a CPU, the number of threads must be the same; if the CPU was busy, the words say so.
+A result only counts if it was measured on the same device, with the same PyTorch and driver, at the device's
+usual sizes (size=auto), and while nothing else used it. On a CPU, the number of threads must be the same; if
+the CPU was busy, the words say so.
 """
 
 import json
@@ -17,29 +19,37 @@ from mpx.measure.environment import environment
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
 
-SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # keys of the environment that must agree
+# keys of the environment that must agree
+SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """gb_per_s: of copies too large for caches; None where not measured. dense, sparse: format -> TFLOP/s of the fastest product."""
+    """gb_per_s: of copies too large for caches; None where not measured. dense, sparse: format -> TFLOP/s of
+    the fastest product.
+    """
 
     gb_per_s: float | None = None
     dense: Mapping[str, float] = field(default_factory=dict)
-    sparse: Mapping[str, float] = field(default_factory=dict)  # of 2:4 products, counted as if they were dense
+    # of 2:4 products, counted as if they were dense
+    sparse: Mapping[str, float] = field(default_factory=dict)
     busy: float = 0.0  # the largest share of the CPU that other work used meanwhile; 0 for a GPU
 
 
 @dataclass(frozen=True)
 class Limit:
-    """tflops_per_s: for the run's mix of formats; None where unknown. words: the source of the figure, or why it is unknown."""
+    """tflops_per_s: for the run's mix of formats; None where unknown. words: the source of the figure, or why
+    it is unknown.
+    """
 
     tflops_per_s: float | None
     words: str
 
 
 def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
-    """Read output_dir/bench/copy.json, gemm.json and formats.json. Returns None where none of them is this machine's."""
+    """Read output_dir/bench/copy.json, gemm.json and formats.json. Returns None where none of them is this
+    machine's.
+    """
     paths = [Path(output_dir) / "bench" / f"{what}.json" for what in ("copy", "gemm", "formats")]
     found = [(rows, busy) for rows, busy in (_read(path, device) for path in paths) if rows]
     if not found:
@@ -67,8 +77,9 @@ def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
 
 
 def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float]:
-    """(rows, share of the CPU that was busy meanwhile). No rows if the file is missing, cannot be read, was not written by mpx.bench, or is
-    another machine's."""
+    """(rows, share of the CPU that was busy meanwhile). No rows if the file is missing, cannot be read, was
+    not written by mpx.bench, or is another machine's.
+    """
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
@@ -87,7 +98,9 @@ def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float
 def _is_row(row: Any) -> bool:
     """Whether `from_rows` can take it."""
     rates = [row.get(name) for name in ("mib", "gb_per_s", "tflops_per_s")]
-    return all(rate is None or _sound(rate) for rate in rates) and (not row.get("tflops_per_s") or isinstance(row["format"], str))
+    return all(rate is None or _sound(rate) for rate in rates) and (
+        not row.get("tflops_per_s") or isinstance(row["format"], str)
+    )
 
 
 def _sound(rate: Any) -> bool:
@@ -97,8 +110,9 @@ def _sound(rate: Any) -> bool:
 def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
     """The highest rate at which this device can do a mix of work. flops: format -> operations in it.
 
-    The peaks are the vendor's dense figures if the card is known, otherwise the fastest products that mpx.bench measured here; never a mix
-    of the two. With several formats, each part runs at its own peak: total ÷ Σ flops/peak.
+    The peaks are the vendor's dense figures if the card is known, otherwise the fastest products that
+    mpx.bench measured here; never a mix of the two. With several formats, each part runs at its own peak:
+    total ÷ Σ flops/peak.
     """
     flops = {fmt: count for fmt, count in flops.items() if count > 0}
     if not flops:
@@ -108,13 +122,18 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
         peaks = {fmt: found.dense(fmt) for fmt in flops}
         known = {fmt: peak for fmt, peak in peaks.items() if peak}
         if len(known) == len(flops):
-            return Limit(_together(flops, known), _words(flops, known, f"vendor's dense peak, {found.source}"))
+            return Limit(
+                _together(flops, known), _words(flops, known, f"vendor's dense peak, {found.source}")
+            )
     measured = ceilings(output_dir, device) or Ceilings()
     known = {fmt: measured.dense[fmt] for fmt in flops if measured.dense.get(fmt)}
     if len(known) == len(flops):
         return Limit(_together(flops, known), _words(flops, known, measured_here(measured)))
     missing = ", ".join(fmt for fmt in flops if fmt not in known)
-    return Limit(None, f"no vendor's peak known for {missing} on {name}, none measured: python -m mpx.bench what=gemm does")
+    return Limit(
+        None,
+        f"no vendor's peak known for {missing} on {name}, none measured: python -m mpx.bench what=gemm does",
+    )
 
 
 def _together(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float:
@@ -123,13 +142,28 @@ def _together(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float:
 
 def _words(flops: Mapping[str, float], peaks: Mapping[str, float], whose: str) -> str:
     total = sum(flops.values())
-    parts = [f"{fmt} {peaks[fmt]:.4g} TFLOP/s" + (f" for {count / total:.0%}" if len(flops) > 1 else "") for fmt, count in flops.items()]
+    parts = [
+        f"{fmt} {peaks[fmt]:.4g} TFLOP/s" + (f" for {count / total:.0%}" if len(flops) > 1 else "")
+        for fmt, count in flops.items()
+    ]
     return f"{', '.join(parts)} ({whose})"
 
 
-def mfu(tflops: float | None, flops: Mapping[str, float], device: torch.device, output_dir: str | Path, *, count: int) -> dict[str, Any]:
-    """`mfu` and `mfu_reference`, or `mfu_reason`, for result.json. tflops: per second, of `count` devices together."""
+def mfu(
+    tflops: float | None,
+    flops: Mapping[str, float],
+    device: torch.device,
+    output_dir: str | Path,
+    *,
+    count: int,
+) -> dict[str, Any]:
+    """`mfu` and `mfu_reference`, or `mfu_reason`, for result.json. tflops: per second, of `count` devices
+    together.
+    """
     found = limit(flops, device, output_dir)
     if tflops is None or found.tflops_per_s is None:
-        return {"mfu": None, "mfu_reason": "no throughput was measured" if tflops is None and flops else found.words}
+        return {
+            "mfu": None,
+            "mfu_reason": "no throughput was measured" if tflops is None and flops else found.words,
+        }
     return {"mfu": tflops / (found.tflops_per_s * count), "mfu_reference": found.words}

@@ -17,16 +17,21 @@ def chosen(accelerator: str) -> torch.device:
 
 
 def usable_gpus(key: str, accelerator: str) -> int:
-    """The number of GPUs to choose from; 0 for the CPU. Raises UserError for a GPU that is not there, or that CUDA cannot use.
+    """The number of GPUs to choose from; 0 for the CPU. Raises UserError for a GPU that is not there, or that
+    CUDA cannot use.
 
-    The driver may show a GPU that CUDA cannot use. With accelerator=auto a run would then take the CPU, and many times as long.
+    The driver may show a GPU that CUDA cannot use. With accelerator=auto a run would then take the CPU, and
+    many times as long.
     """
     if accelerator == "cpu":
         return 0
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     if torch.cuda.device_count():
-        raise UserError(f"{key}={accelerator}: {why_no_gpu()}. Mend that (python -m mpx.doctor checks it), or do without by {key}=cpu.")
+        raise UserError(
+            f"{key}={accelerator}: {why_no_gpu()}. Mend that (python -m mpx.doctor checks it), "
+            f"or do without by {key}=cpu."
+        )
     require_gpu(key, accelerator, there=False)
     return 0
 
@@ -34,22 +39,35 @@ def usable_gpus(key: str, accelerator: str) -> int:
 def why_no_gpu() -> str:
     """What PyTorch says when it is to use a GPU: none, no driver, or one that is too old."""
     if torch.version.cuda is None:
-        return "this torch was built without CUDA; pytorch.org/get-started has the line that installs one with it"
+        return (
+            "this torch was built without CUDA; pytorch.org/get-started has the line that installs one "
+            "with it"
+        )
     said = "CUDA starts, but shows no device"
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
         said = " ".join(str(error).split()).rstrip(".")
     there = torch.cuda.device_count()
-    return f"the driver shows {how_many(there, 'GPU')}, but CUDA cannot use {'it' if there == 1 else 'them'}: {said}" if there else said
+    return (
+        (
+            f"the driver shows {how_many(there, 'GPU')}, but CUDA cannot use "
+            f"{'it' if there == 1 else 'them'}: {said}"
+        )
+        if there
+        else said
+    )
 
 
 def devices(used: Any = "auto") -> dict[str, Any]:
-    """`device` (names of all visible ones), `compute_capability` and `driver`. used: those of the run, as in trainer.devices; a machine may
-    have GPUs of several kinds, so those that a list picks come first."""
+    """`device` (names of all visible ones), `compute_capability` and `driver`. used: those of the run, as in
+    trainer.devices; a machine may have GPUs of several kinds, so those that a list picks come first.
+    """
     if not torch.cuda.is_available():
         names = ("device", "compute_capability", "driver")
-        return {"device": None, "compute_capability": None, "driver": None} | {f"{name}_reason": NO_DEVICE for name in names}
+        return {"device": None, "compute_capability": None, "driver": None} | {
+            f"{name}_reason": NO_DEVICE for name in names
+        }
     there = range(torch.cuda.device_count())
     first = [] if isinstance(used, int | str) else [i for i in used if i in there]
     order = [*first, *(i for i in there if i not in first)]
@@ -64,5 +82,6 @@ def _driver() -> dict[str, Any]:
 
         pynvml.nvmlInit()
         return {"driver": pynvml.nvmlSystemGetDriverVersion()}
-    except Exception as error:  # NVML missing, or a device that is not NVIDIA's: the run does not depend on it
+    except Exception as error:
+        # NVML missing, or a device that is not NVIDIA's: the run does not depend on it
         return {"driver": None, "driver_reason": f"NVML: {error}"}

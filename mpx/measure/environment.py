@@ -24,14 +24,18 @@ from mpx.system.processes import from_all, rank_and_world
 from mpx.system.version import git, with_digest
 
 STARTED = datetime.now(UTC)
-VERSION = with_digest(Path(mpx.__file__).parent)  # as it is when mpx is imported: files that change later are not what runs
+# as it is when mpx is imported: files that change later are not what runs
+VERSION = with_digest(Path(mpx.__file__).parent)
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
-SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}  # of pyproject.toml
+# of pyproject.toml
+SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}
 
 
 def environment(used: Any = "auto") -> dict[str, Any]:
-    """Versions, hardware and the command line, under the names of result.json's `environment`. used: as of `devices`."""
+    """Versions, hardware and the command line, under the names of result.json's `environment`. used: as of
+    `devices`.
+    """
     software = {"mpx": VERSION, **git(), "python": platform.python_version(), "torch": torch.__version__}
     software |= _known("cuda", torch.version.cuda, "this torch was built without CUDA")
     software |= _known("cudnn", _cudnn(), "no cuDNN in use")
@@ -42,7 +46,9 @@ def environment(used: Any = "auto") -> dict[str, Any]:
 
 
 def command() -> str | None:
-    """The command line of this process, quoted for a shell; None in a notebook, where it would be the kernel's."""
+    """The command line of this process, quoted for a shell; None in a notebook, where it would be the
+    kernel's.
+    """
     if in_notebook():
         return None
     if Path(sys.argv[0]).name in SCRIPTS:
@@ -54,7 +60,9 @@ def command() -> str | None:
 
 
 def host_id() -> str | None:
-    """Tells hosts of one kind apart without naming them: a hash of what Linux draws at random when it starts."""
+    """Tells hosts of one kind apart without naming them: a hash of what Linux draws at random when it
+    starts.
+    """
     try:
         return hashlib.sha256(BOOT.read_bytes()).hexdigest()[:6]
     except OSError:
@@ -62,7 +70,9 @@ def host_id() -> str | None:
 
 
 def host_of_all(mine: str | None) -> str | None:
-    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of this process, if known."""
+    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of
+    this process, if known.
+    """
     return joined(from_all(mine))
 
 
@@ -72,7 +82,9 @@ def joined(hosts: Iterable[str | None]) -> str | None:
 
 
 def host_of_rank_0(mine: str | None) -> str | None:
-    """As `host_of_all`, of what rank 0 knows alone: `0a1b2c-unknown` if other processes may run on other hosts."""
+    """As `host_of_all`, of what rank 0 knows alone: `0a1b2c-unknown` if other processes may run on other
+    hosts.
+    """
     return mine if mine is None or all_here(rank_and_world()[1]) else f"{mine}-unknown"
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-BUSY = 0.1  # share of all cores that others may use; with more, all threads wait for the one that shares its core
-Answer = tuple[bool | None, str | None]  # whether no other process computes on the device (None: unknown); the reason if not True
+# share of all cores that others may use; with more, all threads wait for the one that shares its core
+BUSY = 0.1
+# whether no other process computes on the device (None: unknown); the reason if not True
+Answer = tuple[bool | None, str | None]
 
 
 class OtherPrograms:
@@ -19,7 +21,9 @@ class OtherPrograms:
         self._began, self._before = time.monotonic(), self._now()
 
     def share(self) -> float | None:
-        """Of the time of all cores, 0 to 1. The ranks of one run are not told from other programs. None where the system does not tell."""
+        """Of the time of all cores, 0 to 1. The ranks of one run are not told from other programs. None where
+        the system does not tell.
+        """
         took, now = time.monotonic() - self._began, self._now()
         if self._before is None or now is None or not took:
             return None
@@ -33,14 +37,20 @@ class OtherPrograms:
             cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
             ticks = os.sysconf("SC_CLK_TCK")
             lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-            busy = sum(sum(map(int, fields[1:9])) - sum(map(int, fields[4:6])) for fields in lines if fields[0] in cores)
+            busy = sum(
+                sum(map(int, fields[1:9])) - sum(map(int, fields[4:6]))
+                for fields in lines
+                if fields[0] in cores
+            )
             return busy / ticks - sum(_cpu_ticks_of(process) for process in _family()) / ticks
         except (AttributeError, OSError, ValueError):  # not Linux
             return None
 
 
 def _cpu_ticks_of(process: int) -> int:
-    """What a process and its children that have ended have used. Source: proc_pid_stat(5), utime to cstime."""
+    """What a process and its children that have ended have used. Source: proc_pid_stat(5), utime to
+    cstime.
+    """
     try:
         return sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:15]))
     except (OSError, ValueError):  # it has just ended
@@ -82,12 +92,17 @@ def exclusive(device: torch.device) -> Answer:
     except Exception as error:
         return None, f"NVML: {error}"
     if by_mps:
-        return False, "NVIDIA MPS serves the device, and lets kernels of several programs run at the same time"
-    return exclusive_among(processes, {os.getpid()} if processes == [os.getpid()] else _family())  # reading /proc takes milliseconds
+        return False, (
+            "NVIDIA MPS serves the device, and lets kernels of several programs run at the same time"
+        )
+    # reading /proc takes milliseconds
+    return exclusive_among(processes, {os.getpid()} if processes == [os.getpid()] else _family())
 
 
 def cpu_busy(seconds: float = 0.2) -> float | None:
-    """The share of all CPU cores, 0 to 1, that is busy while this process sleeps; None where the operating system does not tell."""
+    """The share of all CPU cores, 0 to 1, that is busy while this process sleeps; None where the operating
+    system does not tell.
+    """
     try:
         before = _cpu_ticks()
         time.sleep(seconds)
@@ -142,7 +157,9 @@ def _handle(device: torch.device) -> Any:
 
 
 def _family() -> set[int]:
-    """This process and its children: the ranks of one run. The other jobs of a sweep are siblings and count as others."""
+    """This process and its children: the ranks of one run. The other jobs of a sweep are siblings and count
+    as others.
+    """
     me = os.getpid()
     found = {me}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:

@@ -11,12 +11,19 @@ from mpx.measure.flops import FlopCounter
 from mpx.precision.audit import Audit
 from mpx.private.lightning import Entered
 
-UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
-MANUAL = "manual optimization may compute other operations in other batches, and only the first batch's were counted"
+UNLIKE = (
+    "samples differ in size between batches, such as texts of several lengths, and only the first "
+    "batch's operations were counted"
+)
+MANUAL = (
+    "manual optimization may compute other operations in other batches, and only the first batch's "
+    "were counted"
+)
 
 
 class FirstStep:
-    """The FLOPs of the first step, and by `audit` the formats of its operations. The step is always one of the warm-up.
+    """The FLOPs of the first step, and by `audit` the formats of its operations. The step is always one of
+    the warm-up.
 
     then: called with the audit after that step.
     """
@@ -57,12 +64,16 @@ class FirstStep:
 
 
 class WatchFirstStep(Callback):
-    """Has `first` watch a Trainer's first batch. samples: a function from a batch to its number of samples, that of the throughput."""
+    """Has `first` watch a Trainer's first batch. samples: a function from a batch to its number of samples,
+    that of the throughput.
+    """
 
     def __init__(self, first: FirstStep, samples: Callable[[Any], int | None] = samples_in):
         self.first, self.samples_of = first, samples
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if not pl_module.automatic_optimization:
             self.first.unlike = MANUAL
         self.first.begin()
@@ -73,5 +84,7 @@ class WatchFirstStep(Callback):
         samples = self.samples_of(batch)
         self.first.end(samples, shapes_in(batch, samples))
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         self.first.abandon()

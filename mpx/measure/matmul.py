@@ -1,4 +1,6 @@
-"""Matrix products in each number format: which ones this device has, their operands, and a check against float64 before timing."""
+"""Matrix products in each number format: which ones this device has, their operands, and a check against
+float64 before timing.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +25,9 @@ CHECKED_ROWS = 512  # of the product; they contain every column and the whole in
 
 
 class WrongProductError(ArithmeticError):
-    """A product differs more from its float64 reference than its format explains, so that its speed means nothing."""
+    """A product differs more from its float64 reference than its format explains, so that its speed means
+    nothing.
+    """
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,26 @@ def missing(fmt: str, device: torch.device) -> str | None:
 
 def product(fmt: str, n: int, device: torch.device) -> Product:
     """A product of square matrices. n: a multiple of 16, which FP8 and int8 products need."""
-    return multiply(fmt, random_matrix(fmt, (n, n), device, seed=0), random_matrix(fmt, (n, n), device, seed=1))
+    return multiply(
+        fmt, random_matrix(fmt, (n, n), device, seed=0), random_matrix(fmt, (n, n), device, seed=1)
+    )
 
 
 def linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device) -> Product:
-    """The product of a linear layer: activations [tokens, inputs] by a weight [outputs, inputs], which is read transposed."""
-    x, weight = random_matrix(fmt, (tokens, inputs), device, seed=0), random_matrix(fmt, (outputs, inputs), device, seed=1)
+    """The product of a linear layer: activations [tokens, inputs] by a weight [outputs, inputs], which is
+    read transposed.
+    """
+    x, weight = (
+        random_matrix(fmt, (tokens, inputs), device, seed=0),
+        random_matrix(fmt, (outputs, inputs), device, seed=1),
+    )
     return multiply(fmt, x, weight.t())
 
 
 def batched(fmt: str, batch: int, n: int, device: torch.device) -> Product:
-    """A product of `batch` pairs of square matrices. Raises RuntimeError for formats in which PyTorch has no batched product."""
+    """A product of `batch` pairs of square matrices. Raises RuntimeError for formats in which PyTorch has no
+    batched product.
+    """
     if fmt == "int8" or fmt.startswith("fp8"):
         raise RuntimeError(f"PyTorch has no batched product in {fmt}")
     a, b = (random_matrix(fmt, (batch, n, n), device, seed) for seed in (0, 1))
@@ -67,7 +80,9 @@ def batched(fmt: str, batch: int, n: int, device: torch.device) -> Product:
 
 
 def random_matrix(fmt: str, shape: Sequence[int], device: torch.device, seed: int) -> Tensor:
-    """Random values in `fmt`, because zeros take less power and so run faster. For FP8 they are FP32, which `multiply` rounds."""
+    """Random values in `fmt`, because zeros take less power and so run faster. For FP8 they are FP32, which
+    `multiply` rounds.
+    """
     random = torch.Generator(device).manual_seed(seed)
     if fmt == "int8":
         return torch.randint(-128, 128, shape, dtype=torch.int8, device=device, generator=random)
@@ -86,8 +101,9 @@ def multiply(fmt: str, a: Tensor, b: Tensor) -> Product:
 
 
 def _scaled(fmt: str, a: Tensor, b: Tensor) -> Product:
-    """The products of FP8 training as in arXiv:2209.05433: E4M3 by E4M3, with fast accumulation, of its forward pass, and E5M2 gradients by
-    E4M3 weights, with full FP32 sums, of its backward pass. cuBLASLt has no product of two E5M2 matrices.
+    """The products of FP8 training as in arXiv:2209.05433: E4M3 by E4M3, with fast accumulation, of its
+    forward pass, and E5M2 gradients by E4M3 weights, with full FP32 sums, of its backward pass. cuBLASLt has
+    no product of two E5M2 matrices.
     """
     a, b = a.to(FORMATS[fmt].dtype), _by_columns(b.to(torch.float8_e4m3fn))
     one = torch.ones((), device=a.device)
@@ -105,8 +121,8 @@ def float32_as(fmt: str) -> AbstractContextManager[None]:
 
 
 def tolerance(fmt: str, n: int) -> float:
-    """The relative error that rounding explains: of operands or results to the format, and of a sum of n products in FP32 (for FP64: in
-    FP64), whose rounding errors add up as a random walk.
+    """The relative error that rounding explains: of operands or results to the format, and of a sum of n
+    products in FP32 (for FP64: in FP64), whose rounding errors add up as a random walk.
 
     Rounding to the format takes about 0.3 ε of the 2 ε that are allowed.
     """
@@ -118,9 +134,11 @@ def tolerance(fmt: str, n: int) -> float:
 
 @torch.no_grad()
 def relative_error(made: Product, out: Tensor | None = None) -> float:
-    """‖out − ref‖ ÷ ‖ref‖ over random rows, where ref is a·b in float64, from the operands as they are in the format.
+    """‖out − ref‖ ÷ ‖ref‖ over random rows, where ref is a·b in float64, from the operands as they are in the
+    format.
 
-    out: the result of a call; None: call it here. Raises WrongProductError where the error is more than the format explains.
+    out: the result of a call; None: call it here. Raises WrongProductError where the error is more than the
+    format explains.
     """
     rows, inner = made.a.shape[0], made.a.shape[-1]  # of a batch: the matrices
     out = made.call() if out is None else out
@@ -132,7 +150,9 @@ def relative_error(made: Product, out: Tensor | None = None) -> float:
     found = _picked(out, picked)
     error = float((found.double() - reference).norm() / reference.norm())
     if not error <= tolerance(made.fmt, inner):
-        raise WrongProductError(f"wrong product: relative error {error:.1e}, more than {tolerance(made.fmt, inner):.1e}")
+        raise WrongProductError(
+            f"wrong product: relative error {error:.1e}, more than {tolerance(made.fmt, inner):.1e}"
+        )
     return error
 
 

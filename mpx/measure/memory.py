@@ -1,5 +1,6 @@
-"""The peak memory of this process, on the device, as PyTorch's allocator counts it, and on the host; and memory that ran out. 1 GiB = 2^30
-bytes."""
+"""The peak memory of this process, on the device, as PyTorch's allocator counts it, and on the host; and
+memory that ran out. 1 GiB = 2^30 bytes.
+"""
 
 import ctypes
 import resource
@@ -12,11 +13,14 @@ import torch
 from mpx.errors import causes
 from mpx.system.machine import GIB
 
-NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")  # in texts of errors that have no class of their own
+# in texts of errors that have no class of their own
+NO_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def reset_host_peak() -> None:
-    """Count the host's peak from now on: a run begins, and the process may have had a larger one before. Only Linux can."""
+    """Count the host's peak from now on: a run begins, and the process may have had a larger one before. Only
+    Linux can.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what a run before has freed
         Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
@@ -29,7 +33,8 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> dict[str, float | str | None]:
-    """`peak_allocated_gib` (tensors), `peak_reserved_gib` (what the allocator took from the driver), `peak_rss_gib` (host).
+    """`peak_allocated_gib` (tensors), `peak_reserved_gib` (what the allocator took from the driver),
+    `peak_rss_gib` (host).
 
     Workspaces of kernels outside the allocator and the CUDA context (about 0.5 GiB) are not included.
     """
@@ -45,7 +50,9 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on a device or the host. A compiler's error has the text of the one that it wraps."""
+    """Whether memory ran out, on a device or the host. A compiler's error has the text of the one that it
+    wraps.
+    """
 
     def says_so(error: BaseException) -> bool:
         known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
@@ -55,7 +62,8 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def held_by_others() -> tuple[float, float]:
-    """Returns (used GiB of the current CUDA device that this process's allocator does not hold, the device's total GiB).
+    """Returns (used GiB of the current CUDA device that this process's allocator does not hold, the device's
+    total GiB).
 
     This process's memory outside the allocator, mainly its CUDA context (about 0.5 GiB), counts as others'.
     """
@@ -64,9 +72,13 @@ def held_by_others() -> tuple[float, float]:
 
 
 def _peak_rss() -> int:
-    """Peak resident memory in bytes. On Linux VmHWM, because getrusage also counts the parent process's memory before exec."""
+    """Peak resident memory in bytes. On Linux VmHWM, because getrusage also counts the parent process's
+    memory before exec.
+    """
     try:
-        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+        (line,) = (
+            line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")
+        )
         return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,9 +1,10 @@
 """Vendors' figures per card: TFLOP/s (int8: TOP/s) of a matrix product in each format, and GB/s of memory.
 
-Each figure is printed on the card's data sheet. It is under `sparse` if the sheet means 2:4 sparsity, which many sheets do not say beside
-the number, and otherwise under `dense`. If a sheet has no dense figure, it is half of the sparse one. FP64 is the figure of Tensor Cores if
-a card has them. FP8 means both E4M3 and E5M2. GeForce figures are for FP32 accumulation, which PyTorch uses. A card without a data sheet is
-not listed and has no peak; another card's figure is never used for it.
+Each figure is printed on the card's data sheet. It is under `sparse` if the sheet means 2:4 sparsity, which
+many sheets do not say beside the number, and otherwise under `dense`. If a sheet has no dense figure, it is
+half of the sparse one. FP64 is the figure of Tensor Cores if a card has them. FP8 means both E4M3 and E5M2.
+GeForce figures are for FP32 accumulation, which PyTorch uses. A card without a data sheet is not listed and
+has no peak; another card's figure is never used for it.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,15 @@ class Card:
     source: str
     bandwidth_gb_per_s: float
     dense_as_printed: Mapping[str, float]  # TFLOP/s
-    sparse_as_printed: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s that a 2:4 product is worth
+    # TFLOP/s that a 2:4 product is worth
+    sparse_as_printed: Mapping[str, float] = field(default_factory=dict)
 
     def dense(self, fmt: str) -> float | None:
         """TFLOP/s of a dense product; None where the sheet has no figure."""
         key = _column(fmt)
-        return self.dense_as_printed.get(key) or (self.sparse_as_printed[key] / 2 if key in self.sparse_as_printed else None)
+        return self.dense_as_printed.get(key) or (
+            self.sparse_as_printed[key] / 2 if key in self.sparse_as_printed else None
+        )
 
     def sparse(self, fmt: str) -> float | None:
         """TFLOP/s of a 2:4 product, counted as if it were dense; None where the sheet has no figure."""
@@ -31,7 +35,9 @@ class Card:
 
 
 def card(device_name: str) -> Card | None:
-    """The card with this name of `torch.cuda.get_device_name`. Parts of a card (MIG) and laptop versions are None."""
+    """The card with this name of `torch.cuda.get_device_name`. Parts of a card (MIG) and laptop versions are
+    None.
+    """
     name = device_name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     return next((card for card in CARDS if name in card.names), None)
 
@@ -83,14 +89,16 @@ CARDS = (
     Card(("A30",), "NVIDIA A30 datasheet", 933, {"fp32": 10.3, **_half(165)}, {"tf32": 165}),
     Card(
         ("A40",), "NVIDIA A40 datasheet", 696,
-        {"fp32": 37.4, "tf32": 74.8, **_half(149.7), "int8": 299.3}, {"tf32": 149.6, **_half(299.4), "int8": 598.6},
+        {"fp32": 37.4, "tf32": 74.8, **_half(149.7), "int8": 299.3}, {"tf32": 149.6, **_half(299.4),
+        "int8": 598.6},
     ),
     Card(
         ("GeForce RTX 3090",), "NVIDIA GA102 whitepaper", 936,
         {"fp32": 35.6, "tf32": 35.6, "int8": 284},
     ),
     # Ada
-    Card(("L4",), "NVIDIA L4 datasheet", 300, {"fp32": 30.3}, {"tf32": 120, **_half(242), "fp8": 485, "int8": 485}),
+    Card(("L4",), "NVIDIA L4 datasheet", 300, {"fp32": 30.3}, {"tf32": 120, **_half(242), "fp8": 485,
+    "int8": 485}),
     Card(
         ("L40",), "NVIDIA L40 datasheet", 864,
         {"fp32": 90.5, "tf32": 90.5, **_half(181.05), "fp8": 362, "int8": 362},
@@ -98,12 +106,14 @@ CARDS = (
     ),
     Card(
         ("L40S",), "NVIDIA L40S datasheet", 864,
-        {"fp32": 91.6, "tf32": 183, **_half(362.05), "fp8": 733, "int8": 733},  # 362.05 is printed beside 733, which is not its double
+        {"fp32": 91.6, "tf32": 183, **_half(362.05), "fp8": 733, "int8": 733},
+         # 362.05 is printed beside 733, which is not its double
         {"tf32": 366, **_half(733), "fp8": 1466, "int8": 1466},
     ),
     Card(
         ("GeForce RTX 4090",), "NVIDIA Ada whitepaper", 1008,
-        {"fp32": 82.6, "tf32": 82.6, **_half(165.2), "fp8": 330.3, "int8": 660.6}, {**_half(330.3), "fp8": 660.6},
+        {"fp32": 82.6, "tf32": 82.6, **_half(165.2), "fp8": 330.3, "int8": 660.6}, {**_half(330.3),
+        "fp8": 660.6},
     ),
     # Hopper
     Card(("H100 80GB HBM3",), "NVIDIA H100 datasheet, SXM", 3350, {"fp64": 67, "fp32": 67}, HOPPER_SXM),
@@ -115,8 +125,10 @@ CARDS = (
     Card(("H200",), "NVIDIA H200 datasheet, SXM", 4800, {"fp64": 67, "fp32": 67}, HOPPER_SXM),
     Card(("H200 NVL",), "NVIDIA H200 datasheet, NVL", 4800, {"fp64": 60, "fp32": 60}, HOPPER_NVL),
     # Blackwell
-    Card(("B200",), BLACKWELL, 7700, {"fp64": 37, "fp32": 75}, {"tf32": 2200, **_half(4500), "fp8": 9000, "int8": 9000}),
-    Card(("GB200",), BLACKWELL, 8000, {"fp64": 40, "fp32": 80}, {"tf32": 2500, **_half(5000), "fp8": 10000, "int8": 10000}),
+    Card(("B200",), BLACKWELL, 7700, {"fp64": 37, "fp32": 75}, {"tf32": 2200, **_half(4500), "fp8": 9000,
+    "int8": 9000}),
+    Card(("GB200",), BLACKWELL, 8000, {"fp64": 40, "fp32": 80}, {"tf32": 2500, **_half(5000), "fp8": 10000,
+    "int8": 10000}),
     Card(
         ("GeForce RTX 5090",), "NVIDIA RTX Blackwell whitepaper", 1792,
         {"fp32": 104.8, "tf32": 104.8, **_half(209.5), "fp8": 419, "int8": 838},

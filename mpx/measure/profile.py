@@ -1,7 +1,7 @@
 """`profile=true`: trace a few steps with torch.profiler after the warm-up, and say what limits the run.
 
-The traced steps are outside the throughput's windows. A profiler slows the host but not the device, so a step's time is
-that of the throughput, and only what the device computes is taken from the trace.
+The traced steps are outside the throughput's windows. A profiler slows the host but not the device, so a
+step's time is that of the throughput, and only what the device computes is taken from the trace.
 """
 
 import gzip
@@ -51,7 +51,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Traced:
-    """steps: that the trace holds. busy_ms: in which the device computes, of a step; launches: kernels and copies, of a step."""
+    """steps: that the trace holds. busy_ms: in which the device computes, of a step; launches: kernels and
+    copies, of a step.
+    """
 
     steps: int
     operations: tuple[Operation, ...]
@@ -66,7 +68,13 @@ class Profile(Callback):
     """
 
     def __init__(
-        self, throughput: Throughput, folder: Path, *, sampled: int, emulated: bool, against: Mapping[str, str]
+        self,
+        throughput: Throughput,
+        folder: Path,
+        *,
+        sampled: int,
+        emulated: bool,
+        against: Mapping[str, str],
     ):
         self.throughput, self.folder, self.sampled = throughput, folder, sampled
         self.emulated, self.against = emulated, against
@@ -78,8 +86,10 @@ class Profile(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._device = trainer.strategy.root_device
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the library reports its own stages on stderr
-        if self._device.type == "cuda":  # setting CUPTI up twice beside a CUDA graph can crash (torch/profiler/profiler.py)
+        # otherwise the library reports its own stages on stderr
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        # setting CUPTI up twice beside a CUDA graph can crash (torch/profiler/profiler.py)
+        if self._device.type == "cuda":
             os.environ |= {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
 
     def on_train_batch_end(
@@ -92,7 +102,9 @@ class Profile(Callback):
             self._begin(trainer)
 
     def _may_begin(self, trainer: pl.Trainer, done: int) -> bool:
-        """Whether the rest of this epoch has steps enough after its warm-up, of which numerics sample none."""
+        """Whether the rest of this epoch has steps enough after its warm-up, of which numerics sample
+        none.
+        """
         if not (trainer.is_global_zero and self.throughput.warm and self._seen >= MIN_BEFORE):
             return False
         until_sample = -trainer.global_step % self.sampled
@@ -109,12 +121,15 @@ class Profile(Callback):
         self._left = self._steps + 1
         kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])
         steps = schedule(wait=0, warmup=1, active=self._steps, repeat=1)
-        self._profiler = profiler(activities=kinds, schedule=steps, on_trace_ready=self._keep, acc_events=True)
+        self._profiler = profiler(
+            activities=kinds, schedule=steps, on_trace_ready=self._keep, acc_events=True
+        )
         self._profiler.start()
 
     def _step(self) -> None:
         self._left -= 1
-        if self._left in (self._steps, 0) and self._device.type == "cuda":  # the device's work for a step lies within it
+        # the device's work for a step lies within it
+        if self._left in (self._steps, 0) and self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         if self._profiler is not None:
             self._profiler.step()
@@ -128,7 +143,9 @@ class Profile(Callback):
         if self._device.type == "cuda":
             self.traced = of_gpu(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"], self._steps)
         else:
-            times = {event.key: (event.count, event.self_cpu_time_total / 1e3) for event in finished.key_averages()}
+            times = {
+                event.key: (event.count, event.self_cpu_time_total / 1e3) for event in finished.key_averages()
+            }
             self.traced = of_cpu(times, self._steps)
 
     def _stop(self) -> None:
@@ -147,7 +164,9 @@ class Profile(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._stop()
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         self._stop()
 
     def record(self, speed: Mapping[str, Any], precision: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,9 +183,15 @@ class Profile(Callback):
         about |= {"launches": self.traced.launches, "step_ms": speed["step_ms_p50"]}
         about["operations"] = [asdict(row) for row in operations]
         if not operations:
-            return about | {"bound": None, "reason": "the profiler saw no operations, as where CUPTI may not be used"}
+            return about | {
+                "bound": None,
+                "reason": "the profiler saw no operations, as where CUPTI may not be used",
+            }
         if speed["step_ms_p50"] is None:
-            return about | {"bound": None, "reason": speed.get("train_samples_per_s_reason", "no step was timed")}
+            return about | {
+                "bound": None,
+                "reason": speed.get("train_samples_per_s_reason", "no step was timed"),
+            }
         step = Step(
             on_gpu=self._device.type == "cuda",
             step_ms=speed["step_ms_p50"],
@@ -205,8 +230,12 @@ def of_gpu(events: Iterable[Mapping[str, Any]], steps: int) -> Traced:
 
 
 def of_cpu(times: Mapping[str, tuple[int, float]], steps: int) -> Traced:
-    """times: name -> (calls, milliseconds of its own). What is no operation, such as autograd's calls, is left out."""
-    of_operations = {name: value for name, value in times.items() if "::" in name and not name.startswith("autograd::")}
+    """times: name -> (calls, milliseconds of its own). What is no operation, such as autograd's calls, is
+    left out.
+    """
+    of_operations = {
+        name: value for name, value in times.items() if "::" in name and not name.startswith("autograd::")
+    }
     rows = [replace(row, product=kind(row.operation) is not None) for row in _rows(of_operations, steps)]
     return Traced(steps, tuple(rows), sum(row.ms for row in rows), None)
 
@@ -226,6 +255,10 @@ def kind(operation: str) -> str | None:
 
 
 def with_formats(rows: Iterable[Operation], observed: Mapping[str, Mapping[str, int]]) -> list[Operation]:
-    """The rows of a CPU with the format that most calls of their kind had. observed: the record's precision.observed."""
+    """The rows of a CPU with the format that most calls of their kind had. observed: the record's
+    precision.observed.
+    """
     formats = {name: max(calls, key=lambda fmt: calls[fmt]) for name, calls in observed.items() if calls}
-    return [row if row.format else replace(row, format=formats.get(kind(row.operation) or "")) for row in rows]
+    return [
+        row if row.format else replace(row, format=formats.get(kind(row.operation) or "")) for row in rows
+    ]

@@ -13,7 +13,9 @@ from mpx.measure.windows import Windows
 
 
 def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
-    """(mark of the request, mark of the arrival) of each batch since the last call; none if the loader does not time them."""
+    """(mark of the request, mark of the arrival) of each batch since the last call; none if the loader does
+    not time them.
+    """
     return getattr(trainer.train_dataloader, "take_waits", list)()
 
 
@@ -25,19 +27,24 @@ def replicas(trainer: pl.Trainer) -> int:
 class Throughput(Windows, Callback):
     """Times training steps, in any Trainer: `pl.Trainer(callbacks=[mpx.Throughput()])`.
 
-    Throughput is samples ÷ wall time of windows of steps; the device is synchronised only at their ends. The windows leave out warm-up
-    steps, evaluation, the first step after a validation within an epoch, and everything between epochs.
+    Throughput is samples ÷ wall time of windows of steps; the device is synchronised only at their ends. The
+    windows leave out warm-up steps, evaluation, the first step after a validation within an epoch, and
+    everything between epochs.
 
-    warmup_steps: steps to leave out at the start, after a resume and after `restart_warmup`: compilation, autotuning, pruning.
-    samples: a function from a batch to its number of samples. Without it, their number is the first dimension that all tensors of the batch
+    warmup_steps: steps to leave out at the start, after a resume and after `restart_warmup`: compilation,
+    autotuning, pruning. samples: a function from a batch to its number of samples. Without it, their number
+    is the first dimension that all tensors of the batch
         share; if they share none, the throughput is unknown.
     logs: whether to log `speed/train_samples_per_s` after each epoch.
 
-    `samples_per_s` is the throughput so far, over all processes; None before a window has ended. `record(None)` returns all that was
-    measured, as `speed` in result.json: samples/s, milliseconds per step, seconds of training.
+    `samples_per_s` is the throughput so far, over all processes; None before a window has ended.
+    `record(None)` returns all that was measured, as `speed` in result.json: samples/s, milliseconds per step,
+    seconds of training.
     """
 
-    def __init__(self, warmup_steps: int = 10, *, samples: Callable[[Any], int | None] = samples_in, logs: bool = True):
+    def __init__(
+        self, warmup_steps: int = 10, *, samples: Callable[[Any], int | None] = samples_in, logs: bool = True
+    ):
         super().__init__(warmup_steps)
         self.samples_of, self.logs = samples, logs
         self._timed = True  # the loader marks the waits for its batches
@@ -45,12 +52,15 @@ class Throughput(Windows, Callback):
         self._uncounted = False  # how many samples some batch has is unknown
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.earlier_s = self.time_to_train_s if trainer.global_step or not self._fitted else 0.0  # a Trainer may fit again, and go on
+        # a Trainer may fit again, and go on
+        self.earlier_s = self.time_to_train_s if trainer.global_step or not self._fitted else 0.0
         self._fitted, self._uncounted = True, False
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Let the loader mark batches on the device's time line, where waiting counts only if the device waits."""
+        """Let the loader mark batches on the device's time line, where waiting counts only if the device
+        waits.
+        """
         loader: Any = trainer.train_dataloader
         self._timed = hasattr(loader, "time_waits")
         if self._timed:
@@ -61,15 +71,20 @@ class Throughput(Windows, Callback):
             self.enter("warmup")
         self.open_window()
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        """The first step after a validation within an epoch is in no window: a checkpoint may have come before its wait for the batch,
-        without which it would be too fast."""
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """The first step after a validation within an epoch is in no window: a checkpoint may have come
+        before its wait for the batch, without which it would be too fast.
+        """
         if not self.warm:
             self.enter("warmup")
         elif not self.timing and not self._paused:
             self.enter("steps")
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         samples = self.samples_of(batch)
         self._uncounted |= samples is None
         self.stepped((samples or 0) * replicas(trainer))
@@ -104,12 +119,16 @@ class Throughput(Windows, Callback):
         self.read()
         if self.logs and self.samples_per_s is not None:
             for logger in trainer.loggers:
-                logger.log_metrics({"speed/train_samples_per_s": self.samples_per_s}, step=trainer.global_step)
+                logger.log_metrics(
+                    {"speed/train_samples_per_s": self.samples_per_s}, step=trainer.global_step
+                )
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.enter("end")
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         self.interrupt()
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -126,5 +145,8 @@ class Throughput(Windows, Callback):
     def record(self, flops_per_sample: float | None, others: int = 0) -> dict[str, Any]:
         record = super().record(flops_per_sample, others)
         if not self._timed:
-            record |= {"data_wait_fraction": None, "data_wait_fraction_reason": "only mpx's own loaders are timed"}
+            record |= {
+                "data_wait_fraction": None,
+                "data_wait_fraction_reason": "only mpx's own loaders are timed",
+            }
         return record

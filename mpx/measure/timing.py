@@ -1,4 +1,6 @@
-"""Time a call: the median of samples after a warm-up. A sample is long enough that the clock's resolution and launches do not matter."""
+"""Time a call: the median of samples after a warm-up. A sample is long enough that the clock's resolution and
+launches do not matter.
+"""
 
 import statistics
 import time
@@ -20,8 +22,12 @@ class Timing:
     calls: int  # in one sample
 
 
-def median_time(call: Callable[[], object], device: torch.device, budget_s: float, warmup_s: float | None = None) -> Timing:
-    """Time `call` for about `budget_s` seconds, after `warmup_s` seconds (None: WARMUP_S). On CUDA, events read the device's clock."""
+def median_time(
+    call: Callable[[], object], device: torch.device, budget_s: float, warmup_s: float | None = None
+) -> Timing:
+    """Time `call` for about `budget_s` seconds, after `warmup_s` seconds (None: WARMUP_S). On CUDA, events
+    read the device's clock.
+    """
     once = elapsed(call, device, 1)
     warmups = max(1, ceil((WARMUP_S if warmup_s is None else warmup_s) / once))
     once = elapsed(call, device, warmups) / warmups

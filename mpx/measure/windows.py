@@ -1,7 +1,8 @@
 """Measure the throughput of any training loop: samples in timed windows ÷ their time.
 
-On a CUDA device a window goes from one event to another on the device's time line. That gives the same times as synchronising at its ends,
-but the host does not wait, so validation is queued while the last steps still run.
+On a CUDA device a window goes from one event to another on the device's time line. That gives the same times
+as synchronising at its ends, but the host does not wait, so validation is queued while the last steps still
+run.
 """
 
 import time
@@ -17,7 +18,9 @@ PARTS = ("warmup", "steps", "validation", "other", "end")  # of the time to trai
 
 
 class Clock:
-    """Marks on the device's time line. `mark` does not synchronise; `between` needs a `synchronize` before it."""
+    """Marks on the device's time line. `mark` does not synchronise; `between` needs a `synchronize` before
+    it.
+    """
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -39,8 +42,8 @@ class Clock:
 
 
 class Windows:
-    """Times training steps in windows. The windows leave out the first `warmup_steps` steps, also after `warm_up_again`, and everything
-    between `close_window` and `open_window`.
+    """Times training steps in windows. The windows leave out the first `warmup_steps` steps, also after
+    `warm_up_again`, and everything between `close_window` and `open_window`.
 
     parts: the seconds of the time to train, by purpose, of this process only:
     - `warmup`: from the start to the end of the warm-up steps
@@ -67,7 +70,8 @@ class Windows:
         self._closed: list[tuple[int, list[Any]]] = []  # samples and marks of windows, not read yet
         self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
-        self._last: Any = None  # the mark of the newest step's end, or of the present part's start, if that is later
+        # the mark of the newest step's end, or of the present part's start, if that is later
+        self._last: Any = None
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
@@ -77,7 +81,8 @@ class Windows:
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
         """Begin the time to train. Forgets the measurements of an earlier training, except `earlier_s`.
 
-        waits: returns (mark of the request, mark of the arrival) of each batch since its last call. Without it, the loop calls `waited`.
+        waits: returns (mark of the request, mark of the arrival) of each batch since its last call. Without
+        it, the loop calls `waited`.
         """
         self._forget()
         self.clock, self.take_waits = Clock(device), waits
@@ -85,7 +90,9 @@ class Windows:
         self.enter("warmup")
 
     def stepped(self, samples: int) -> None:
-        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window; so does a later one outside."""
+        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window; so
+        does a later one outside.
+        """
         self._last = self.clock.mark()
         if self._marks is not None:
             self._in_window += samples
@@ -144,8 +151,9 @@ class Windows:
         self._in_window, self._marks = 0, [self._entered[-1][1]]
 
     def close_window(self, then: str = "other", mark: Any = None) -> None:
-        """End the window, if one is open. then: the part of the time to train that begins at the window's last step, or else now or at
-        `mark`."""
+        """End the window, if one is open. then: the part of the time to train that begins at the window's
+        last step, or else now or at `mark`.
+        """
         if self._marks is not None:
             self._waits += self.take_waits()
             self._closed.append((self._in_window, self._marks))
@@ -153,12 +161,16 @@ class Windows:
         self.enter(then, mark)
 
     def leave(self, then: str) -> None:
-        """Count the time since the end of the last step as `then`, not as a step. This waits for the device."""
+        """Count the time since the end of the last step as `then`, not as a step. This waits for the
+        device.
+        """
         if self._end_steps(then):
             self.read()
 
     def _end_steps(self, then: str) -> bool:
-        """Let `then` begin at the end of the last step, or where its part began, if steps or their warm-up go on."""
+        """Let `then` begin at the end of the last step, or where its part began, if steps or their warm-up go
+        on.
+        """
         if found := bool(self._entered) and self._entered[-1][0] in ("warmup", "steps"):
             self.close_window(then, self._last)
         return found
@@ -185,7 +197,9 @@ class Windows:
 
     @property
     def time_to_train_s(self) -> float:
-        """The wall time of fitting so far, with evaluation and checkpoints, summed over the processes of a resumed run."""
+        """The wall time of fitting so far, with evaluation and checkpoints, summed over the processes of a
+        resumed run.
+        """
         if self._began is None:
             return self.earlier_s
         return self.earlier_s + (self._ended or time.perf_counter()) - self._began
@@ -208,8 +222,9 @@ class Windows:
         return self.samples / seconds if self.samples else None
 
     def record(self, flops_per_sample: float | None, others: int = 0) -> dict[str, Any]:
-        """The speed part of result.json. flops_per_sample: of the forward and backward pass. others: samples that other processes had in
-        the windows, where each counts its own."""
+        """The speed part of result.json. flops_per_sample: of the forward and backward pass. others: samples
+        that other processes had in the windows, where each counts its own.
+        """
         rate = self.samples_per_s
         if rate and others:
             rate *= (self.samples + others) / self.samples
@@ -234,7 +249,10 @@ class Windows:
         if self._lost:
             why = "was interrupted before the end of its first timed window"
         elif self.warm and self._profiled:
-            why = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            why = (
+                "had only steps after its warm-up that profile=true looked into; train longer, or leave "
+                "it out"
+            )
         elif self.warm and self._outside:
             why = "had no two steps after its warm-up without a validation between"
         else:

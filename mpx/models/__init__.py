@@ -2,12 +2,13 @@
 
     build(cfg.model, spec) -> torch.nn.Module
 
-`forward(x)` takes x as `mpx.data.spec.Spec` describes it and returns float logits: [B, classes], for lm [B, T, vocab_size]. Input shape and
-number of classes come from the data set. Parameters keep the names of the network's library (torchvision, transformers, timm), so that a
-checkpoint loads into that library's own class.
+`forward(x)` takes x as `mpx.data.spec.Spec` describes it and returns float logits: [B, classes], for lm [B,
+T, vocab_size]. Input shape and number of classes come from the data set. Parameters keep the names of the
+network's library (torchvision, transformers, timm), so that a checkpoint loads into that library's own class.
 
     resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
-    lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py; custom.py: the user's own
+    lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py;
+                    custom.py: the user's own
     arguments.py    errors in the arguments of their constructors
     hub.py          Hugging Face's hub
     probe.py        tries a network on one sample before training; evaluating.py: in evaluation mode
@@ -20,7 +21,8 @@ from mpx.data.spec import Spec
 from mpx.settings.model import check_model
 from mpx.settings.values import checked
 
-# model.family -> (module, function). A module is imported when it is needed: a ResNet does not wait for transformers.
+# model.family -> (module, function). A module is imported when it is needed: a ResNet does not wait for
+# transformers.
 FAMILIES = {
     "resnet": ("mpx.models.resnet", "build"),
     "bert": ("mpx.models.bert", "build"),
@@ -36,8 +38,8 @@ FAMILIES = {
 def build(model_cfg: Mapping, spec: Spec):
     """Build the network that `model_cfg` names for data that looks like `spec`.
 
-    model_cfg: the settings of conf/model/<name>.yaml. Raises UserError for a setting that breaks its rule (mpx/settings/) and for a network
-    that cannot take such data.
+    model_cfg: the settings of conf/model/<name>.yaml. Raises UserError for a setting that breaks its rule
+    (mpx/settings/) and for a network that cannot take such data.
     """
     settings = checked("model", model_cfg)
     check_model(settings, spec.kind, spec.task)

@@ -1,7 +1,7 @@
 """The user's own network: `model=custom model._target_=my_package.my_module.Net`.
 
-The target is any class or function that can be imported from the current folder and returns a torch.nn.Module whose `forward(x)` returns
-logits. It gets `model.kwargs` and the arguments of `known` that it accepts.
+The target is any class or function that can be imported from the current folder and returns a torch.nn.Module
+whose `forward(x)` returns logits. It gets `model.kwargs` and the arguments of `known` that it accepts.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,9 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     path, kwargs = cfg["_target_"], cfg.get("kwargs") or {}
     model = target.build("model._target_", {**kwargs, "_target_": path}, "model.kwargs", known(spec))
     if not isinstance(model, nn.Module):
-        raise UserError(f"model._target_={path} returned a {type(model).__name__}; it must return a torch.nn.Module.")
+        raise UserError(
+            f"model._target_={path} returned a {type(model).__name__}; it must return a torch.nn.Module."
+        )
     check_output(model, spec, f"model._target_={path}")
     return model
 

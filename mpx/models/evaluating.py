@@ -8,7 +8,9 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode, then restore each layer's mode, since `model.train()` would also change frozen layers."""
+    """Put the model in evaluation mode, then restore each layer's mode, since `model.train()` would also
+    change frozen layers.
+    """
     training = [layer for layer in model.modules() if layer.training]
     model.eval()
     try:

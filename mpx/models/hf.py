@@ -1,7 +1,8 @@
 """Any transformers model: `model=hf model.name=` a model type (distilbert), a folder or a hub name.
 
-A model type is built from its default configuration with the changes in `model.kwargs`; nothing is downloaded. The network's class is
-transformers' own with another `forward`, so parameters have their usual names.
+A model type is built from its default configuration with the changes in `model.kwargs`; nothing is
+downloaded. The network's class is transformers' own with another `forward`, so parameters have their usual
+names.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,11 @@ from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.probe import REFUSALS, check_output, sample
 from mpx.private.transformers import auto_class_of, has_network
 
-AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
+AUTO_CLASSES = {
+    "image": AutoModelForImageClassification,
+    "text": AutoModelForSequenceClassification,
+    "lm": AutoModelForCausalLM,
+}
 
 SAME = 1e-3  # share of the largest logit that rounding may change
 
@@ -37,7 +42,9 @@ def auto_class(spec: Spec) -> type:
 
 
 class LogitsOnly:
-    """Mixed into a transformers model: `forward(x) -> logits`, instead of keyword arguments and an output object."""
+    """Mixed into a transformers model: `forward(x) -> logits`, instead of keyword arguments and an output
+    object.
+    """
 
     mpx_kind: str
     mpx_pad_id: int | None  # None: no token is padding, so that no mask is needed
@@ -67,18 +74,24 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
             spec = replace(spec, classes=model.get_output_embeddings().out_features)
     try:
         check_output(model, spec, f"{key}={name}")
-    except AttributeError as error:  # such as T5's, of which transformers' own configuration lacks what its classifier reads
-        raise UserError(f"{key}={name} cannot take {spec.kind} data ({first_line(error)}). Choose another name.") from error
-    if spec.left or (spec.kind == "text" and spec.padded and hasattr(model, "sequence_summary")):  # XLNet's classifies the last token
+    except AttributeError as error:
+        # such as T5's, of which transformers' own configuration lacks what its classifier reads
+        raise UserError(
+            f"{key}={name} cannot take {spec.kind} data ({first_line(error)}). Choose another name."
+        ) from error
+    # XLNet's classifies the last token
+    if spec.left or (spec.kind == "text" and spec.padded and hasattr(model, "sequence_summary")):
         _fit_to_padding(model, spec, f"{key}={name}")
     return model
 
 
 @torch.no_grad()
 def _fit_to_padding(model: Any, spec: Spec, who: str) -> None:
-    """Check that padding does not change what the network computes of a text, and let it count positions if it needs that.
+    """Check that padding does not change what the network computes of a text, and let it count positions if
+    it needs that.
 
-    Raises UserError for a network whose results change. Most that classify by the first or the last token do, where that is padding.
+    Raises UserError for a network whose results change. Most that classify by the first or the last token do,
+    where that is padding.
     """
     ids, fill = sample(spec), max(1, spec.shape[0] // 4)
     text, padding = ids[:, fill:], torch.full_like(ids[:, :fill], spec.pad_id or 0)
@@ -94,7 +107,8 @@ def _fit_to_padding(model: Any, spec: Spec, who: str) -> None:
                 if (found - alone).abs().max() <= SAME * alone.abs().max():
                     return
     raise UserError(
-        f"the texts are filled up on the {side}, which changes what {who} computes. Fill them up on the {other}: a data.tokenizer does so "
+        f"the texts are filled up on the {side}, which changes what {who} computes. Fill them up on the "
+        f"{other}: a data.tokenizer does so "
         f"that is loaded with padding_side='{other}' and saved with save_pretrained."
     )
 
@@ -114,29 +128,40 @@ def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
     config_class = CONFIG_MAPPING[name]
     _check_kwargs(name, kwargs, config_class)
     if not has_network(auto_class(spec), config_class):
-        raise UserError(f"model.name={name} has no network for {spec.kind} data in transformers; choose another name.")
+        raise UserError(
+            f"model.name={name} has no network for {spec.kind} data in transformers; choose another name."
+        )
     config = config_class(**_shape_settings(config_class(), kwargs, spec), **kwargs)
     try:
         with quiet():
             return logits_only(spec).from_config(config)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise UserError(f"model.name={name} model.kwargs={kwargs} cannot be built for this data: {first_line(error)}") from error
+        raise UserError(
+            f"model.name={name} model.kwargs={kwargs} cannot be built for this data: {first_line(error)}"
+        ) from error
 
 
 def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
-    """The settings that the data set determines, if this configuration has them and `kwargs` does not set them."""
+    """The settings that the data set determines, if this configuration has them and `kwargs` does not set
+    them.
+    """
     settings: dict[str, Any] = {"num_labels": spec.classes}
     if spec.kind == "image":
         settings |= {"image_size": spec.shape[1], "num_channels": spec.shape[0]}
     else:
         settings |= {"vocab_size": spec.vocab_size, "pad_token_id": spec.pad_id}
-        for token in ("bos_token_id", "eos_token_id"):  # the published ids do not exist in a smaller vocabulary
+        # the published ids do not exist in a smaller vocabulary
+        for token in ("bos_token_id", "eos_token_id"):
             if isinstance(getattr(default, token, None), int) and getattr(default, token) >= spec.ids:
                 settings[token] = None
         positions = getattr(default, "max_position_embeddings", None)
         if isinstance(positions, int) and 0 < positions < spec.shape[0]:  # xlnet has -1, for any length
             settings["max_position_embeddings"] = spec.shape[0]
-    return {key: value for key, value in settings.items() if key not in kwargs and (key == "num_labels" or hasattr(default, key))}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in kwargs and (key == "num_labels" or hasattr(default, key))
+    }
 
 
 def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
@@ -145,7 +170,10 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
     for key in kwargs:
         if not hasattr(default, key):
             known = [word for word in default.to_dict() if not word.startswith("_")]
-            raise UserError(f"model.kwargs.{key} is not a setting of {name}; allowed: {', '.join(sorted(known))}.{nearest(key, known)}")
+            raise UserError(
+                f"model.kwargs.{key} is not a setting of {name}; allowed: "
+                f"{', '.join(sorted(known))}.{nearest(key, known)}"
+            )
 
 
 def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> Any:
@@ -155,26 +183,35 @@ def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> Any:
     except UserError as error:
         if key == "model.pretrained":
             raise
-        raise UserError(f"{error} Or name one of transformers' model types.{nearest(name, CONFIG_MAPPING)}") from error
+        raise UserError(
+            f"{error} Or name one of transformers' model types.{nearest(name, CONFIG_MAPPING)}"
+        ) from error
     except ValueError as error:
         raise UserError(f"{key}={name} has no network for {spec.kind} data: {first_line(error)}") from error
     _refuse_random(model, fresh, spec, f"{key}={name}")
     if spec.vocab_size is not None:
         check_vocabulary(model.get_input_embeddings().num_embeddings, spec, f"{key}={name}")
     if spec.pad_id is not None:
-        model.config.pad_token_id = spec.pad_id  # by which networks such as GPT-2's find the last token of a text
+        # by which networks such as GPT-2's find the last token of a text
+        model.config.pad_token_id = spec.pad_id
     return model
 
 
 def _refuse_random(model: nn.Module, fresh: set[str], spec: Spec, who: str) -> None:
-    """Raise UserError where more than a classifier, and the pooler below it, would be random: transformers only logs it.
+    """Raise UserError where more than a classifier, and the pooler below it, would be random: transformers
+    only logs it.
 
     fresh: the names of what the files lack.
     """
     weights = {name for name, _ in model.named_parameters()}
-    own = {name for name in weights if spec.kind == "lm" or (name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)}
+    own = {
+        name
+        for name in weights
+        if spec.kind == "lm" or (name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
+    }
     if lacking := own & fresh:
         raise UserError(
-            f"{who} lacks some of the network's weights: {len(lacking)} of {len(weights)}, such as {min(lacking)}, would be random. Leave "
+            f"{who} lacks some of the network's weights: {len(lacking)} of {len(weights)}, such as "
+            f"{min(lacking)}, would be random. Leave "
             "out model.kwargs that change its size, or name another folder."
         )

@@ -10,7 +10,9 @@ from huggingface_hub import constants
 
 
 def hub_answers() -> bool:
-    """Whether the hub accepts a connection within 3 s. Its own client would retry for much longer on a machine without network."""
+    """Whether the hub accepts a connection within 3 s. Its own client would retry for much longer on a
+    machine without network.
+    """
     if constants.HF_HUB_OFFLINE:
         return False
     if urllib.request.getproxies():
@@ -25,7 +27,9 @@ def hub_answers() -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers, which draws a bar as it reads weights and warns of what mpx asks for: a classifier with random weights."""
+    """Silence transformers, which draws a bar as it reads weights and warns of what mpx asks for: a
+    classifier with random weights.
+    """
     from transformers.utils import logging
 
     before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

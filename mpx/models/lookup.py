@@ -1,6 +1,8 @@
-"""Networks by name from torchvision and timm: `model=torchvision model.name=mobilenet_v3_small`, `model=timm model.name=convnext_atto`.
+"""Networks by name from torchvision and timm: `model=torchvision model.name=mobilenet_v3_small`, `model=timm
+model.name=convnext_atto`.
 
-Channels, classes and, for networks with a fixed image size, that size come from the data set. `model.kwargs` goes to the constructor.
+Channels, classes and, for networks with a fixed image size, that size come from the data set. `model.kwargs`
+goes to the constructor.
 """
 
 from collections.abc import Mapping
@@ -36,13 +38,18 @@ def _torchvision_shape(name: str, spec: Spec) -> dict:
     if name.startswith("maxvit"):
         return {"input_size": tuple(spec.shape[1:])}
     if name in ("googlenet", "inception_v3"):
-        return {"aux_logits": False, "init_weights": True}  # the auxiliary heads return a tuple, and need 299 pixels
+        # the auxiliary heads return a tuple, and need 299 pixels
+        return {"aux_logits": False, "init_weights": True}
     return {}
 
 
 def _adapt_first_conv(model: nn.Module, channels: int) -> None:
-    """Replace the first convolution if the images do not have three channels, which torchvision's networks expect."""
-    first: tuple[str, Any] | None = next(((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)), None)
+    """Replace the first convolution if the images do not have three channels, which torchvision's networks
+    expect.
+    """
+    first: tuple[str, Any] | None = next(
+        ((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)), None
+    )
     if first is None or first[1].in_channels == channels:
         return
     name, old = first
@@ -56,7 +63,9 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
 
     name = cfg["name"]
     _check_name(name.split(".")[0], timm.list_models(), "timm")
-    kwargs: dict[str, Any] = {"num_classes": spec.classes, "in_chans": spec.shape[0]} | (cfg.get("kwargs") or {})
+    kwargs: dict[str, Any] = {"num_classes": spec.classes, "in_chans": spec.shape[0]} | (
+        cfg.get("kwargs") or {}
+    )
     sized: dict[str, Any] = {"img_size": tuple(spec.shape[1:])} | kwargs
 
     def create() -> nn.Module:
@@ -74,7 +83,9 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
 
 def _check_name(name: str, known: list[str], library: str) -> None:
     if name not in known:
-        raise UserError(f"model.name={name} is not one of {library}'s {len(known)} networks.{nearest(name, known)}")
+        raise UserError(
+            f"model.name={name} is not one of {library}'s {len(known)} networks.{nearest(name, known)}"
+        )
 
 
 def _construct(create, builder, name: str) -> nn.Module:
@@ -85,6 +96,7 @@ def _construct(create, builder, name: str) -> nn.Module:
         raise UserError(unexpected(error, builder, name)) from error
     except (ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
-            f"model.name={name} cannot be built for this data set with these model.kwargs ({first_line(error)}). If the images are too "
+            f"model.name={name} cannot be built for this data set with these model.kwargs "
+            f"({first_line(error)}). If the images are too "
             "small for it, enlarge them: data.image_size=32, or 224."
         ) from error

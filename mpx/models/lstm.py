@@ -1,8 +1,10 @@
-"""LSTM networks (Hochreiter and Schmidhuber 1997) on torch.nn.LSTM, whose weights hold the gates in the order i, f, g, o.
+"""LSTM networks (Hochreiter and Schmidhuber 1997) on torch.nn.LSTM, whose weights hold the gates in the order
+i, f, g, o.
 
-Sequences are not packed, so that shapes are fixed, as cuDNN's fused kernel and CUDA graphs need. Padding is at the end of a text: the
-forward direction never sees it before a real token, and the mean over the outputs ignores it. The backward direction of a bidirectional
-network starts with the padding, whose embeddings are zero.
+Sequences are not packed, so that shapes are fixed, as cuDNN's fused kernel and CUDA graphs need. Padding is
+at the end of a text: the forward direction never sees it before a real token, and the mean over the outputs
+ignores it. The backward direction of a bidirectional network starts with the padding, whose embeddings are
+zero.
 """
 
 import math
@@ -13,15 +15,19 @@ from torch import Tensor, nn
 from mpx.data.spec import Spec
 from mpx.models.tokens import masked_mean
 
-# A decoder with a multiple of so many rows suits Tensor Cores, and 2:4 sparsity. Its products are else three times as slow in 16 bits
-# (experiments/language_model).
+# A decoder with a multiple of so many rows suits Tensor Cores, and 2:4 sparsity. Its products are else three
+# times as slow in 16 bits (experiments/language_model).
 ROWS = 16
 
 
 class LSTMClassifier(nn.Module):
-    """Classifies the mean of the outputs. It reads an image row by row, with all channels of a row, or a text token by token."""
+    """Classifies the mean of the outputs. It reads an image row by row, with all channels of a row, or a text
+    token by token.
+    """
 
-    def __init__(self, lstm: nn.LSTM, embedding: nn.Embedding | None, dropout: float, classes: int, pad_id: int | None):
+    def __init__(
+        self, lstm: nn.LSTM, embedding: nn.Embedding | None, dropout: float, classes: int, pad_id: int | None
+    ):
         super().__init__()
         self.pad_id = pad_id
         self.embedding = embedding
@@ -53,19 +59,23 @@ class LSTMTagger(LSTMClassifier):
 
 
 class LSTMLanguageModel(nn.Module):
-    """Predicts each next token. With tied weights the decoder is the transposed embedding (Press and Wolf 2016, arXiv:1608.05859).
+    """Predicts each next token. With tied weights the decoder is the transposed embedding (Press and Wolf
+    2016, arXiv:1608.05859).
 
     The embedding has rows for `vocab_size` tokens, and unused ones up to a multiple of ROWS.
     """
 
-    def __init__(self, lstm: nn.LSTM, embedding: nn.Embedding, vocab_size: int, dropout: float, tie_weights: bool):
+    def __init__(
+        self, lstm: nn.LSTM, embedding: nn.Embedding, vocab_size: int, dropout: float, tie_weights: bool
+    ):
         super().__init__()
         self.vocab_size = vocab_size
         self.embedding = embedding
         self.lstm = lstm
         self.dropout = nn.Dropout(dropout)
         self.decoder = nn.Linear(lstm.hidden_size, embedding.num_embeddings)
-        nn.init.uniform_(embedding.weight, -0.1, 0.1)  # a decoder with PyTorch's N(0, 1) starts far from uniform probabilities
+        # a decoder with PyTorch's N(0, 1) starts far from uniform probabilities
+        nn.init.uniform_(embedding.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
         if tie_weights:
             self.decoder.weight = embedding.weight
@@ -82,8 +92,16 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     """A classifier for images and texts, a language model for lm data."""
     size = cfg["embedding_size"] or cfg["hidden_size"]
     inputs = spec.shape[0] * spec.shape[2] if spec.kind == "image" else size
-    between = cfg["dropout"] if cfg["num_layers"] > 1 else 0.0  # nn.LSTM applies it between layers, and warns if there is one
-    lstm = nn.LSTM(inputs, cfg["hidden_size"], cfg["num_layers"], batch_first=True, dropout=between, bidirectional=cfg["bidirectional"])
+    # nn.LSTM applies it between layers, and warns if there is one
+    between = cfg["dropout"] if cfg["num_layers"] > 1 else 0.0
+    lstm = nn.LSTM(
+        inputs,
+        cfg["hidden_size"],
+        cfg["num_layers"],
+        batch_first=True,
+        dropout=between,
+        bidirectional=cfg["bidirectional"],
+    )
     if spec.kind == "lm":
         embedding = nn.Embedding(math.ceil(spec.ids / ROWS) * ROWS, size)
         return LSTMLanguageModel(lstm, embedding, spec.ids, cfg["dropout"], cfg["tie_weights"])

@@ -14,28 +14,34 @@ from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
 from mpx.models.hub import hub_answers, quiet
 
-DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)  # what reading weights raises for files that are not whole
+# what reading weights raises for files that are not whole
+DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)
 
 
 def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[Any, set[str]]:
-    """`auto_class.from_pretrained(name, **kwargs)`, and the parameters that its files lack, which have random values.
+    """`auto_class.from_pretrained(name, **kwargs)`, and the parameters that its files lack, which have random
+    values.
 
-    Its classes have the order of the data set's. Local files come first, so that a machine without a network does not wait for one. key:
-    the setting that a UserError names.
+    Its classes have the order of the data set's. Local files come first, so that a machine without a network
+    does not wait for one. key: the setting that a UserError names.
     """
     with quiet():
         try:
             model, info = _from_pretrained(auto_class, name, local_files_only=True, **kwargs)
         except OSError as error:
             if os.path.isdir(name):
-                raise UserError(f"{key}={name} is a folder without a usable model: {first_line(error)}") from error
+                raise UserError(
+                    f"{key}={name} is a folder without a usable model: {first_line(error)}"
+                ) from error
             model, info = _from_hub(auto_class, name, key, kwargs)
         except DAMAGED as error:
             raise UserError(
-                f"{key}={name}: its weights are damaged or cut off ({first_line(error)}). Save or download them again."
+                f"{key}={name}: its weights are damaged or cut off ({first_line(error)}). Save or download "
+                "them again."
             ) from error
     order_classes(model, spec.names, f"{key}={name}")
-    model.train()  # transformers returns it in evaluation mode, in which Lightning would train it without dropout
+    # transformers returns it in evaluation mode, in which Lightning would train it without dropout
+    model.train()
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
 
@@ -51,31 +57,44 @@ def order_classes(model: Any, names: tuple[str, ...], who: str) -> None:
     own = [module for path, module in model.named_modules() if path.split(".")[0] != model.base_model_prefix]
     heads = [module for module in own if isinstance(module, nn.Linear) and module.out_features == len(names)]
     if not heads:
-        raise UserError(f"{who} has the classes {', '.join(theirs)}, and the data {', '.join(names)}: name them so that both sort alike.")
+        raise UserError(
+            f"{who} has the classes {', '.join(theirs)}, and the data {', '.join(names)}: name "
+            "them so that both sort alike."
+        )
     place = [theirs.index(name) for name in names]
     for weight in (weight for head in heads for weight in head.parameters()):
         weight.copy_(weight[place])
-    model.config.id2label, model.config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
+    model.config.id2label, model.config.label2id = (
+        dict(enumerate(names)),
+        {name: number for number, name in enumerate(names)},
+    )
 
 
 def check_vocabulary(known: int, spec: Spec, who: str) -> None:
     """Raise UserError for a model with fewer token ids than the data set has."""
     if spec.ids > known:
         raise UserError(
-            f"{who} knows {known} token ids and the data set uses {spec.vocab_size}; tokenise the data with the tokenizer of that model."
+            f"{who} knows {known} token ids and the data set uses {spec.vocab_size}; tokenise the data "
+            "with the tokenizer of that model."
         )
 
 
 def _from_pretrained(auto_class: Any, name: str, **kwargs):
-    kwargs = {"dtype": torch.float32} | kwargs  # transformers' default is the format of the file; mpx's precision decides on it
+    # transformers' default is the format of the file; mpx's precision decides on it
+    kwargs = {"dtype": torch.float32} | kwargs
     return auto_class.from_pretrained(name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs)
 
 
 def _from_hub(auto_class: type, name: str, key: str, kwargs: dict):
     problem = f"{key}={name} is neither a folder nor in the local cache"
     if not hub_answers():
-        raise UserError(f"{problem}, and {urlparse(constants.ENDPOINT).hostname} cannot be reached; give the folder of a downloaded model.")
+        raise UserError(
+            f"{problem}, and {urlparse(constants.ENDPOINT).hostname} cannot be reached; give "
+            "the folder of a downloaded model."
+        )
     try:
         return _from_pretrained(auto_class, name, **kwargs)
     except OSError as error:
-        raise UserError(f"{problem}, and the hub has no such model, or it is not accessible; check the name.") from error
+        raise UserError(
+            f"{problem}, and the hub has no such model, or it is not accessible; check the name."
+        ) from error

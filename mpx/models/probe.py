@@ -1,4 +1,6 @@
-"""Try a network on one sample, on the CPU, before training: does it take the data and return logits of the right shape?"""
+"""Try a network on one sample, on the CPU, before training: does it take the data and return logits of the
+right shape?
+"""
 
 import torch
 from torch import Tensor, nn
@@ -7,14 +9,17 @@ from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
 from mpx.models.evaluating import evaluating
 
-REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # errors of networks for unsuitable inputs
+# errors of networks for unsuitable inputs
+REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)
 LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels to try for a hint
 
 
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
-    """Raise UserError unless `model` maps one sample to float logits of the right shape and, for lm, is causal.
+    """Raise UserError unless `model` maps one sample to float logits of the right shape and, for lm, is
+    causal.
 
-    who: the model as the user named it, such as `model.name=vgg11`. Draws no random numbers and leaves the layers' modes as they are.
+    who: the model as the user named it, such as `model.name=vgg11`. Draws no random numbers and leaves the
+    layers' modes as they are.
     """
     with torch.no_grad(), evaluating(model):  # in training mode, batch norm would change its running means
         _check_shape(_forward(model, spec, who), spec, who)
@@ -23,7 +28,9 @@ def check_output(model: nn.Module, spec: Spec, who: str) -> None:
 
 
 def check_crop(model: nn.Module, spec: Spec, crop: int | None) -> None:
-    """Raise UserError unless `model`, which is built for images of `spec`, also takes images of crop × crop pixels. None: no crops."""
+    """Raise UserError unless `model`, which is built for images of `spec`, also takes images of crop × crop
+    pixels. None: no crops.
+    """
     if crop is None:
         return
     with torch.no_grad(), evaluating(model):
@@ -34,13 +41,16 @@ def check_crop(model: nn.Module, spec: Spec, crop: int | None) -> None:
     if not fits:
         size = "×".join(map(str, spec.shape[1:]))
         raise UserError(
-            f"data.crop={crop} is not for this model, which only takes images of {size} pixels. Use data.crop=null, or a network for "
+            f"data.crop={crop} is not for this model, which only takes images of {size} pixels. Use "
+            "data.crop=null, or a network for "
             "images of any size, such as model=resnet18."
         )
 
 
 def sample(spec: Spec, side: int | None = None) -> Tensor:
-    """One input: an image of ones (of `side` × `side` pixels, if given) or a text of different token ids, none of them padding."""
+    """One input: an image of ones (of `side` × `side` pixels, if given) or a text of different token ids,
+    none of them padding.
+    """
     if spec.kind == "image":
         channels, height, width = spec.shape
         return torch.ones(1, channels, side or height, side or width)
@@ -55,7 +65,10 @@ def _forward(model: nn.Module, spec: Spec, who: str):
         return model(sample(spec))
     except REFUSALS as error:
         shape = "x".join(map(str, spec.shape))
-        raise UserError(f"{who} cannot take {spec.kind} data of shape {shape} ({first_line(error)}).{_size_hint(model, spec)}") from error
+        raise UserError(
+            f"{who} cannot take {spec.kind} data of shape {shape} "
+            f"({first_line(error)}).{_size_hint(model, spec)}"
+        ) from error
 
 
 def _size_hint(model: nn.Module, spec: Spec) -> str:
@@ -68,18 +81,25 @@ def _size_hint(model: nn.Module, spec: Spec) -> str:
             except Exception:  # a network of the user's may raise anything
                 continue
             return f" It takes larger images: data.image_size={side}."
-    return " Enlarge the images (data.image_size=224), or choose a network for small ones, such as model=resnet20."
+    return (
+        " Enlarge the images (data.image_size=224), or choose a network for small ones, such as "
+        "model=resnet20."
+    )
 
 
 def _check_shape(output, spec: Spec, who: str) -> None:
-    expected = (1, *spec.shape, spec.classes) if spec.kind == "lm" or spec.task == "tokens" else (1, spec.classes)
+    expected = (
+        (1, *spec.shape, spec.classes) if spec.kind == "lm" or spec.task == "tokens" else (1, spec.classes)
+    )
     if not isinstance(output, Tensor):
         raise UserError(
-            f"{who} returned a {type(output).__name__}; forward(x) must return one float tensor of logits, {list(expected)} for one sample."
+            f"{who} returned a {type(output).__name__}; forward(x) must return one float tensor of logits, "
+            f"{list(expected)} for one sample."
         )
     if tuple(output.shape) != expected or not output.is_floating_point():
         raise UserError(
-            f"{who} returned {output.dtype} of shape {list(output.shape)} for one sample; expected float logits of shape {list(expected)}: "
+            f"{who} returned {output.dtype} of shape {list(output.shape)} for one sample; expected float "
+            f"logits of shape {list(expected)}: "
             "the network must take its number of classes from the data set."
         )
 
@@ -91,6 +111,7 @@ def _check_causal(model: nn.Module, spec: Spec, who: str) -> None:
     changed[0, -1] = (changed[0, -1] + 1) % spec.ids
     if not torch.allclose(model(ids)[:, :-1], model(changed)[:, :-1], atol=1e-4):
         raise UserError(
-            f"{who} sees the tokens that it must predict: on lm data a network must be causal; choose a causal one, such as gpt2 "
+            f"{who} sees the tokens that it must predict: on lm data a network must be causal; choose a "
+            "causal one, such as gpt2 "
             "(for BERT-like ones: model.kwargs.is_decoder=true)."
         )

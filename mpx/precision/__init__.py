@@ -1,19 +1,20 @@
 """Number formats, precision modes, loss scaling, emulation, and the format in which each operation ran.
 
 formats.py, modes.py      the range and precision of each format; the formats that each mode promises
-plugin.py                 a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py, with advice where it
-                          skips too many steps), optimizer steps on scaled gradients (steps.py)
+plugin.py                 a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py, with
+                          advice where it skips too many steps), optimizer steps on scaled gradients
+                          (steps.py)
 lightning_precision.py    mpx.Precision, the plugin for any Lightning Trainer
 closures.py               what an optimizer's step computes
 compiler_cache.py         keeps code apart that torch.compile takes for the same
 switches.py, fp8.py       what a mode needs on a GPU beyond autocast, with BFloat16RNN of recurrent.py
 emulate.py                emulates a format that the device lacks: autocast.py casts; attention.py, fp8.py and
                           recurrent.py round, by formats.py
-recorder.py               records the operations of a step; ops.py lists those that multiply, kernels.py interprets the
-                          names of kernels. audit.py reads the records
+recorder.py               records the operations of a step; ops.py lists those that multiply, kernels.py
+                          interprets the names of kernels. audit.py reads the records
 numerics.py               samples gradients that vanish or overflow in the format; gradients.py counts them
 
 A new mode needs a line in MODES, its name in mpx/settings/fields.py and mpx/compare/control.py, also in
-mpx/settings/check.py if it scales the loss, a file in conf/precision/, a line in docs/precision.md, and its name in
-README.md and in the docstring of mpx.Precision.
+mpx/settings/check.py if it scales the loss, a file in conf/precision/, a line in docs/precision.md, and its
+name in README.md and in the docstring of mpx.Precision.
 """

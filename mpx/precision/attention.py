@@ -1,7 +1,8 @@
 """Scaled dot-product attention in a 16-bit format, rounded where the fused GPU kernels round.
 
-These kernels keep scores and softmax in FP32. They round only what enters a product: queries, keys, values, probabilities, and in the
-backward pass the gradients of the scores. Source: Dao, FlashAttention-2, arXiv:2307.08691; cuDNN's attention does the same.
+These kernels keep scores and softmax in FP32. They round only what enters a product: queries, keys, values,
+probabilities, and in the backward pass the gradients of the scores. Source: Dao, FlashAttention-2,
+arXiv:2307.08691; cuDNN's attention does the same.
 """
 
 import math
@@ -18,7 +19,8 @@ from mpx.precision.ops import Replacing, part_of
 class RoundedAttention(Replacing):
     """Under this mode torch.nn.functional.scaled_dot_product_attention is `attention` in `fmt`.
 
-    It serves devices that have the format, but whose own attention leaves it: on a CPU, PyTorch's attention with dropout runs in FP32.
+    It serves devices that have the format, but whose own attention leaves it: on a CPU, PyTorch's attention
+    with dropout runs in FP32.
     """
 
     def __init__(self, fmt: str):
@@ -26,19 +28,30 @@ class RoundedAttention(Replacing):
 
 
 class FlashAttention(torch.autograd.Function):
-    """q [..., Tq, D], k and v [..., Tk, D], bias and keep broadcastable to [..., Tq, Tk] -> [..., Tq, D]. All tensors are FP32.
+    """q [..., Tq, D], k and v [..., Tk, D], bias and keep broadcastable to [..., Tq, Tk] -> [..., Tq, D]. All
+    tensors are FP32.
 
     bias: added to the scores, -inf where masked. keep: dropout's mask divided by the share that is kept.
     """
 
     @staticmethod
-    def forward(ctx: Any, fmt: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, scale: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        fmt: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        keep: Tensor | None,
+        scale: float,
+    ) -> Tensor:
         rounded = ROUND[fmt]
         q, k, v = rounded(q), rounded(k), rounded(v)
         with part_of("attention", fmt):
             scores = q @ k.transpose(-1, -2) * scale
             scores = scores if bias is None else scores + bias
-            largest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)  # finite where all keys are masked
+            # finite where all keys are masked
+            largest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)
             weights = (scores - largest).exp_()  # [..., Tq, Tk]
             total = weights.sum(-1, keepdim=True)
             total = total.masked_fill_(total == 0, 1.0)
@@ -66,12 +79,18 @@ class FlashAttention(torch.autograd.Function):
 
 
 def attention(
-    fmt: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    fmt: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """torch.nn.functional.scaled_dot_product_attention, computed in `fmt`. The result has the query's dtype, or autocast's."""
+    """torch.nn.functional.scaled_dot_product_attention, computed in `fmt`. The result has the query's dtype,
+    or autocast's.
+    """
     if is_causal and attn_mask is not None:
-        raise RuntimeError("scaled_dot_product_attention: with is_causal=True, attn_mask must be None, as PyTorch's own has it")
+        raise RuntimeError(
+            "scaled_dot_product_attention: with is_causal=True, attn_mask must be None, as "
+            "PyTorch's own has it"
+        )
     kind = query.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     if enable_gqa:
@@ -81,10 +100,14 @@ def attention(
     bias = _bias(attn_mask, is_causal, shape, query.device)
     keep = None
     if dropout_p > 0:
-        keep = torch.nn.functional.dropout(torch.ones(shape, dtype=torch.float32, device=query.device), dropout_p)
+        keep = torch.nn.functional.dropout(
+            torch.ones(shape, dtype=torch.float32, device=query.device), dropout_p
+        )
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     with torch.autocast(kind, enabled=False):  # autocast would round the scores
-        return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(dtype)
+        return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(
+            dtype
+        )
 
 
 def _bias(mask: Tensor | None, causal: bool, shape: tuple[int, ...], device: torch.device) -> Tensor | None:

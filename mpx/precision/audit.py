@@ -1,4 +1,6 @@
-"""Audit one training step: compare the format of each operation that multiplies matrices with the format that the mode promises."""
+"""Audit one training step: compare the format of each operation that multiplies matrices with the format that
+the mode promises.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -33,32 +35,52 @@ class Operation:
     with_vector: bool = False
 
     def keeps(self, mode: Mode) -> bool:
-        """Whether it multiplied in the format that the mode promises. cuBLAS has no TF32 for products with a vector, which memory limits:
-        FP32 keeps TF32's promise there."""
+        """Whether it multiplied in the format that the mode promises. cuBLAS has no TF32 for products with a
+        vector, which memory limits: FP32 keeps TF32's promise there.
+        """
         promised = mode.formats[self.kind]
         return self.fmt == promised or (self.with_vector and (promised, self.fmt) == ("tf32", "fp32"))
 
 
 class Audit(KnowsUpdates, OperationRecorder):
-    """Enter it around one training step. FP32 operands count as TF32 if the mode multiplies them in TF32. A mode promises nothing of the
-    optimizer's own products, which are left out.
+    """Enter it around one training step. FP32 operands count as TF32 if the mode multiplies them in TF32. A
+    mode promises nothing of the optimizer's own products, which are left out.
 
-    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: as in OperationRecorder.
+    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: as
+    in OperationRecorder.
     """
 
-    def __init__(self, mode: Mode, *, emulate: bool, flops_of: Callable[..., int], kernels_of: torch.device | None = None):
+    def __init__(
+        self,
+        mode: Mode,
+        *,
+        emulate: bool,
+        flops_of: Callable[..., int],
+        kernels_of: torch.device | None = None,
+    ):
         super().__init__(lambda *call: (flops_of(*call), 0), only_products=True, kernels_of=kernels_of)
         self.mode, self.emulate = mode, emulate
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        return func(*args, **(kwargs or {})) if self.updating else super().__torch_dispatch__(func, types, args, kwargs)
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return (
+            func(*args, **(kwargs or {}))
+            if self.updating
+            else super().__torch_dispatch__(func, types, args, kwargs)
+        )
 
     def operations(self) -> list[Operation]:
         """One per call, without integer and complex products, to which no precision mode applies."""
         operations = []
         for call in self.calls:
             fmt = call.format(self.mode)
-            if call.kind is not None and fmt is not None and call.result is not None and call.result in STORED:
+            if (
+                call.kind is not None
+                and fmt is not None
+                and call.result is not None
+                and call.result in STORED
+            ):
                 operations.append(self._read(call, call.kind, fmt, STORED[call.result]))
         return operations
 
@@ -79,7 +101,15 @@ class Audit(KnowsUpdates, OperationRecorder):
         """Equal calls together, those with the most FLOPs first."""
         rows: dict[tuple, Operation] = {}
         for call in self.operations():
-            key = (call.kind, call.name, call.inputs, call.output, call.fmt, call.tensor_cores, call.accumulator)
+            key = (
+                call.kind,
+                call.name,
+                call.inputs,
+                call.output,
+                call.fmt,
+                call.tensor_cores,
+                call.accumulator,
+            )
             row = rows.setdefault((*key, call.with_vector), Operation(*key, with_vector=call.with_vector))
             row.calls += 1
             row.flops += call.flops
@@ -124,18 +154,27 @@ class Audit(KnowsUpdates, OperationRecorder):
             "kernels_seen": any(row.tensor_cores is not None for row in rows),
             "operations": [vars(row) | {"kernels": sorted(row.kernels)} for row in rows],
         }
-        return record if record["kernels_seen"] else record | {"kernels_seen_reason": "audit=true on a CUDA device looks at kernels"}
+        return (
+            record
+            if record["kernels_seen"]
+            else record | {"kernels_seen_reason": "audit=true on a CUDA device looks at kernels"}
+        )
 
 
 def complaint(audit: Audit) -> str | None:
-    """One line about the operation with the most FLOPs in another format than promised, with a remedy; None if all keep the promise."""
+    """One line about the operation with the most FLOPs in another format than promised, with a remedy; None
+    if all keep the promise.
+    """
     rows = audit.broken()
     if not rows:
         return None
     worst, shares = rows[0], audit.as_promised()
     kernel = f" (kernel {min(worst.kernels)[:80]})" if worst.kernels else ""
     kept = ", ".join(f"{share:.1%} of {kind}" for kind, share in shares.items() if share < 1)
-    ran = f"{how_many(worst.calls, 'call')} of {worst.name} ran in {worst.fmt}{kernel}; as promised: {kept} FLOPs"
+    ran = (
+        f"{how_many(worst.calls, 'call')} of {worst.name} ran in {worst.fmt}{kernel}; as promised: "
+        f"{kept} FLOPs"
+    )
     return (
         f"precision={audit.mode.name} promises {worst.kind} in {audit.mode.formats[worst.kind]}, but {ran}. "
         "Use precision.strict=false to train all the same, or another precision=."

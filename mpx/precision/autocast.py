@@ -14,22 +14,30 @@ from torch import Tensor
 from mpx.private.torch_dispatch import autocast_has, tree_map
 
 _LOWER_PRECISION = """
-    _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu
+    _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution
+    prelu
     addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot
     _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
     _scaled_dot_product_flash_attention scaled_dot_product_attention
 """
 _FP32 = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm norm linalg_vector_norm linalg_matrix_norm renorm
-    cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
-    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm norm linalg_vector_norm
+    linalg_matrix_norm renorm
+    cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div
+    l1_loss smooth_l1_loss
+    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+    multi_margin_loss
     binary_cross_entropy_with_logits dist pdist cdist logsumexp softmax log_softmax sum prod cumsum cumprod
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
-    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+    upsample_trilinear3d upsample_bicubic2d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa
+    _upsample_bicubic2d_aa
 """
 _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
-TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
+TO_16_BITS, TO_FP32, TO_THE_WIDEST = (
+    frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED)
+)
 if not autocast_has("aten::rms_norm"):  # PyTorch 2.11 has no rule for it
     TO_FP32 -= {"rms_norm"}
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -56,9 +64,11 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Casts:
-    """casts(function, args, kwargs) -> the args and kwargs that autocast to `dtype` would pass to a function of PyTorch.
+    """casts(function, args, kwargs) -> the args and kwargs that autocast to `dtype` would pass to a function
+    of PyTorch.
 
-    A weight that is used several times is cast each time, as with cache_enabled=False: a step may change it in between.
+    A weight that is used several times is cast each time, as with cache_enabled=False: a step may change it
+    in between.
     """
 
     def __init__(self, dtype: torch.dtype):
@@ -80,8 +90,12 @@ class Casts:
 
 
 def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Tensors in lists are not cast, because torch.foreach has functions of the same names, which autocast does not cast."""
-    return tuple(_cast(value, torch.float32) for value in args), {key: _cast(value, torch.float32) for key, value in kwargs.items()}
+    """Tensors in lists are not cast, because torch.foreach has functions of the same names, which autocast
+    does not cast.
+    """
+    return tuple(_cast(value, torch.float32) for value in args), {
+        key: _cast(value, torch.float32) for key, value in kwargs.items()
+    }
 
 
 def _is(value: Any, dtype: torch.dtype) -> bool:
@@ -94,7 +108,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """A context in which autocast counts as on. Without it nn.RNNBase refuses an FP16 input with FP32 weights.
+    """A context in which autocast counts as on. Without it nn.RNNBase refuses an FP16 input with FP32
+    weights.
 
     It switches on the autocast of a device type that no tensor here has, so nothing is cast.
     """

@@ -16,7 +16,9 @@ def computes_loss_several_times(optimizer: Optimizer) -> bool:
 
 
 def computed_once(loss: Any, refusal: str) -> Callable[[], Any]:
-    """A closure for a step whose loss and gradients are computed already. Raises UserError when it is called again."""
+    """A closure for a step whose loss and gradients are computed already. Raises UserError when it is called
+    again.
+    """
     losses = [loss]
 
     def closure() -> Any:
@@ -28,9 +30,11 @@ def computed_once(loss: Any, refusal: str) -> Callable[[], Any]:
 
 
 class KnowsUpdates(TorchDispatchMode):
-    """A mode that knows whether some optimizer computes its change of the weights: in its step, outside the step's closure (`updating`).
+    """A mode that knows whether some optimizer computes its change of the weights: in its step, outside the
+    step's closure (`updating`).
 
-    That is no arithmetic of the model. Muon multiplies matrices in BF16 there, whatever the format of the model.
+    That is no arithmetic of the model. Muon multiplies matrices in BF16 there, whatever the format of the
+    model.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -43,7 +47,10 @@ class KnowsUpdates(TorchDispatchMode):
         return self._steps > 0
 
     def __enter__(self) -> Self:
-        self._hooks += [register_optimizer_step_pre_hook(self._begin), register_optimizer_step_post_hook(self._end)]
+        self._hooks += [
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        ]
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
@@ -51,7 +58,9 @@ class KnowsUpdates(TorchDispatchMode):
         for _ in range(2):
             self._hooks.pop().remove()
 
-    def _begin(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def _begin(
+        self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
         """args: with the optimizer."""
         self._steps += 1
         if callable(kwargs.get("closure")):

@@ -1,8 +1,9 @@
-"""Emulate a number format that the device lacks: cast as a GPU's autocast casts, multiply in FP32, store the result in the format.
+"""Emulate a number format that the device lacks: cast as a GPU's autocast casts, multiply in FP32, store the
+result in the format.
 
-In FP16 and BF16, the same tensors have 16 bits as under autocast on a GPU, forward and backward. Operations that multiply them (matrix
-products, convolutions, recurrent layers, attention) compute in FP32 and store 16 bits, as Tensor Cores do. TF32 has no dtype, so the
-operands of FP32 products are rounded instead.
+In FP16 and BF16, the same tensors have 16 bits as under autocast on a GPU, forward and backward. Operations
+that multiply them (matrix products, convolutions, recurrent layers, attention) compute in FP32 and store 16
+bits, as Tensor Cores do. TF32 has no dtype, so the operands of FP32 products are rounded instead.
 """
 
 from collections.abc import Callable
@@ -21,16 +22,24 @@ from mpx.precision.autocast import Casts, announced
 from mpx.precision.formats import FORMATS, HALVES, ROUND, stored_in, truncated_to_tf32, upcast
 from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
-from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, in_plain_backward, tree_leaves, tree_map
+from mpx.private.torch_dispatch import (
+    TorchDispatchMode,
+    every_call_seen,
+    in_plain_backward,
+    tree_leaves,
+    tree_map,
+)
 
 
 class Emulate:
-    """A context in which operations have the results of a GPU that computes in `fmt` with FP32 accumulation. Enter it around both passes.
+    """A context in which operations have the results of a GPU that computes in `fmt` with FP32 accumulation.
+    Enter it around both passes.
 
-    fmt: fp16 and bf16: as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: linear layers
-    as in mpx.precision.fp8, everything else as in bf16.
+    fmt: fp16 and bf16: as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their
+    operands. fp8: linear layers as in mpx.precision.fp8, everything else as in bf16.
     linears: chooses the linear layers that are in FP8.
-    autocast: False for models whose weights and activations are FP16 or BF16. Operations on FP32 tensors then do not change.
+    autocast: False for models whose weights and activations are FP16 or BF16. Operations on FP32 tensors then
+    do not change.
     """
 
     def __init__(self, fmt: str, *, autocast: bool = True, linears: fp8.Layers | None = None):
@@ -53,7 +62,9 @@ class Emulate:
 
 
 class _Functions(TorchFunctionMode):
-    """Casts as autocast does. Computes a function that is a single operation on a GPU with that operation's rounding."""
+    """Casts as autocast does. Computes a function that is a single operation on a GPU with that operation's
+    rounding.
+    """
 
     def __init__(self, fmt: str, casts: Casts | None, linears: fp8.Layers | None):
         super().__init__()
@@ -61,7 +72,8 @@ class _Functions(TorchFunctionMode):
         self.whole: dict[Any, Callable[..., Any]] = {
             function: partial(layers, step, fmt) for function, step in LAYERS.items()
         }
-        if fmt != "tf32":  # in which cells consist of single products, and fused attention is as accurate as FP32
+        # in which cells consist of single products, and fused attention is as accurate as FP32
+        if fmt != "tf32":
             self.whole |= {function: partial(cell, step, fmt) for function, step in CELLS.items()}
             self.whole[scaled_dot_product_attention] = partial(attention, fmt)
 
@@ -78,23 +90,28 @@ class _Functions(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except NotImplementedError as error:
-            name = func.__name__.partition(".")[0]  # that of an ATen operation has its overload, as add_.Tensor
+            # that of an ATen operation has its overload, as add_.Tensor
+            name = func.__name__.partition(".")[0]
             everywhere = "Low precision dtypes not supported" in str(error)  # on a GPU too
             half = _half_among(args)
             if everywhere or name.endswith("__") or "out" in kwargs or half is None:
                 raise
-            out = _in_fp32(func, half, args, kwargs)  # avg_pool3d and sums of sparse gradients exist on a CPU in FP32 alone
+            # avg_pool3d and sums of sparse gradients exist on a CPU in FP32 alone
+            out = _in_fp32(func, half, args, kwargs)
             return args[0].copy_(out) if name.endswith("_") else out
 
     def _fits(self, func: Any, args: tuple, kwargs: dict) -> bool:
-        """Whether the operands have the format. Recurrent layers with projections or packed sequences do not fit.
+        """Whether the operands have the format. Recurrent layers with projections or packed sequences do not
+        fit.
 
         A packed sequence has its batch sizes in place of the state.
         """
         first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         if first.dtype not in self.dtypes or func not in LAYERS:
             return first.dtype in self.dtypes
-        return isinstance(args[3], bool) and len(args[2]) == (4 if args[3] else 2) * args[4] * (2 if args[7] else 1)
+        return isinstance(args[3], bool) and len(args[2]) == (4 if args[3] else 2) * args[4] * (
+            2 if args[7] else 1
+        )
 
 
 class _In16Bits(TorchDispatchMode):
@@ -116,20 +133,27 @@ class _In16Bits(TorchDispatchMode):
 
 def _half_among(args: tuple) -> torch.dtype | None:
     """The dtype of the first 16-bit operand, also in lists, such as the weights of an RNN."""
-    return next((leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dtype in HALVES), None)
+    return next(
+        (leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dtype in HALVES), None
+    )
 
 
 def _in_fp32(func: Any, half: torch.dtype, args: tuple, kwargs: dict) -> Any:
-    """func(*args, **kwargs), computed from FP32 copies of 16-bit operands and stored in their dtype, `half`."""
+    """func(*args, **kwargs), computed from FP32 copies of 16-bit operands and stored in their dtype,
+    `half`.
+    """
     args, kwargs = tree_map(upcast, (args, kwargs))
-    if func is torch.ops.aten.convolution.default and args[2] is not None:  # cuDNN rounds its result before it adds the bias
+    # cuDNN rounds its result before it adds the bias
+    if func is torch.ops.aten.convolution.default and args[2] is not None:
         out = func(*args[:2], None, *args[3:], **kwargs).to(half)
         return (out.float() + args[2].reshape(-1, *[1] * (out.dim() - 2))).to(half)
     return tree_map(partial(stored_in, half), func(*args, **kwargs))
 
 
 def _in_parts(mode: TorchDispatchMode, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Decompose an operation. In inference mode, a linear layer arrives as aten.linear and not as its product."""
+    """Decompose an operation. In inference mode, a linear layer arrives as aten.linear and not as its
+    product.
+    """
     with mode:
         out = func.decompose(*args, **kwargs)
     return func(*args, **kwargs) if out is NotImplemented else out
@@ -138,7 +162,8 @@ def _in_parts(mode: TorchDispatchMode, func: Any, args: tuple, kwargs: dict) -> 
 class _TF32(TorchDispatchMode):
     """Rounds the operands of operations that multiply FP32 tensors.
 
-    The operands of a convolution's weight gradient are truncated where Hopper's own kernel computes it (experiments/emulation).
+    The operands of a convolution's weight gradient are truncated where Hopper's own kernel computes it
+    (experiments/emulation).
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -146,7 +171,11 @@ class _TF32(TorchDispatchMode):
         if inside() is not None or (product is not None and product[0] == "attention"):
             return func(*args, **kwargs)
         if product is None:
-            return _in_parts(self, func, args, kwargs) if torch.is_inference_mode_enabled() else func(*args, **kwargs)
+            return (
+                _in_parts(self, func, args, kwargs)
+                if torch.is_inference_mode_enabled()
+                else func(*args, **kwargs)
+            )
         kind, operands = product
         rounded = [tree_map(_to_tf32, arg) if i in operands else arg for i, arg in enumerate(args)]
         with part_of(kind, "tf32"):
@@ -156,8 +185,14 @@ class _TF32(TorchDispatchMode):
 
 
 def _convolution_backward(args: tuple, rounded: list) -> tuple[Tensor | None, ...]:
-    """The gradients of a convolution. That of its bias is no product, but a sum of what arrives, which is not rounded."""
-    func, grad, (of_input, of_weight, of_bias) = torch.ops.aten.convolution_backward.default, args[0], args[10]
+    """The gradients of a convolution. That of its bias is no product, but a sum of what arrives, which is not
+    rounded.
+    """
+    func, grad, (of_input, of_weight, of_bias) = (
+        torch.ops.aten.convolution_backward.default,
+        args[0],
+        args[10],
+    )
     bias_grad = grad.sum((0, *range(2, grad.dim()))) if of_bias else None
     if not of_weight or not _truncates(args[2], args[4]):
         return *func(*rounded[:10], [of_input, of_weight, False])[:2], bias_grad
@@ -172,5 +207,7 @@ def _to_tf32(value: Any) -> Any:
 
 
 def _truncates(weight: Tensor, stride: list[int]) -> bool:
-    """Whether Hopper's own kernel runs: from 64 channels on both sides, except for 1×1 with stride 1, which is a matrix product."""
+    """Whether Hopper's own kernel runs: from 64 channels on both sides, except for 1×1 with stride 1, which
+    is a matrix product.
+    """
     return min(weight.shape[:2]) >= 64 and (weight[0, 0].numel() > 1 or max(stride) > 1)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating point format: 1 sign bit, `exponent_bits`, `mantissa_bits` stored after the implicit leading 1.
+    """A binary floating point format: 1 sign bit, `exponent_bits`, `mantissa_bits` stored after the implicit
+    leading 1.
 
-    has_infinity: False for E4M3, which spends all but one pattern of its top exponent on numbers ("FN": finite and NaN).
-    dtype: the torch.dtype that stores it; TF32 is stored as FP32.
-    Sources: IEEE 754-2019; NVIDIA A100 whitepaper (TF32); Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
+    has_infinity: False for E4M3, which spends all but one pattern of its top exponent on numbers ("FN":
+    finite and NaN). dtype: the torch.dtype that stores it; TF32 is stored as FP32. Sources: IEEE 754-2019;
+    NVIDIA A100 whitepaper (TF32); Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
     """
 
     name: str
@@ -63,7 +64,9 @@ class Format:
 
     @property
     def overflows_at(self) -> float:
-        """Half a step beyond the largest number: magnitudes from here on round to infinity. E4M3 still rounds this one to its largest."""
+        """Half a step beyond the largest number: magnitudes from here on round to infinity. E4M3 still rounds
+        this one to its largest.
+        """
         _, exponent = math.frexp(self.largest)
         return self.largest + math.ldexp(0.5, exponent - 1 - self.mantissa_bits)
 
@@ -85,7 +88,8 @@ FORMATS = {
         Format("fp8_e5m2", 5, 2, torch.float8_e5m2),
     )
 }
-STORED = {fmt.dtype: fmt.name for fmt in FORMATS.values() if fmt.name != "tf32"}  # the format that a tensor of this dtype holds
+# the format that a tensor of this dtype holds
+STORED = {fmt.dtype: fmt.name for fmt in FORMATS.values() if fmt.name != "tf32"}
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -104,7 +108,8 @@ def to_tf32(x: Tensor) -> Tensor:
     bits = x.view(torch.int32)
     rounded = bits >> 13
     rounded.bitwise_and_(1).add_(bits).add_(0xFFF).bitwise_and_(~0x1FFF)
-    return torch.where(x == x, rounded.view(torch.float32), x)  # rounding could turn the bits of a NaN into a number's
+    # rounding could turn the bits of a NaN into a number's
+    return torch.where(x == x, rounded.view(torch.float32), x)
 
 
 def truncated_to_tf32(x: Tensor) -> Tensor:

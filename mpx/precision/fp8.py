@@ -1,8 +1,10 @@
-"""Linear layers in FP8: the product of the forward pass and the gradient of the input in E4M3, the gradient of the weight in BF16.
+"""Linear layers in FP8: the product of the forward pass and the gradient of the input in E4M3, the gradient
+of the weight in BF16.
 
-Each row of an operand has its own scale, so that torch.compile casts within the kernel that computes the row. The gradient of the weight
-sums over tokens: in FP8 it would need both operands once more, turned and scaled by column, which costs what it gains.
-Sources: the recipe rowwise_with_gw_hp of torchao.float8; Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
+Each row of an operand has its own scale, so that torch.compile casts within the kernel that computes the row.
+The gradient of the weight sums over tokens: in FP8 it would need both operands once more, turned and scaled
+by column, which costs what it gains. Sources: the recipe rowwise_with_gw_hp of torchao.float8; Micikevicius
+et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
 """
 
 from functools import partial
@@ -18,7 +20,8 @@ from mpx.private.torch_kernels import scaled_mm
 
 E4M3 = FORMATS["fp8_e4m3"]
 MULTIPLE = 16  # the kernel needs sizes that are multiples of it
-# On both sides. Of 2,048 features all layers together are 1.19 times as fast as in BF16, of 1,024 0.95 to 1.05 (experiments/fp8).
+# On both sides. Of 2,048 features all layers together are 1.19 times as fast as in BF16, of 1,024 0.95 to
+# 1.05 (experiments/fp8).
 MIN_FEATURES = 2048
 MIN_ROWS = 4096  # estimated: with fewer, casting the weight costs what the products gain
 TINY = 1e-30  # gives a row of zeros a scale
@@ -57,20 +60,27 @@ class Layers:
         for name, weight in model.named_parameters():
             if id(weight) in self._reasons:
                 reason = self._reasons[id(weight)]
-                layer = {"name": name.removeprefix("model.").removesuffix(".weight"), "shape": list(weight.shape)}
+                layer = {
+                    "name": name.removeprefix("model.").removesuffix(".weight"),
+                    "shape": list(weight.shape),
+                }
                 entries.append(layer | {"format": E4M3.name if reason is None else "bf16", "reason": reason})
         return entries
 
 
 class Float8Linear(Replacing):
-    """Under this mode torch.nn.functional.linear is an FP8 product for `layers`, forward and backward. It needs compute capability 8.9."""
+    """Under this mode torch.nn.functional.linear is an FP8 product for `layers`, forward and backward. It
+    needs compute capability 8.9.
+    """
 
     def __init__(self, layers: Layers):
         super().__init__("linear", partial(_chosen, layers))
 
 
 def _chosen(layers: Layers, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return linear(input, weight, bias, native=True) if layers.take(input, weight) else plain(input, weight, bias)
+    return (
+        linear(input, weight, bias, native=True) if layers.take(input, weight) else plain(input, weight, bias)
+    )
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:
@@ -105,8 +115,8 @@ class _Linear(torch.autograd.Function):
 def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix [R, C] in E4M3, and the FP32 factors [R, 1] that undo the scaling of its rows.
 
-    The largest value of a row comes near the largest of E4M3. Scales are powers of two, so that scaling rounds nothing. A row with an
-    infinite value or NaN multiplies to NaN.
+    The largest value of a row comes near the largest of E4M3. Scales are powers of two, so that scaling
+    rounds nothing. A row with an infinite value or NaN multiplies to NaN.
     """
     largest = x.detach().abs().amax(1, keepdim=True).float()
     scale = ((E4M3.largest / (largest + TINY)).view(torch.int32) & EXPONENT).view(torch.float32)
@@ -125,7 +135,9 @@ def _product(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], bias: Tensor | 
 
 
 def decoded(x: Tensor) -> Tensor:
-    """E4M3 numbers in FP32, except NaN. Shifted bits are FP16 numbers, which is four times faster than .float() on a CPU."""
+    """E4M3 numbers in FP32, except NaN. Shifted bits are FP16 numbers, which is four times faster than
+    .float() on a CPU.
+    """
     bits = x.view(torch.uint8).to(torch.int16)
     bits = (bits & 0x7F) << 7 | (bits & 0x80) << 8
     return bits.view(torch.float16).float().mul_(256)  # the exponent's bias is 7 in E4M3, 15 in FP16

@@ -1,4 +1,6 @@
-"""Count the gradients that vanish or overflow in a narrow format, on the device and before they are rounded, in sampled steps."""
+"""Count the gradients that vanish or overflow in a narrow format, on the device and before they are rounded,
+in sampled steps.
+"""
 
 from math import gcd
 from typing import Any
@@ -9,31 +11,41 @@ from torch import Tensor
 from mpx.precision.formats import FORMATS, HALVES, Format, upcast
 from mpx.precision.ops import inside, multiplied
 from mpx.precision.switches import tf32_products
-from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, computing_again, tree_leaves, tree_map, without_dispatch_modes
+from mpx.private.torch_dispatch import (
+    TO_COPY,
+    TorchDispatchMode,
+    computing_again,
+    tree_leaves,
+    tree_map,
+    without_dispatch_modes,
+)
 
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
 BINS = HIGHEST - LOWEST + 2  # and one for zeros
 SAMPLE = 2**20  # values of one tensor: they tell a share to a thousandth
-COUNTED = ("matmul", "bmm", "conv")  # kinds of operations; fused RNNs and attention round inside, where nothing can be counted
+# kinds of operations; fused RNNs and attention round inside, where nothing can be counted
+COUNTED = ("matmul", "bmm", "conv")
 
 
 class GradientWatch(TorchDispatchMode):
-    """Enter it around a backward pass. In the results of matrix products and convolutions, before they are rounded, it counts:
+    """Enter it around a backward pass. In the results of matrix products and convolutions, before they are
+    rounded, it counts:
 
     - nonzero values
     - values that become zero in `fmt` at the current loss scale (`scale`; 1 without scaling)
     - values that would become zero in FP16 without scaling
     - values beyond the range of `fmt`
 
-    It computes each product in a 16-bit format again with an FP32 result, from the same operands (in TF32, which represents them exactly).
-    In FP8 it counts the values that are cast to E4M3.
+    It computes each product in a 16-bit format again with an FP32 result, from the same operands (in TF32,
+    which represents them exactly). In FP8 it counts the values that are cast to E4M3.
     """
 
     def __init__(self, fmt: str, scale: Tensor | None):
         super().__init__()
         self.format: Format = FORMATS[fmt]
         self.scale = 1.0 if scale is None else scale
-        self.counts: Tensor | None = None  # float64 [4] on the device: nonzero, underflow, underflow unscaled, overflow
+        # float64 [4] on the device: nonzero, underflow, underflow unscaled, overflow
+        self.counts: Tensor | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -43,7 +55,8 @@ class GradientWatch(TorchDispatchMode):
             self._count(args[0])
         out = func(*args, **kwargs)
         product = multiplied(func)
-        kind = (inside() or product or (None,))[0]  # a step of an emulated LSTM or attention has that one's kind
+        # a step of an emulated LSTM or attention has that one's kind
+        kind = (inside() or product or (None,))[0]
         if self.format.name != "fp8_e4m3" and product is not None and kind in COUNTED:
             for value in tree_leaves(_exactly(func, args, kwargs, out)):
                 if isinstance(value, Tensor):
@@ -60,7 +73,8 @@ class GradientWatch(TorchDispatchMode):
             nonzero & (size <= FORMATS["fp16"].rounds_to_zero * self.scale),
             ~finite,
         ]
-        stands_for = values.numel() / max(1, size.numel())  # values for each of those looked at, so that a large tensor has its weight
+        # values for each of those looked at, so that a large tensor has its weight
+        stands_for = values.numel() / max(1, size.numel())
         counted = torch.stack([count.sum() for count in counts]).double() * stands_for
         self.counts = counted if self.counts is None else self.counts + counted
 
@@ -84,7 +98,8 @@ def _exactly(func: Any, args: tuple, kwargs: dict, out: Any) -> Any:
 
 
 def exponents(gradient: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """A histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to HIGHEST.
+    """A histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to
+    HIGHEST.
 
     Smaller and larger exponents count at the ends, infinite and NaN gradients at the upper one.
     """

@@ -1,17 +1,20 @@
 """Infer from the name of a CUDA kernel the format of its operands, and whether it uses Tensor Cores.
 
-The names are those of cuBLAS, cuDNN, CUTLASS and PyTorch on an H200 (experiments/audit), and older ones from the documentation of NVIDIA's
-DLProf.
+The names are those of cuBLAS, cuDNN, CUTLASS and PyTorch on an H200 (experiments/audit), and older ones from
+the documentation of NVIDIA's DLProf.
 """
 
 import re
 from functools import cache
 
-TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)[\w:]*<[^>]*?"  # a template whose first type is that of its operands
-RULES: tuple[tuple[str, str | None, bool], ...] = (  # (pattern, format, Tensor Cores); the first match decides
+# a template whose first type is that of its operands
+TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)[\w:]*<[^>]*?"
+# (pattern, format, Tensor Cores); the first match decides
+RULES: tuple[tuple[str, str | None, bool], ...] = (
     (r"e5m2", "fp8_e5m2", True),
     (r"e4m3", "fp8_e4m3", True),
-    (r"nvjet_(sm\d+_)?(qr|rq)", "fp8_e5m2", True),  # cuBLAS: a letter per matrix: q E4M3, r E5M2, h FP16, t BF16, s FP32 storage
+    # cuBLAS: a letter per matrix: q E4M3, r E5M2, h FP16, t BF16, s FP32 storage
+    (r"nvjet_(sm\d+_)?(qr|rq)", "fp8_e5m2", True),
     (r"nvjet_(sm\d+_)?q", "fp8_e4m3", True),
     (r"nvjet_(sm\d+_)?h", "fp16", True),
     (r"nvjet_(sm\d+_)?t", "bf16", True),
@@ -48,7 +51,9 @@ HELPERS = re.compile(  # kernels that multiply no matrices
 
 @cache
 def classify(kernel: str) -> tuple[str | None, bool] | None:
-    """(format, whether on Tensor Cores); None for a helper or an unknown name. The format is None if the name does not show it."""
+    """(format, whether on Tensor Cores); None for a helper or an unknown name. The format is None if the name
+    does not show it.
+    """
     if HELPERS.search(kernel):
         return None
     return next(((fmt, cores) for pattern, fmt, cores in RULES if re.search(pattern, kernel)), None)

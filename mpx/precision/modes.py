@@ -11,16 +11,17 @@ from mpx.private.torch_kernels import cpu_multiplies_bf16
 
 Nearest = Literal["32-true", "16-mixed", "16-true", "bf16-mixed", "bf16-true"]
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
-NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}  # compute capability of a CUDA device
+# compute capability of a CUDA device
+NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}
 
 
 @dataclass(frozen=True)
 class Mode:
     """The formats in which each kind of operation multiplies. Sums inside a product are FP32 in every mode.
 
-    autocast: the format to which autocast casts operands. weights: the format of weights and activations. master: the optimizer keeps FP32
-    weights, the model computes with copies of them in `weights`, and batch norm stays FP32. scaled: the loss is scaled, as
-    precision.loss_scale says.
+    autocast: the format to which autocast casts operands. weights: the format of weights and activations.
+    master: the optimizer keeps FP32 weights, the model computes with copies of them in `weights`, and batch
+    norm stays FP32. scaled: the loss is scaled, as precision.loss_scale says.
     """
 
     name: str
@@ -57,7 +58,9 @@ class Mode:
 
     @property
     def narrowest(self) -> str:
-        """The narrowest format: it decides whether a device can run this mode, and gradients pass through it."""
+        """The narrowest format: it decides whether a device can run this mode, and gradients pass through
+        it.
+        """
         return self.linear
 
 
@@ -69,7 +72,8 @@ MODES = {
     mode.name: mode
     for mode in (
         _mode("fp32", "fp32"),
-        _mode("tf32", "tf32", attention="fp32"),  # the fused kernels for FP32 operands split them in three, to FP32's accuracy
+        # the fused kernels for FP32 operands split them in three, to FP32's accuracy
+        _mode("tf32", "tf32", attention="fp32"),
         _mode("amp", "fp16", autocast=torch.float16, scaled=True),
         _mode("amp_bf16", "bf16", autocast=torch.bfloat16),
         _mode("fp16_true", "fp16", weights=torch.float16, scaled=True),
@@ -84,16 +88,20 @@ MODES = {
 
 
 def emulated(mode: Mode, device: torch.device, requested: str) -> bool:
-    """Whether `mode` is emulated on `device`: computed in FP32 and rounded to its format. requested: auto, always or never.
+    """Whether `mode` is emulated on `device`: computed in FP32 and rounded to its format. requested: auto,
+    always or never.
 
-    auto emulates formats that the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs older than Ampere. On CPUs it
-    also emulates formats for which they have no instructions, since PyTorch is then far slower than in FP32: FP16, and BF16 on some CPUs.
+    auto emulates formats that the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs
+    older than Ampere. On CPUs it also emulates formats for which they have no instructions, since PyTorch is
+    then far slower than in FP32: FP16, and BF16 on some CPUs.
     Raises UserError if the device lacks the format and requested is never.
     """
     if mode.narrowest == "fp32":
         return False
     if requested == "never" and (reason := lacking(mode, device)) is not None:
-        raise UserError(f"precision.emulate=never: {reason}. Use precision.emulate=auto or another precision=.")
+        raise UserError(
+            f"precision.emulate=never: {reason}. Use precision.emulate=auto or another precision=."
+        )
     return requested == "always" or (requested == "auto" and not _native(mode.narrowest, device))
 
 
@@ -108,12 +116,14 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
     """Advice for a loss that became infinite or NaN. optimizer: None for a module that brings its own."""
     if mode.weights == torch.float16 and not mode.master and optimizer == "adamw":
         return (
-            f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients below 2^-12 vanish and its steps "
+            f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients "
+            "below 2^-12 vanish and its steps "
             "grow without bound. Use optimizer=sgd, or precision=o2, which keeps them in FP32."
         )
     if mode.weights == torch.float16 and not mode.master and optimizer is None:
         return (
-            f"precision={mode.name} keeps the optimizer's state in FP16, where Adam's eps and squares of small gradients vanish. "
+            f"precision={mode.name} keeps the optimizer's state in FP16, where Adam's eps and squares of "
+            "small gradients vanish. "
             "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
         )
     tries = "Try a lower learning rate, a longer warm-up"

@@ -23,7 +23,9 @@ TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "
 
 
 def sampling_interval(requested: int | str, *, replayed: bool) -> int:
-    """numerics.every in optimizer steps. replayed: most steps replay a CUDA graph, beside which a sampled step costs more."""
+    """numerics.every in optimizer steps. replayed: most steps replay a CUDA graph, beside which a sampled
+    step costs more.
+    """
     if isinstance(requested, int):
         return requested
     return REPLAYED_INTERVAL if replayed else INTERVAL
@@ -32,17 +34,17 @@ def sampling_interval(requested: int | str, *, replayed: bool) -> int:
 class Numerics(Callback):
     """Counts gradients that vanish or overflow, in any Trainer: `pl.Trainer(callbacks=[mpx.Numerics()])`.
 
-    It logs for each sampled step: numerics/gradient_norm, of unscaled and unclipped gradients, and the shares (0 to 1) of nonzero
-    gradients numerics/gradient_underflow_fraction, …_underflow_unscaled_fraction (in FP16 without a loss scale) and
-    …_overflow_fraction. They are counted before they are rounded, in all processes of the run. `record()` returns the shares over all
-    sampled steps.
+    It logs for each sampled step: numerics/gradient_norm, of unscaled and unclipped gradients, and the shares
+    (0 to 1) of nonzero gradients numerics/gradient_underflow_fraction, …_underflow_unscaled_fraction (in FP16
+    without a loss scale) and …_overflow_fraction. They are counted before they are rounded, in all processes
+    of the run. `record()` returns the shares over all sampled steps.
 
-    every: optimizer steps from one sample to the next; auto: 200. A sampled step takes longer (experiments/numerics_cost).
-    histogram: also count the exponents of the gradients of each layer's outputs.
+    every: optimizer steps from one sample to the next; auto: 200. A sampled step takes longer
+    (experiments/numerics_cost). histogram: also count the exponents of the gradients of each layer's outputs.
     network: a function from the LightningModule to the module whose layers these are.
 
-    In manual optimization, all backward passes of a sampled step count, and the norm is that of the first optimizer's gradients.
-    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740 (figure 2).
+    In manual optimization, all backward passes of a sampled step count, and the norm is that of the first
+    optimizer's gradients. Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740 (figure 2).
     """
 
     def __init__(
@@ -52,7 +54,11 @@ class Numerics(Callback):
         histogram: bool = False,
         network: Callable[[pl.LightningModule], nn.Module] = lambda pl_module: pl_module,
     ):
-        self.every, self.histogram, self.network = sampling_interval(every, replayed=False), histogram, network
+        self.every, self.histogram, self.network = (
+            sampling_interval(every, replayed=False),
+            histogram,
+            network,
+        )
         self.samples = 0
         self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
         self.newest: dict[str, Tensor] = {}  # values of the last sampled step
@@ -62,7 +68,8 @@ class Numerics(Callback):
         self._fitted = False  # since a checkpoint was loaded
         self._watch: GradientWatch | None = None  # of the backward pass that runs now
         self._step = -1  # the newest one that a batch has begun
-        self._continued: int | None = None  # that of the checkpoint's newest batch, which may have had several steps
+        # that of the checkpoint's newest batch, which may have had several steps
+        self._continued: int | None = None
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -83,10 +90,14 @@ class Numerics(Callback):
             self._hooks.popitem()[1].remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._step, self._continued = trainer.global_step - 1 if self._continued is None else self._continued, None
+        self._step, self._continued = (
+            trainer.global_step - 1 if self._continued is None else self._continued,
+            None,
+        )
 
     def _gather(self, plugin: Precision, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
-        while isinstance(output, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
+        # an RNN's outputs and states; a packed sequence's data and batch sizes
+        while isinstance(output, tuple):
             output = output[0]
         if self._sampling and output.requires_grad:
             output.register_hook(partial(self._add, plugin, name))
@@ -97,7 +108,9 @@ class Numerics(Callback):
         self._exponents[name] = counted + self._exponents[name] if name in self._exponents else counted
 
     def _keep_exponents(self, trainer: pl.Trainer) -> None:
-        """Add this step's exponents to those of the run. A process may have used fewer layers than another."""
+        """Add this step's exponents to those of the run. A process may have used fewer layers than
+        another.
+        """
         by_layer, self._exponents = self._exponents, {}
         if trainer.world_size > 1 and self._hooks:
             nothing = torch.zeros(BINS, dtype=torch.int64, device=trainer.strategy.root_device)
@@ -133,14 +146,18 @@ class Numerics(Callback):
         counts = self._end_watch(self._watch)
         if trainer.world_size > 1:
             device = trainer.strategy.root_device
-            counts = torch.zeros(1 + len(TAGS), dtype=torch.float64, device=device) if counts is None else counts
+            counts = (
+                torch.zeros(1 + len(TAGS), dtype=torch.float64, device=device) if counts is None else counts
+            )
             counts = trainer.strategy.reduce(counts, reduce_op="sum")
         if counts is None:
             return
         self.totals = counts if self.totals is None else self.totals + counts
         self.newest |= dict(zip(TAGS, counts[1:] / counts[0].clamp(min=1), strict=True))
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         """End the watch, which would count later computations of this process."""
         if self._watch is not None:
             self._end_watch(self._watch)
@@ -150,7 +167,9 @@ class Numerics(Callback):
         self._watch = None
         return watch.counts
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
         """The gradients are unscaled here, and not clipped yet."""
         if self._sampling:
             if not self._fresh:
@@ -165,11 +184,13 @@ class Numerics(Callback):
         if self._fresh:
             self._keep_exponents(trainer)
         if self._fresh and trainer.loggers:
-            values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # waits for the device, once
+            # waits for the device, once
+            values = torch.stack([value.double() for value in self.newest.values()]).tolist()
             tags = [f"numerics/{name}" for name in self.newest]
             for logger in trainer.loggers:
                 logger.log_metrics(dict(zip(tags, values, strict=True)), step=trainer.global_step)
-        self._sampling = self._sampling and pl_module.automatic_optimization  # else the next batch begins another step
+        # else the next batch begins another step
+        self._sampling = self._sampling and pl_module.automatic_optimization
         self._announce(trainer, False)
         self._fresh = False
 
@@ -192,7 +213,10 @@ class Numerics(Callback):
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    """The norm in FP32, since that of 16-bit gradients would be rounded to 16 bits, and in FP16 be infinite above 65,504."""
+    """The norm in FP32, since that of 16-bit gradients would be rounded to 16 bits, and in FP16 be infinite
+    above 65,504.
+    """
     if any(gradient.dtype in HALVES for gradient in gradients):
-        gradients = [get_total_norm([upcast(gradient)]) for gradient in gradients]  # one by one, since a copy of all takes memory
+        # one by one, since a copy of all takes memory
+        gradients = [get_total_norm([upcast(gradient)]) for gradient in gradients]
     return get_total_norm(gradients)

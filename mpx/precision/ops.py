@@ -1,4 +1,6 @@
-"""The ATen operations that multiply matrices, forward and backward. A precision mode decides their formats."""
+"""The ATen operations that multiply matrices, forward and backward. A precision mode decides their
+formats.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +9,8 @@ from typing import Any
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-# operation -> (kind, positions of the operands that are multiplied). Other tensors are added, or only shape the result.
+# operation -> (kind, positions of the operands that are multiplied). Other tensors are added, or only shape
+# the result.
 MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
     "aten.mm": ("matmul", (0, 1)),
     "aten.addmm": ("matmul", (1, 2)),
@@ -50,7 +53,8 @@ class Replacing(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not functional.multi_head_attention_forward:
             return (self.function if func is self.plain else func)(*args, **kwargs)
-        setattr(functional, self.name, self.function)  # it calls the function by this name, where modes see no calls
+        # it calls the function by this name, where modes see no calls
+        setattr(functional, self.name, self.function)
         try:
             return func(*args, **kwargs)
         finally:
@@ -62,7 +66,8 @@ _part_of: list[tuple[str, str]] = []  # global, because a backward pass may run 
 
 @contextmanager
 def part_of(kind: str, fmt: str) -> Iterator[None]:
-    """Operations inside are steps of one larger operation (an LSTM, an attention, an FP8 layer) that rounds to `fmt` itself.
+    """Operations inside are steps of one larger operation (an LSTM, an attention, an FP8 layer) that rounds
+    to `fmt` itself.
 
     They are not rounded again, and count as `kind` in `fmt`.
     """

@@ -1,4 +1,6 @@
-"""The precision plugin for Lightning: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
+"""The precision plugin for Lightning: autocast or emulation, loss scaling, and a count of skipped steps, on
+every device.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -30,10 +32,12 @@ SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin
 
 
 class ModePrecision(Precision):
-    """A precision mode on any device. It is one class, because Lightning saves the scaler's state under its name.
+    """A precision mode on any device. It is one class, because Lightning saves the scaler's state under its
+    name.
 
     With several classes, a checkpoint from a GPU would silently resume at the initial scale on a CPU.
-    max_skips: training has diverged after this many skipped steps in a row. every_linear: in fp8, linear layers of all
+    max_skips: training has diverged after this many skipped steps in a row. every_linear: in fp8, linear
+    layers of all
         sizes are FP8.
     own: for the user's own module. Its new tensors have the format of its weights, as with Lightning's
         precision="bf16-true".
@@ -52,7 +56,8 @@ class ModePrecision(Precision):
     ):
         self.mode, self.device, self.emulate, self.max_skips, self.own = mode, device, emulate, max_skips, own
         self.precision = mode.lightning
-        self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the first loss's device
+        # moves to the first loss's device
+        self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None
         self.scaled_steps = None if self.loss_scale is None else ScaledSteps(mode.name, self.loss_scale)
         self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
@@ -63,7 +68,8 @@ class ModePrecision(Precision):
         self._optimizers: list[Any] = []
         # Weights of the newest forward pass in the model's format, if the mode keeps FP32 ones.
         self._copied: dict[str, Tensor] = {}
-        self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
+        # within forward_context, which holds the whole step where the optimization is manual
+        self._emulating = False
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         refuse_sharded(module.parameters())
@@ -75,7 +81,9 @@ class ModePrecision(Precision):
         return module
 
     def convert_input(self, data: Any) -> Any:
-        """Convert only x of mpx's batches (x, y), since the loss is computed in FP32, and 16 bits would round a regression's targets."""
+        """Convert only x of mpx's batches (x, y), since the loss is computed in FP32, and 16 bits would round
+        a regression's targets.
+        """
         if self.mode.weights == torch.float32:
             return data
         stored = partial(stored_in, self.mode.weights)
@@ -97,7 +105,9 @@ class ModePrecision(Precision):
                 stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
                 keep_apart(autocast=mode.autocast)
-                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=False))
+                stack.enter_context(
+                    torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=False)
+                )
             for replaced in self._replacements():
                 stack.enter_context(replaced)
             yield
@@ -108,7 +118,9 @@ class ModePrecision(Precision):
             yield
 
     def tensor_init_context(self) -> AbstractContextManager:
-        """For Trainer.init_module and configure_model, whose weights stay FP32 where the mode keeps FP32 ones."""
+        """For Trainer.init_module and configure_model, whose weights stay FP32 where the mode keeps FP32
+        ones.
+        """
         return nullcontext() if self.mode.master else self._new_tensors()
 
     module_init_context = tensor_init_context
@@ -141,8 +153,15 @@ class ModePrecision(Precision):
         return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers)
 
     def _copies(self) -> dict[str, Tensor]:
-        """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
-        kept = {id(p) for layer in self.model.modules() if isinstance(layer, BATCH_NORM) for p in layer.parameters()}
+        """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32
+        weights.
+        """
+        kept = {
+            id(p)
+            for layer in self.model.modules()
+            if isinstance(layer, BATCH_NORM)
+            for p in layer.parameters()
+        }
         kept |= {id(p) for p in self.model.parameters() if p.is_complex()}  # which would lose a part
         copies = {id(p): p.to(self.mode.weights) for p in self.model.parameters() if id(p) not in kept}
         every = self.model.named_parameters(remove_duplicate=False)  # a tied weight has several names
@@ -152,14 +171,18 @@ class ModePrecision(Precision):
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
-        """Activation checkpointing computes parts of the forward pass again here, which must be as they were."""
+        """Activation checkpointing computes parts of the forward pass again here, which must be as they
+        were.
+        """
         with ExitStack() as stack:
             stack.enter_context(self._new_tensors())
             if self.mode.master:
                 stack.enter_context(self._with_copies())
             if self.scaled_steps is not None:
                 stack.enter_context(self.scaled_steps.backward_pass())
-            stack.enter_context(self._emulation() if self.emulate and not self._emulating else self._no_autocast())
+            stack.enter_context(
+                self._emulation() if self.emulate and not self._emulating else self._no_autocast()
+            )
             if replacements := self._replacements():
                 stack.enter_context(every_call_seen())
                 for replaced in replacements:
@@ -168,20 +191,26 @@ class ModePrecision(Precision):
         self._copied = {}
 
     def _no_autocast(self) -> AbstractContextManager:
-        """Switch autocast off: a manual optimization calls backward within its step's autocast, against PyTorch's advice."""
+        """Switch autocast off: a manual optimization calls backward within its step's autocast, against
+        PyTorch's advice.
+        """
         kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
     @contextmanager
     def train_step_context(self) -> Iterator[None]:
         steps = None if self.model.automatic_optimization else self.scaled_steps
-        with super().train_step_context(), nullcontext() if steps is None else steps.batch_by_hand(self._optimizers):
+        with (
+            super().train_step_context(),
+            nullcontext() if steps is None else steps.batch_by_hand(self._optimizers),
+        ):
             yield
 
     def optimizer_step(  # type: ignore[override]  # as Lightning's own, which does not fit Fabric's
         self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
     ) -> Any:
-        """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale.
+        """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the
+        scale.
 
         Without gradients, as after a training_step that returned None, no step is taken.
         """
@@ -197,8 +226,11 @@ class ModePrecision(Precision):
         return step(optimizer, result, partial(before_step, self, model, optimizer), **kwargs)
 
     def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Unscale the gradients first if a manual optimization clips them before its step, as with GradScaler.unscale_."""
-        plain = getattr(optimizer, "optimizer", optimizer)  # of Lightning's wrapper, which a manual optimization has
+        """Unscale the gradients first if a manual optimization clips them before its step, as with
+        GradScaler.unscale_.
+        """
+        # of Lightning's wrapper, which a manual optimization has
+        plain = getattr(optimizer, "optimizer", optimizer)
         if self.scaled_steps is not None and plain is not optimizer and not self.model.automatic_optimization:
             self.scaled_steps.unscale_by_hand(plain)
         super().clip_gradients(optimizer, *args, **kwargs)
@@ -213,12 +245,14 @@ class ModePrecision(Precision):
         sparse = (layer for layer in model.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)))
         if self.mode.master and any(layer.sparse for layer in sparse):
             raise UserError(
-                f"precision={self.mode.name} with nn.Embedding(sparse=True): the gradients of its weight copies cannot "
+                f"precision={self.mode.name} with nn.Embedding(sparse=True): the gradients of its weight "
+                "copies cannot "
                 "be sparse. Use sparse=False, or precision=amp, which keeps FP32 weights too."
             )
         if self.mode.master and not getattr(model, "module", model).automatic_optimization:  # DDP's module
             raise UserError(
-                f"precision={self.mode.name} with manual optimization: the step's copies of the weights would be old after "
+                f"precision={self.mode.name} with manual optimization: the step's copies of the weights "
+                "would be old after "
                 "its first optimizer step. Use precision=amp, which keeps FP32 weights too."
             )
         return super().connect(model, optimizers, lr_schedulers)
@@ -230,7 +264,9 @@ class ModePrecision(Precision):
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
-        """Count as one optimizer step. A replay runs no Python that counts, and a failed recording counts twice."""
+        """Count as one optimizer step. A replay runs no Python that counts, and a failed recording counts
+        twice.
+        """
         before = self.steps
         yield
         self.steps = before + 1
@@ -245,7 +281,9 @@ class ModePrecision(Precision):
         return int(self.loss_scale.skipped) if self.loss_scale else 0
 
     def trouble(self) -> str | None:
-        """One line about what is wrong with the loss scale and what to try; None if nothing is. Waits for the device."""
+        """One line about what is wrong with the loss scale and what to try; None if nothing is. Waits for the
+        device.
+        """
         return trouble(self.loss_scale, self.steps, self.max_skips) if self.loss_scale else None
 
     def idle(self) -> str | None:
@@ -266,7 +304,9 @@ class ModePrecision(Precision):
         return layers | {"loss_scale": scale} | counts
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps} | ({"loss_scale": self.loss_scale.state_dict()} if self.loss_scale else {})
+        return {"steps": self.steps} | (
+            {"loss_scale": self.loss_scale.state_dict()} if self.loss_scale else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
@@ -274,13 +314,19 @@ class ModePrecision(Precision):
             self.loss_scale.load_state_dict(state["loss_scale"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the same scale."""
+        """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the
+        same scale.
+        """
         if self.loss_scale is not None:
             checkpoint[SCALER_KEY] = self.loss_scale.grad_scaler_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Load a checkpoint of Lightning's own plugin."""
-        if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and SCALER_KEY in checkpoint:
+        if (
+            self.loss_scale is not None
+            and type(self).__qualname__ not in checkpoint
+            and SCALER_KEY in checkpoint
+        ):
             self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
 
 
@@ -306,7 +352,8 @@ def mode_of(plugin: Precision) -> Mode:
     """
     if isinstance(plugin, ModePrecision):
         return plugin.mode
-    modes: dict[str, Mode] = {mode.lightning: mode for mode in reversed(MODES.values())}  # the first mode of each name
+    # the first mode of each name
+    modes: dict[str, Mode] = {mode.lightning: mode for mode in reversed(MODES.values())}
     if plugin.precision not in modes:
         raise UserError(
             f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(modes)}, "
@@ -324,8 +371,9 @@ def scale_of(plugin: Precision) -> Tensor | None:
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
-    """Cast weights and buffers to `dtype`, but no metrics, which module.to would cast. Complex ones stay, which would lose a part.
-    master: weights and batch norm stay."""
+    """Cast weights and buffers to `dtype`, but no metrics, which module.to would cast. Complex ones stay,
+    which would lose a part. master: weights and batch norm stay.
+    """
     for parameter in () if master else filter(torch.is_floating_point, module.parameters()):
         parameter.data = parameter.data.to(dtype)
     for layer in module.modules():

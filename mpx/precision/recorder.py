@@ -1,7 +1,7 @@
 """Record the operations of one training step, each with its operands' formats, its time and its kernels.
 
-The formats are visible as PyTorch dispatches an operation. Only the kernels show whether FP32 operands multiply in FP32 or TF32, and
-whether on Tensor Cores.
+The formats are visible as PyTorch dispatches an operation. Only the kernels show whether FP32 operands
+multiply in FP32 or TF32, and whether on Tensor Cores.
 """
 
 import time
@@ -21,7 +21,8 @@ from mpx.private.torch_dispatch import TorchDispatchMode, tree_leaves
 
 MARK = "mpx.call"
 WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide
-Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[Any, ...]]  # (flops, moved), or these and misaligned
+# (flops, moved), or these and misaligned
+Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[Any, ...]]
 
 
 @dataclass
@@ -34,12 +35,15 @@ class Call:
     part_of: tuple[str, str] | None  # (kind, format) of the larger operation that this one is a step of
     flops: int  # floating point operations
     moved: int  # bytes
-    misaligned: int | None = None  # numbers from row to row of a 16-bit matrix that are no multiple of 16 bytes; None: all are, or unknown
+    # numbers from row to row of a 16-bit matrix that are no multiple of 16 bytes; None: all are, or unknown
+    misaligned: int | None = None
     ms: float = 0.0  # on the device whose kernels are recorded, else on the host
     kernels: list[tuple[str, float]] = field(default_factory=list)  # (name, milliseconds)
 
     def format(self, mode: Mode) -> str | None:
-        """The format in which it multiplies, by its operands: that of the widest. None where no Format describes them, or none is known."""
+        """The format in which it multiplies, by its operands: that of the widest. None where no Format
+        describes them, or none is known.
+        """
         if self.kind is None or not self.operands or not STORED.keys() >= set(self.operands):
             return None
         if self.part_of is not None:
@@ -72,8 +76,9 @@ class Call:
 class OperationRecorder(TorchDispatchMode):
     """Enter it around one training step; afterwards `calls` has the operations in their order.
 
-    sizes: (operation, arguments, keyword arguments, result) -> Call's (flops, moved), or these and its misaligned. only_products: leave out
-    operations that do not multiply matrices. kernels_of: a CUDA device whose kernels are recorded with torch.profiler.
+    sizes: (operation, arguments, keyword arguments, result) -> Call's (flops, moved), or these and its
+    misaligned. only_products: leave out operations that do not multiply matrices. kernels_of: a CUDA device
+    whose kernels are recorded with torch.profiler.
     """
 
     def __init__(self, sizes: Sizes, *, only_products: bool = False, kernels_of: torch.device | None = None):
@@ -84,7 +89,9 @@ class OperationRecorder(TorchDispatchMode):
 
     def __enter__(self) -> "OperationRecorder":
         if self._device is not None:
-            self._profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True)
+            self._profiler = profile(
+                activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True
+            )
             self._profiler.__enter__()
         return super().__enter__()
 
@@ -96,7 +103,9 @@ class OperationRecorder(TorchDispatchMode):
             self._attribute(self._profiler.events())
             self._profiler = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs, product = kwargs or {}, multiplied(func)
         if product is None and self._only_products:
             return func(*args, **kwargs)
@@ -109,8 +118,17 @@ class OperationRecorder(TorchDispatchMode):
                 out = func(*args, **kwargs)
         ms = (time.perf_counter() - start) * 1e3 if self._profiler is None else 0.0
         operands = [args[i] for i in positions if i < len(args) and isinstance(args[i], Tensor)]
-        vector = kind in ("matmul", "linear", "bmm") and any(1 in operand.shape[-2:] or operand.dim() == 1 for operand in operands)
-        result = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
+        vector = kind in ("matmul", "linear", "bmm") and any(
+            1 in operand.shape[-2:] or operand.dim() == 1 for operand in operands
+        )
+        result = next(
+            (
+                leaf.dtype
+                for leaf in tree_leaves(out if out is not None else args)
+                if isinstance(leaf, Tensor)
+            ),
+            None,
+        )
         name = str(func.overloadpacket).removeprefix("aten.")
         dtypes = tuple(operand.dtype for operand in operands)
         flops, moved, *more = self._sizes(func, args, kwargs, out)
@@ -129,8 +147,12 @@ class OperationRecorder(TorchDispatchMode):
 
 
 def _kernels_below(event: Any) -> list[tuple[str, float]]:
-    """(name, milliseconds) of the kernels of an event and its children. A mark appears on the device's time line too, and is left out."""
-    kernels = [(kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)]
+    """(name, milliseconds) of the kernels of an event and its children. A mark appears on the device's time
+    line too, and is left out.
+    """
+    kernels = [
+        (kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)
+    ]
     for child in event.cpu_children:
         kernels += _kernels_below(child)
     return kernels

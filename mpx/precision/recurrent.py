@@ -1,9 +1,9 @@
 """Recurrent layers and cells in a narrower format: one rounding rule for LSTMs, GRUs and plain layers.
 
-The products with the input and with the state are stored rounded, gates are summed and squashed in FP32, and the new
-states are stored rounded; their gradients likewise. So does cuDNN's standard algorithm, and ATen's fused cells
-(aten/src/ATen/native/cuda/RNN.cu). cuDNN's other algorithms round less. experiments/emulation has the distance.
-In TF32 the operands of each product are rounded, and nothing else (mpx/precision/emulate.py).
+The products with the input and with the state are stored rounded, gates are summed and squashed in FP32, and
+the new states are stored rounded; their gradients likewise. So does cuDNN's standard algorithm, and ATen's
+fused cells (aten/src/ATen/native/cuda/RNN.cu). cuDNN's other algorithms round less. experiments/emulation has
+the distance. In TF32 the operands of each product are rounded, and nothing else (mpx/precision/emulate.py).
 """
 
 import warnings
@@ -22,7 +22,8 @@ from mpx.precision.ops import part_of
 from mpx.private.torch_dispatch import tree_map
 
 States = tuple[Tensor, ...]
-Step = Callable[..., States]  # (product with the input, product with the state, states [B, H]) -> the new states
+# (product with the input, product with the state, states [B, H]) -> the new states
+Step = Callable[..., States]
 
 
 def lstm_step(from_input: Tensor, from_state: Tensor, h: Tensor, c: Tensor) -> States:
@@ -53,14 +54,18 @@ LAYERS: dict[Callable, Step] = {
     torch.rnn_tanh: tanh_step,
     torch.rnn_relu: relu_step,
 }
-CELLS: dict[Callable, Step] = {torch.lstm_cell: lstm_step, torch.gru_cell: gru_step}  # each one kernel on a GPU
+# each one kernel on a GPU
+CELLS: dict[Callable, Step] = {torch.lstm_cell: lstm_step, torch.gru_cell: gru_step}
 
 
 def layers(
-    step: Step, fmt: str, x: Tensor, hx: Tensor | States, flat: list[Tensor], biases: bool, count: int, dropout: float,
+    step: Step, fmt: str, x: Tensor, hx: Tensor | States, flat: list[Tensor], biases: bool, count: int,
+    dropout: float,
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> States:  # fmt: skip
-    """Arguments and results of torch.lstm, gru, rnn_tanh and rnn_relu. x: [T, B, I], or [B, T, I] if batch_first."""
+    """Arguments and results of torch.lstm, gru, rnn_tanh and rnn_relu. x: [T, B, I], or [B, T, I] if
+    batch_first.
+    """
     states, directions, per_layer, last = _states(hx), 2 if bidirectional else 1, 4 if biases else 2, []
     x = x.transpose(0, 1) if batch_first else x
     for layer in range(count):
@@ -106,7 +111,14 @@ def _sequence(step: Step, fmt: str, *operands: Tensor) -> States:
 
 
 def _through_time(
-    step: Step, dtype: torch.dtype, x: Tensor, w: Tensor, u: Tensor, b_ih: Tensor, b_hh: Tensor, *states: Tensor
+    step: Step,
+    dtype: torch.dtype,
+    x: Tensor,
+    w: Tensor,
+    u: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    *states: Tensor,
 ) -> States:
     from_input, outs = _stored(x.flatten(0, 1) @ w.t(), dtype).unflatten(0, x.shape[:2]) + b_ih, []
     for t in range(x.shape[0]):
@@ -122,18 +134,22 @@ def _stored(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Whole(torch.autograd.Function):
-    """function(*operands) -> a tuple, as one operation in `fmt`, which rounds its steps itself, in the backward pass too.
+    """function(*operands) -> a tuple, as one operation in `fmt`, which rounds its steps itself, in the
+    backward pass too.
 
     Operands and results are 16-bit tensors; `function` gets FP32 copies.
     """
 
     @staticmethod
     def forward(ctx: Any, fmt: str, function: Callable[..., States], *operands: Tensor) -> States:
-        # torch.utils.checkpoint would drop the tensors that the inner graph saves, and miss them when it repeats this.
+        # torch.utils.checkpoint would drop the tensors that the inner graph saves, and miss them when it
+        # repeats this.
         keep = saved_tensors_hooks(Tensor.detach, same)
         with torch.set_grad_enabled(any(ctx.needs_input_grad)), part_of("rnn", fmt), keep:
             leaves = [operand.detach().requires_grad_(operand.requires_grad) for operand in operands]
-            results = [result.to(operands[0].dtype) for result in function(*(leaf.float() for leaf in leaves))]
+            results = [
+                result.to(operands[0].dtype) for result in function(*(leaf.float() for leaf in leaves))
+            ]
         ctx.fmt, ctx.leaves, ctx.results = fmt, leaves, results
         return tuple(result.detach() for result in results)
 
@@ -156,8 +172,9 @@ class BFloat16RNN(TorchFunctionMode):
     """Casts an RNN's input, state and weights to BF16 and runs it outside autocast, on CUDA.
 
     PyTorch's autocast casts cuDNN's RNNs to FP16, whatever its dtype is (`_cudnn_rnn_cast_reflatten` in
-    aten/src/ATen/autocast_mode.cpp). Without loss scaling, a BF16 run would then overflow and underflow as FP16 does.
-    The cast weights are not one chunk of memory, so cuDNN copies them at each call; that warning is expected.
+    aten/src/ATen/autocast_mode.cpp). Without loss scaling, a BF16 run would then overflow and underflow as
+    FP16 does. The cast weights are not one chunk of memory, so cuDNN copies them at each call; that warning
+    is expected.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

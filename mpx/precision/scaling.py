@@ -1,7 +1,8 @@
 """Loss scaling: keep small gradients above the smallest number of FP16, without waiting for the device.
 
-The scale, the overflow flag and every count are tensors on the device. A fused optimizer needs none of them on the host to skip a step.
-Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
+The scale, the overflow flag and every count are tensors on the device. A fused optimizer needs none of them
+on the host to skip a step. Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the
+update rule is torch.amp.GradScaler's.
 """
 
 from collections import defaultdict
@@ -15,9 +16,11 @@ from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scal
 
 CAUSE = "because gradients were infinite or NaN"
 TRIES = (
-    "a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, precision=amp_bf16."
+    "a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, "
+    "precision=amp_bf16."
 )
-COUNTS = ("skipped", "in_a_row")  # which a resumed run continues; the other counts describe the current part alone
+# which a resumed run continues; the other counts describe the current part alone
+COUNTS = ("skipped", "in_a_row")
 
 
 class LossScale:
@@ -28,8 +31,9 @@ class LossScale:
         loss_scale.step(optimizer)          # does nothing when one was
         loss_scale.update()
 
-    initial: the first scale. dynamic: multiply it by `backoff_factor` after an overflow, and by `growth_factor` after `growth_interval`
-    clean steps in a row, within `floor` and `ceiling`. Otherwise the scale is fixed; steps that overflow are skipped, too.
+    initial: the first scale. dynamic: multiply it by `backoff_factor` after an overflow, and by
+    `growth_factor` after `growth_interval` clean steps in a row, within `floor` and `ceiling`. Otherwise the
+    scale is fixed; steps that overflow are skipped, too.
     """
 
     def __init__(
@@ -44,12 +48,23 @@ class LossScale:
         ceiling: float = 2.0**24,
         dynamic: bool = True,
     ):
-        self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
-        self.initial, self.floor, self.ceiling, self.dynamic = float(initial), float(floor), float(ceiling), dynamic
+        self.growth_factor, self.backoff_factor, self.growth_interval = (
+            growth_factor,
+            backoff_factor,
+            growth_interval,
+        )
+        self.initial, self.floor, self.ceiling, self.dynamic = (
+            float(initial),
+            float(floor),
+            float(ceiling),
+            dynamic,
+        )
         self.scale = torch.full((), self.initial, dtype=torch.float32, device=device)
         self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
-        self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
-        self.found_before = self.found_inf.clone()  # the same for the optimizers that have already stepped at this scale
+        # 1 when this step's gradients overflowed
+        self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
+        # the same for the optimizers that have already stepped at this scale
+        self.found_before = self.found_inf.clone()
         self.lowest, self.highest = self.scale.clone(), self.scale.clone()
         self.skipped = self._count()  # steps
         self.in_a_row = self._count()  # steps skipped since the last one that was taken
@@ -60,7 +75,9 @@ class LossScale:
         return torch.zeros((), dtype=torch.int64, device=self.scale.device)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """loss × scale. Moves the tensors to the device of the first loss, which is unknown before if there are several processes."""
+        """loss × scale. Moves the tensors to the device of the first loss, which is unknown before if there
+        are several processes.
+        """
         if self.scale.device != loss.device:
             self._move(loss.device)
         return loss * self.scale
@@ -72,7 +89,9 @@ class LossScale:
 
     @torch.no_grad()
     def unscale_(self, gradients: Iterable[Tensor]) -> None:
-        """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips the step."""
+        """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips
+        the step.
+        """
         self._multiply(gradients, self.scale.double().reciprocal().float())
 
     @torch.no_grad()
@@ -85,7 +104,8 @@ class LossScale:
     def _multiply(self, gradients: Iterable[Tensor], factor: Tensor) -> None:
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for gradient in gradients:
-            if gradient.is_sparse and gradient.dtype == torch.float16:  # the sum of values with the same index may overflow
+            # the sum of values with the same index may overflow
+            if gradient.is_sparse and gradient.dtype == torch.float16:
                 gradient.copy_(gradient.coalesce())
             values = values_of_sparse(gradient) if gradient.is_sparse else gradient
             groups[values.device, values.dtype].append(values)
@@ -96,7 +116,9 @@ class LossScale:
                 self.found_inf.copy_(torch.maximum(self.found_inf, overflow.to(self.found_inf.device)))
 
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
-        """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others wait for it."""
+        """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others
+        wait for it.
+        """
         if skips_on_the_device(optimizer) and not _begins_undampened(optimizer):
             _start_momentum(optimizer)
             fused: Any = optimizer
@@ -109,7 +131,9 @@ class LossScale:
 
     @torch.no_grad()
     def stepped(self) -> None:
-        """Count this optimizer's skip and clear its flag, since another optimizer may step at the same scale before `update`."""
+        """Count this optimizer's skip and clear its flag, since another optimizer may step at the same scale
+        before `update`.
+        """
         self.skipped += self.found_inf.bool()
         self.note(self.found_inf)
         self.found_inf.zero_()
@@ -127,7 +151,9 @@ class LossScale:
 
     @torch.no_grad()
     def update_after_several(self) -> None:
-        """As `update`, after every optimizer has `stepped`: an overflow of any of them lowers the scale, once."""
+        """As `update`, after every optimizer has `stepped`: an overflow of any of them lowers the scale,
+        once.
+        """
         self.found_inf.copy_(self.found_before)
         self.found_before.zero_()
         self._adjust()
@@ -138,7 +164,14 @@ class LossScale:
         torch.maximum(self.most_in_a_row, self.in_a_row, out=self.most_in_a_row)
         if self.dynamic:
             self.at_floor += overflowed & (self.scale <= self.floor)
-            update_scale_(self.scale, self.clean, self.found_inf, self.growth_factor, self.backoff_factor, self.growth_interval)
+            update_scale_(
+                self.scale,
+                self.clean,
+                self.found_inf,
+                self.growth_factor,
+                self.backoff_factor,
+                self.growth_interval,
+            )
             self.scale.clamp_(self.floor, self.ceiling)
             torch.minimum(self.lowest, self.scale, out=self.lowest)
             torch.maximum(self.highest, self.scale, out=self.highest)
@@ -146,7 +179,12 @@ class LossScale:
 
     def record(self) -> dict[str, Any]:
         """For result.json."""
-        seen = {"initial": self.initial, "final": self.scale.item(), "min": self.lowest.item(), "max": self.highest.item()}
+        seen = {
+            "initial": self.initial,
+            "final": self.scale.item(),
+            "min": self.lowest.item(),
+            "max": self.highest.item(),
+        }
         return seen | {"dynamic": self.dynamic}
 
     def grad_scaler_state(self) -> dict[str, Any]:
@@ -168,11 +206,13 @@ class LossScale:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the scale and counts of `state`, which is this class's or GradScaler's.
 
-        The factors and limits stay this object's. Where this scale or the saved one is fixed, this scale stays.
+        The factors and limits stay this object's. Where this scale or the saved one is fixed, this scale
+        stays.
         """
         if self.dynamic and state.get("dynamic", True):
             self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
-            self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch raises the scale at equality only
+            # PyTorch raises the scale at equality only
+            self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))
             self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)
             self.lowest.fill_(lowest)
             self.highest.fill_(highest)
@@ -189,7 +229,8 @@ def trouble(scale: LossScale, steps: int, max_skips: int | None) -> str | None:
     if int(scale.at_floor):
         return (
             "gradients are infinite or NaN although the loss scale has fallen to its floor, "
-            f"precision.loss_scale.floor={scale.floor:g} ({int(scale.skipped)} of {steps} steps skipped). {_remedy(scale, steps)}"
+            f"precision.loss_scale.floor={scale.floor:g} ({int(scale.skipped)} of {steps} steps skipped). "
+            f"{_remedy(scale, steps)}"
         )
     if max_skips is not None and (run := int(scale.most_in_a_row)) >= max_skips:
         return (
@@ -207,7 +248,9 @@ def idle(scale: LossScale, steps: int) -> str | None:
 
 
 def _remedy(scale: LossScale, steps: int) -> str:
-    """What to try. First comes a scale that may be at fault, because it is fixed, at its floor or still falling."""
+    """What to try. First comes a scale that may be at fault, because it is fixed, at its floor or still
+    falling.
+    """
     key, at_floor = "precision.loss_scale", int(scale.at_floor)
     if not scale.dynamic and scale.initial > 1:
         first = f"The scale is fixed: lower {key}.initial, or set {key}.dynamic=true"
@@ -221,16 +264,20 @@ def _remedy(scale: LossScale, steps: int) -> str:
 
 
 def _begins_undampened(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the next step makes an SGD's momentum from gradients without dampening, as a momentum of zero would not."""
-    dampened = isinstance(optimizer, torch.optim.SGD) and any(group["momentum"] and group["dampening"] for group in optimizer.param_groups)
+    """Whether the next step makes an SGD's momentum from gradients without dampening, as a momentum of zero
+    would not.
+    """
+    dampened = isinstance(optimizer, torch.optim.SGD) and any(
+        group["momentum"] and group["dampening"] for group in optimizer.param_groups
+    )
     return dampened and not optimizer.state
 
 
 def _start_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Set the momentum of a fused SGD to zero before its first step.
 
-    PyTorch 2.11 to 2.15 allocates it uninitialised and fills it in the first step. If that step is skipped, the next one reads the
-    uninitialised memory.
+    PyTorch 2.11 to 2.15 allocates it uninitialised and fills it in the first step. If that step is skipped,
+    the next one reads the uninitialised memory.
     """
     if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
         return

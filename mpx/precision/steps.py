@@ -1,7 +1,8 @@
 """Optimizer steps on the gradients of a scaled loss, in automatic and in manual optimization.
 
-The rules are those of torch.amp.GradScaler: gradients are divided by the loss scale once, before they are clipped, and only
-if a scaled backward pass has made them; a step whose gradients overflowed is skipped. What would break them is refused.
+The rules are those of torch.amp.GradScaler: gradients are divided by the loss scale once, before they are
+clipped, and only if a scaled backward pass has made them; a step whose gradients overflowed is skipped. What
+would break them is refused.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,8 +27,10 @@ class ScaledSteps:
         self.mode, self.scale = mode, scale
         self._passes = 0  # backward passes of a scaled loss
         self._in_pass = False
-        self._unscaled_at: dict[Optimizer, int] = {}  # the number of passes when its gradients were last unscaled
-        # Optimizers of a manual optimization whose gradients are unscaled before their step: whether they overflowed.
+        # the number of passes when its gradients were last unscaled
+        self._unscaled_at: dict[Optimizer, int] = {}
+        # Optimizers of a manual optimization whose gradients are unscaled before their step: whether they
+        # overflowed.
         self._overflowed: dict[Optimizer, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
         self._stepped = False  # an optimizer of a manual optimization has, since the scale was adjusted
@@ -74,7 +77,9 @@ class ScaledSteps:
         return output
 
     def unscale_by_hand(self, optimizer: Optimizer) -> None:
-        """Once before a step, as GradScaler.unscale_. Raises UserError if no scaled loss has made the gradients."""
+        """Once before a step, as GradScaler.unscale_. Raises UserError if no scaled loss has made the
+        gradients.
+        """
         if optimizer in self._overflowed:
             return
         if not self._has_scaled(optimizer):
@@ -92,8 +97,10 @@ class ScaledSteps:
 
     @contextmanager
     def batch_by_hand(self, optimizers: list[Optimizer]) -> Iterator[None]:
-        """One batch of a manual optimization. At its end the scale is adjusted once, though several optimizers may have
-        stepped: otherwise later gradients would have another scale. loss.backward() must add nothing to their gradients."""
+        """One batch of a manual optimization. At its end the scale is adjusted once, though several
+        optimizers may have stepped: otherwise later gradients would have another scale. loss.backward() must
+        add nothing to their gradients.
+        """
         plain = torch.autograd.backward
 
         def backward(*args: Any, **kwargs: Any) -> None:
@@ -125,8 +132,10 @@ class ScaledSteps:
 
     def _computes_again(self, optimizer: Optimizer) -> str:
         return (
-            f"precision={self.mode} with {type(optimizer).__name__}, which computes the loss several times a step: a loss "
-            "scale judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that "
+            f"precision={self.mode} with {type(optimizer).__name__}, which computes the loss several times "
+            "a step: a loss "
+            "scale judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an "
+            "optimizer that "
             "computes it once."
         )
 
@@ -140,7 +149,8 @@ class ScaledSteps:
         """Before each step of PyTorch's optimizer, also one that the module takes past Lightning's."""
         if self._has_scaled(optimizer) and has_gradients(optimizer):
             raise UserError(
-                f"precision={self.mode}: {type(optimizer).__name__}.step() would apply gradients that are still multiplied "
+                f"precision={self.mode}: {type(optimizer).__name__}.step() would apply gradients that are "
+                "still multiplied "
                 "by the loss scale. Call step() of Lightning's optimizer, as self.optimizers() returns it."
             )
 

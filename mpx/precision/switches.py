@@ -1,4 +1,6 @@
-"""PyTorch's global switches for how FP32 operands are multiplied and 16-bit products are summed, and what TF32 needs besides."""
+"""PyTorch's global switches for how FP32 operands are multiplied and 16-bit products are summed, and what
+TF32 needs besides.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,8 @@ from mpx.precision.modes import KINDS, MODES, Mode, lacking
 CUDNN: Any = torch.backends.cudnn
 MKLDNN: Any = torch.backends.mkldnn
 SWITCHES = (torch.backends.cuda.matmul, CUDNN.conv, CUDNN.rnn, MKLDNN.matmul, MKLDNN.conv, MKLDNN.rnn)
-REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")  # of torch.backends.cuda.matmul
+# of torch.backends.cuda.matmul
+REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 ALIGNED = 4  # channels; cuDNN's TF32 kernels read 16 bytes at once
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
@@ -38,7 +41,9 @@ def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
 
 
 def multiplied_now(device: torch.device) -> dict[str, str]:
-    """The format in which FP32 operands multiply on `device` at this moment, by the kinds of mpx.precision.modes."""
+    """The format in which FP32 operands multiply on `device` at this moment, by the kinds of
+    mpx.precision.modes.
+    """
     if lacking(MODES["tf32"], device) is not None:
         return dict.fromkeys(KINDS, "fp32")
     matmul, conv, rnn = ("tf32" if switch.fp32_precision == "tf32" else "fp32" for switch in SWITCHES[:3])
@@ -47,7 +52,9 @@ def multiplied_now(device: torch.device) -> dict[str, str]:
 
 @contextmanager
 def tf32_products() -> Iterator[None]:
-    """A context in which FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would need gigabytes of memory."""
+    """A context in which FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would
+    need gigabytes of memory.
+    """
     search, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     try:
         with _on_a_gpu("tf32"):
@@ -79,8 +86,8 @@ def _set(values: list[str]) -> None:
 
 
 class AlignedChannels(TorchFunctionMode):
-    """Under this mode, channels of convolutions are padded with zeros to a multiple of 4, such as an image's 3, so that the backward pass
-    runs on Tensor Cores, too.
+    """Under this mode, channels of convolutions are padded with zeros to a multiple of 4, such as an image's
+    3, so that the backward pass runs on Tensor Cores, too.
 
     Otherwise cuDNN computes the weight gradient of a network's first layer in FP32 (experiments/audit).
     """
@@ -90,6 +97,7 @@ class AlignedChannels(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         x, weight, *others = args
         missing, dimensions = -weight.shape[1] % ALIGNED, weight.dim() - 2
-        if missing and x.dim() == weight.dim() and x.shape[1] == weight.shape[1]:  # neither groups nor single samples
+        # neither groups nor single samples
+        if missing and x.dim() == weight.dim() and x.shape[1] == weight.shape[1]:
             x, weight = (pad(value, (0, 0) * dimensions + (0, missing)) for value in (x, weight))
         return func(x, weight, *others, **(kwargs or {}))

@@ -3,7 +3,12 @@
 from typing import Any
 
 # The attributes before the first initialisation; a type is called for the value.
-EMPTY = {"_ASP__model": None, "_ASP__optimizer": None, "_ASP__sparse_parameters": list, "_ASP__all_parameters": list}
+EMPTY = {
+    "_ASP__model": None,
+    "_ASP__optimizer": None,
+    "_ASP__sparse_parameters": list,
+    "_ASP__all_parameters": list,
+}
 
 
 def empty(asp: Any) -> None:
@@ -13,5 +18,7 @@ def empty(asp: Any) -> None:
 
 
 def sparse_parameters(asp: Any) -> list[tuple]:
-    """(…, layer, name of the parameter, parameter, mask, pruned values) of each pruned parameter. ASP returns no masks."""
+    """(…, layer, name of the parameter, parameter, mask, pruned values) of each pruned parameter. ASP returns
+    no masks.
+    """
     return asp._ASP__sparse_parameters

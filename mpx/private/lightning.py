@@ -28,17 +28,23 @@ def closure_result(closure: Any) -> Any:
 
 
 def set_closure_result(closure: Any, result: Any) -> None:
-    """Give Lightning's optimizer closure the result of a step that ran without calling it. It has no setter."""
+    """Give Lightning's optimizer closure the result of a step that ran without calling it. It has no
+    setter.
+    """
     closure._result = result
 
 
 def before_step(precision: Precision, model: pl.LightningModule, optimizer: Any) -> None:
-    """Call the hooks on_before_optimizer_step, then clip the gradients, as Lightning does between a closure and its step."""
+    """Call the hooks on_before_optimizer_step, then clip the gradients, as Lightning does between a closure
+    and its step.
+    """
     precision._after_closure(model, optimizer)
 
 
 class Entered(ExitStack):
-    """Contexts that are entered for as long as a part of the Trainer needs them. A copy of that part has entered none."""
+    """Contexts that are entered for as long as a part of the Trainer needs them. A copy of that part has
+    entered none.
+    """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Entered":
         return Entered()
@@ -50,11 +56,15 @@ def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
 
 
 def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
-    """A progress bar that shows `describe(Lightning's text, epoch, epochs)` for an epoch. RichProgressBar has no public hook for it."""
+    """A progress bar that shows `describe(Lightning's text, epoch, epochs)` for an epoch. RichProgressBar has
+    no public hook for it.
+    """
 
     class DescribedBar(RichProgressBar):
         def _get_train_description(self, current_epoch: int) -> str:
-            return describe(super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs or -1)
+            return describe(
+                super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs or -1
+            )
 
     return DescribedBar()
 
@@ -65,11 +75,13 @@ def _replace(part: object, **methods: Callable[..., Any]) -> None:
 
 
 def leave_signals_alone(trainer: pl.Trainer) -> None:
-    """Let mpx handle signals: mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks whether a signal came.
+    """Let mpx handle signals: mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks whether a
+    signal came.
 
-    Lightning 2.6's handler talks to the other processes of the run, and hangs if they are not at the same step. Before each step Lightning
-    also asks rank 0 whether a signal came, and waits for the device, so that no step is queued behind another. After a Ctrl-C, it ignores
-    further ones until its teardown restores the handlers that it remembers.
+    Lightning 2.6's handler talks to the other processes of the run, and hangs if they are not at the same
+    step. Before each step Lightning also asks rank 0 whether a signal came, and waits for the device, so that
+    no step is queued behind another. After a Ctrl-C, it ignores further ones until its teardown restores the
+    handlers that it remembers.
     """
     connector = trainer._signal_connector
 
@@ -83,8 +95,8 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
 def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
     """Let a run with max_steps continue from an epoch's end as a run without it does.
 
-    Lightning 2.6 takes such a run for one that stopped within that epoch. It ends the epoch a second time, so that the epoch after it, and
-    its data, are left out.
+    Lightning 2.6 takes such a run for one that stopped within that epoch. It ends the epoch a second time, so
+    that the epoch after it, and its data, are left out.
     """
     _replace(trainer.fit_loop, _iteration_based_training=lambda: False)
 
@@ -102,12 +114,17 @@ def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
 
 
 def combine_what_is_logged(trainer: pl.Trainer) -> None:
-    """Have Lightning combine over all processes what a module logs for an epoch without sync_dist=True, as it does with it.
+    """Have Lightning combine over all processes what a module logs for an epoch without sync_dist=True, as it
+    does with it.
 
     Otherwise each process keeps the value of its own samples. What only some processes log stays as it is.
     """
     connector, combined = trainer._logger_connector, []
-    reset, epoch_end_reached, on_epoch_end = connector.reset_results, connector.epoch_end_reached, connector.on_epoch_end
+    reset, epoch_end_reached, on_epoch_end = (
+        connector.reset_results,
+        connector.epoch_end_reached,
+        connector.on_epoch_end,
+    )
     if "reset_results" in vars(connector):  # it does already
         return
 
@@ -117,13 +134,15 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
             for key, metric in (trainer._results or {}).items()
             if metric.is_tensor and metric.meta.on_epoch and not (metric.has_reset or metric.meta.sync.should)
         }
-        for key in sorted(set.intersection(*from_all(set(alone)))):  # all processes combine them in this order
+        # all processes combine them in this order
+        for key in sorted(set.intersection(*from_all(set(alone)))):
             alone[key].should = True
             combined.append(alone[key])
 
     def begin_again() -> None:
         while combined:
-            combined.pop().should = False  # Lightning refuses a value that is logged in another way than in the epoch before
+            # Lightning refuses a value that is logged in another way than in the epoch before
+            combined.pop().should = False
         reset()
 
     def at_the_end() -> None:
@@ -134,15 +153,18 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
         combine()
         on_epoch_end()
 
-    _replace(connector, epoch_end_reached=at_the_end, on_epoch_end=after_the_last_hooks, reset_results=begin_again)
+    _replace(
+        connector, epoch_end_reached=at_the_end, on_epoch_end=after_the_last_hooks, reset_results=begin_again
+    )
 
 
 class OneStreamDDP(DDPStrategy):
     """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
 
-    Lightning builds DDP on a stream that no later step uses. DDP sends rank 0's buffers to the others before each forward pass. It need not
-    if all are batch norm's running means, which training does not read: mpx/training/trainer.py sends those before an evaluation.
-    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
+    Lightning builds DDP on a stream that no later step uses. DDP sends rank 0's buffers to the others before
+    each forward pass. It need not if all are batch norm's running means, which training does not read:
+    mpx/training/trainer.py sends those before an evaluation. Source:
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
     """
 
     def setup_environment(self) -> None:

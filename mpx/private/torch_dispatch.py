@@ -1,4 +1,5 @@
-"""Private API of PyTorch 2.11 to 2.15: the modes that see each operation, and what an operation says of itself.
+"""Private API of PyTorch 2.11 to 2.15: the modes that see each operation, and what an operation says of
+itself.
 
 TorchDispatchMode and the functions for trees of tensors are documented, but their modules have private names.
 """
@@ -22,12 +23,15 @@ aten = torch.ops.aten
 TO_COPY = aten._to_copy
 CUDNN_RNN, CUDNN_RNN_BACKWARD = aten._cudnn_rnn, aten._cudnn_rnn_backward
 TRILINEAR = aten._trilinear  # of torch.nn.functional.bilinear
-GROUPED_MM = aten._grouped_mm  # of torch.nn.functional.grouped_mm, by which transformers computes a mixture of experts
+# of torch.nn.functional.grouped_mm, by which transformers computes a mixture of experts
+GROUPED_MM = aten._grouped_mm
 CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 CPU_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
 FUSED_ATTENTION_BACKWARD = (
-    CPU_ATTENTION_BACKWARD, aten._scaled_dot_product_flash_attention_backward, aten._scaled_dot_product_efficient_attention_backward,
-    aten._scaled_dot_product_cudnn_attention_backward, aten._flash_attention_backward, aten._efficient_attention_backward,
+    CPU_ATTENTION_BACKWARD, aten._scaled_dot_product_flash_attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward, aten._flash_attention_backward,
+    aten._efficient_attention_backward,
 )  # fmt: skip
 
 
@@ -37,7 +41,9 @@ def dispatch_mode() -> TorchDispatchMode | None:
 
 
 def without_dispatch_modes() -> AbstractContextManager:
-    """No dispatch mode sees what runs inside. Publicly, a mode can only be left by the code that entered it."""
+    """No dispatch mode sees what runs inside. Publicly, a mode can only be left by the code that entered
+    it.
+    """
     return _disable_current_modes()
 
 
@@ -49,9 +55,11 @@ def without_modes() -> Iterator[None]:
 
 
 def computing_again() -> bool:
-    """Whether this is a part of the forward pass that torch.utils.checkpoint computes again within a backward pass.
+    """Whether this is a part of the forward pass that torch.utils.checkpoint computes again within a backward
+    pass.
 
-    There it switches gradients on, as only a backward pass with create_graph=True does, too. No public function tells them apart.
+    There it switches gradients on, as only a backward pass with create_graph=True does, too. No public
+    function tells them apart.
     """
     if not torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
         return False
@@ -62,48 +70,70 @@ def computing_again() -> bool:
 
 
 def in_plain_backward() -> bool:
-    """Whether this is Python code of a backward pass that computes without autocast: a hook's, or that of a torch.autograd.Function.
+    """Whether this is Python code of a backward pass that computes without autocast: a hook's, or that of a
+    torch.autograd.Function.
 
-    What a checkpoint computes again, and what torch.amp.custom_bwd decorates, has the autocast of the forward pass.
+    What a checkpoint computes again, and what torch.amp.custom_bwd decorates, has the autocast of the forward
+    pass.
     """
     if torch._C._current_graph_task_id() == -1:
         return False
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename not in (checkpoint.__file__, torch.amp.autocast_mode.__file__):
+    while frame is not None and frame.f_code.co_filename not in (
+        checkpoint.__file__,
+        torch.amp.autocast_mode.__file__,
+    ):
         frame = frame.f_back
     return frame is None
 
 
 def schema_of(operation: Any) -> Any:
-    """The signature of an ATen operation: its name, arguments and returns, and which of them it writes. None for any other function."""
+    """The signature of an ATen operation: its name, arguments and returns, and which of them it writes. None
+    for any other function.
+    """
     return getattr(operation, "_schema", None)
 
 
 def written_arguments(operation: Any, args: Sequence[Any]) -> list[Any]:
     """The positional arguments that an ATen operation writes to."""
-    return [value for argument, value in zip(schema_of(operation).arguments, args, strict=False) if argument.is_write]
+    return [
+        value
+        for argument, value in zip(schema_of(operation).arguments, args, strict=False)
+        if argument.is_write
+    ]
 
 
 def version(tensor: Tensor) -> int:
-    """Autograd's count of the changes of a tensor. Publicly, autograd only raises where a change spoils a gradient."""
+    """Autograd's count of the changes of a tensor. Publicly, autograd only raises where a change spoils a
+    gradient.
+    """
     return tensor._version
 
 
 def autocast_has(operator: str) -> bool:
-    """Whether autocast for CUDA has a rule for an operator, as `aten::rms_norm`. Its lists are not visible from Python."""
+    """Whether autocast for CUDA has a rule for an operator, as `aten::rms_norm`. Its lists are not visible
+    from Python.
+    """
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "AutocastCUDA")
 
 
 @contextmanager
 def every_call_seen() -> Iterator[None]:
-    """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those functions.
+    """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those
+    functions.
 
-    A Python function of PyTorch passes itself to the innermost mode, and what it calls runs below that mode: a linear layer within
-    multi_head_attention_forward, or what a checkpoint computes again within backward. PyTorch offers no other order.
+    A Python function of PyTorch passes itself to the innermost mode, and what it calls runs below that mode:
+    a linear layer within multi_head_attention_forward, or what a checkpoint computes again within backward.
+    PyTorch offers no other order.
     """
     modules = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    before = [(module, name, getattr(module, name)) for module in modules for name in checks if hasattr(module, name)]
+    before = [
+        (module, name, getattr(module, name))
+        for module in modules
+        for name in checks
+        if hasattr(module, name)
+    ]
     for module, name, _ in before:
         setattr(module, name, lambda *args: False)
     try:

@@ -8,15 +8,21 @@ from torch.nn.functional import pad
 from torch.utils._triton import has_triton
 
 __all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
-BEHIND, ROW_BEHIND = 4096, 16  # bytes behind a packed 2:4 weight: at least, and for each row; twice what was seen to be read
+# bytes behind a packed 2:4 weight: at least, and for each row; twice what was seen to be read
+BEHIND, ROW_BEHIND = 4096, 16
 
 
-def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool, bias: Tensor | None = None) -> Tensor:
-    """(a · scale_a) @ (b · scale_b) + bias of FP8 matrices, in BF16, as is the bias. fast: sums may have fewer bits.
+def scaled_mm(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool, bias: Tensor | None = None
+) -> Tensor:
+    """(a · scale_a) @ (b · scale_b) + bias of FP8 matrices, in BF16, as is the bias. fast: sums may have
+    fewer bits.
 
     torch.nn.functional.scaled_mm is a newer operator, which the FLOP counter does not know.
     """
-    return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast)
+    return torch._scaled_mm(
+        a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast
+    )
 
 
 def int_mm(a: Tensor, b: Tensor) -> Tensor:
@@ -25,10 +31,12 @@ def int_mm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def compress_2of4(weight: Tensor) -> Tensor:
-    """A 2:4 weight [out, in] packed for cuSPARSELt, with memory behind it. Publicly, only whole sparse tensors hold one.
+    """A 2:4 weight [out, in] packed for cuSPARSELt, with memory behind it. Publicly, only whole sparse
+    tensors hold one.
 
-    cuSPARSELt 0.8 reads whole tiles of metadata, of up to 128 columns. If `in` is no multiple of that, it reads 8 bytes a row, or up to 2
-    KiB, past the size that it asks for: an illegal access where that is the end of the allocator's memory.
+    cuSPARSELt 0.8 reads whole tiles of metadata, of up to 128 columns. If `in` is no multiple of that, it
+    reads 8 bytes a row, or up to 2 KiB, past the size that it asks for: an illegal access where that is the
+    end of the allocator's memory.
     """
     packed = torch._cslt_compress(weight)
     behind = max(BEHIND, ROW_BEHIND * len(weight))
@@ -39,40 +47,53 @@ def mm_2of4(
     packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, *,
     bias: Tensor | None = None, scale: Tensor | None = None, transposed: bool = False, **algorithm: int,
 ) -> Tensor:  # fmt: skip
-    """The product of a packed weight [out, in] and a dense matrix [in, n], plus a bias [out]: [out, n], or written transposed as [n, out].
+    """The product of a packed weight [out, in] and a dense matrix [in, n], plus a bias [out]: [out, n], or
+    written transposed as [n, out].
 
-    out_dtype: for operands of 8 bits. scale: FP32 [out], by which the product's rows are multiplied before the bias. Publicly, sparse
-    tensors choose the algorithm.
+    out_dtype: for operands of 8 bits. scale: FP32 [out], by which the product's rows are multiplied before
+    the bias. Publicly, sparse tensors choose the algorithm.
     """
     given: dict[str, Any] = dict(algorithm) | ({} if scale is None else {"alpha": scale})
-    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **given)
+    return torch._cslt_sparse_mm(
+        packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **given
+    )
 
 
 def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, int]:
-    """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in 2.11, from its predecessor."""
+    """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in
+    2.11, from its predecessor.
+    """
     library: Any = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
         bias = alpha = None
-        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, alpha, out_dtype, False)  # not transposed
+        # not transposed
+        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, alpha, out_dtype, False)
         return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
     return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
 
 
 def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:
-    """Multiply gradients of one device and dtype by `inverse_scale`, and set `found_inf` to 1 where one is infinite or NaN.
+    """Multiply gradients of one device and dtype by `inverse_scale`, and set `found_inf` to 1 where one is
+    infinite or NaN.
 
     torch.amp.GradScaler does so for all gradients of an optimizer only.
     """
     torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse_scale)
 
 
-def update_scale_(scale: Tensor, clean: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int) -> None:
-    """Adjust the loss scale and the count of clean steps as torch.amp.GradScaler does, without reading them back from the device."""
+def update_scale_(
+    scale: Tensor, clean: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
+) -> None:
+    """Adjust the loss scale and the count of clean steps as torch.amp.GradScaler does, without reading them
+    back from the device.
+    """
     torch._amp_update_scale_(scale, clean, found_inf, growth, backoff, interval)
 
 
 def skips_on_the_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer skips a step on the device where its `found_inf` says so. GradScaler asks for the same attribute."""
+    """Whether an optimizer skips a step on the device where its `found_inf` says so. GradScaler asks for the
+    same attribute.
+    """
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
@@ -82,5 +103,7 @@ def values_of_sparse(gradient: Tensor) -> Tensor:
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Whether oneDNN multiplies BF16 on this CPU at all. With AVX-512 it does, even without instructions for it."""
+    """Whether oneDNN multiplies BF16 on this CPU at all. With AVX-512 it does, even without instructions for
+    it.
+    """
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -21,7 +21,9 @@ def buffers(module: nn.Module) -> dict[str, Tensor | None]:
 
 
 def reparametrized(module: nn.Module, tensors: dict[str, Tensor]) -> AbstractContextManager:
-    """Inside, the module computes with `tensors`. Publicly, torch.func.functional_call does so for a single call."""
+    """Inside, the module computes with `tensors`. Publicly, torch.func.functional_call does so for a single
+    call.
+    """
     return _reparametrize_module(module, tensors)
 
 
@@ -29,10 +31,15 @@ def reparametrized(module: nn.Module, tensors: dict[str, Tensor]) -> AbstractCon
 def own_flat_weights(model: nn.Module) -> Iterator[None]:
     """Let the RNNs of a model forget the weights that are exchanged for theirs inside.
 
-    An RNN keeps a private list of the weights that it last ran with. Copies of the weights in it would keep the autograd graph of their
-    step alive, whose AccumulateGrad nodes belong to one stream. A CUDA graph on another stream could then not be recorded.
+    An RNN keeps a private list of the weights that it last ran with. Copies of the weights in it would keep
+    the autograd graph of their step alive, whose AccumulateGrad nodes belong to one stream. A CUDA graph on
+    another stream could then not be recorded.
     """
-    kept = [(layer, layer._flat_weights, layer._flat_weight_refs) for layer in model.modules() if isinstance(layer, nn.RNNBase)]
+    kept = [
+        (layer, layer._flat_weights, layer._flat_weight_refs)
+        for layer in model.modules()
+        if isinstance(layer, nn.RNNBase)
+    ]
     try:
         yield
     finally:
@@ -46,7 +53,9 @@ def replicate_by(module: Any, replicate: Callable[[], nn.Module]) -> None:
 
 
 def stop_workers(loader: Any) -> None:
-    """Stop the persistent workers of a DataLoader now. Publicly, they wait for garbage collection, which can take seconds."""
+    """Stop the persistent workers of a DataLoader now. Publicly, they wait for garbage collection, which can
+    take seconds.
+    """
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()
         loader._iterator = None
@@ -55,7 +64,8 @@ def stop_workers(loader: Any) -> None:
 def renew_generator(device: torch.device) -> None:
     """Let the device's default generator work again after a failed CUDA graph capture.
 
-    The generator stays in capture mode, and only these undocumented methods replace its state with that of a fresh one.
+    The generator stays in capture mode, and only these undocumented methods replace its state with that of a
+    fresh one.
     """
     generator = torch.cuda.default_generators[device.index or 0]
     fresh = torch.Generator(device)
@@ -64,7 +74,9 @@ def renew_generator(device: torch.device) -> None:
 
 
 def compiler_errors() -> tuple[type[BaseException], ...]:
-    """What torch.compile raises where the compiler fails and not the function. No public class covers both."""
+    """What torch.compile raises where the compiler fails and not the function. No public class covers
+    both.
+    """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
     from torch._inductor.exc import InductorError
 

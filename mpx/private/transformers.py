@@ -9,7 +9,9 @@ def auto_class_of(auto_class: Any, adapt: Callable[[type], type]) -> type:
 
     An auto class takes the network's class from a mapping, for which it has no public hook.
     """
-    return type(auto_class.__name__, (auto_class,), {"_model_mapping": _Adapted(auto_class._model_mapping, adapt)})
+    return type(
+        auto_class.__name__, (auto_class,), {"_model_mapping": _Adapted(auto_class._model_mapping, adapt)}
+    )
 
 
 def has_network(auto_class: Any, config_class: type) -> bool:
@@ -31,9 +33,15 @@ class _Adapted:
 
     def __getitem__(self, config_class: type) -> type | list[type]:
         found = self.plain[config_class]
-        return [self.adapt(network) for network in found] if isinstance(found, (list, tuple)) else self.adapt(found)
+        return (
+            [self.adapt(network) for network in found]
+            if isinstance(found, (list, tuple))
+            else self.adapt(found)
+        )
 
 
 def init_as_pretrained(model: Any, layer: Any) -> None:
-    """Give a new layer the random weights that a transformers model gives its own. There is no public initialiser."""
+    """Give a new layer the random weights that a transformers model gives its own. There is no public
+    initialiser.
+    """
     model._init_weights(layer)

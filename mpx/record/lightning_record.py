@@ -32,15 +32,20 @@ NO_THROUGHPUT = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.T
 
 
 class Newest(dict[str, float]):
-    """The newest value of everything that the module logs, by its name in the record. `forget` is for a model that has just been
-    pruned."""
+    """The newest value of everything that the module logs, by its name in the record. `forget` is for a model
+    that has just been pruned.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._old: dict[str, torch.Tensor] = {}  # which the Trainer keeps until the module logs them again
 
     def take(self, trainer: pl.Trainer) -> None:
-        fresh = {name: value for name, value in trainer.callback_metrics.items() if value is not self._old.get(name)}
+        fresh = {
+            name: value
+            for name, value in trainer.callback_metrics.items()
+            if value is not self._old.get(name)
+        }
         self |= {metric_name(name): float(value) for name, value in fresh.items()}
 
     @property
@@ -54,15 +59,21 @@ class Newest(dict[str, float]):
 
 
 def refuse_missing(metric: str | None, trainer: pl.Trainer, logged: Container[str]) -> None:
-    """Raise UserError where the module has not logged `metric`. logged: the names in the record of what it has logged."""
+    """Raise UserError where the module has not logged `metric`. logged: the names in the record of what it
+    has logged.
+    """
     if metric is not None and metric_name(metric) not in logged:
         if metric in trainer.logged_metrics:
             raise UserError(
-                f"metric={metric}: the module logs it for single steps alone. Log it with on_epoch=True, or name another."
+                f"metric={metric}: the module logs it for single steps alone. Log it with on_epoch=True, "
+                "or name another."
             )
         names = trainer.callback_metrics
         words = ", ".join(sorted(names)) or "nothing"
-        raise UserError(f"metric={metric}: the module logs no such value.{nearest(metric, names)} It logs {words}. Name one of them.")
+        raise UserError(
+            f"metric={metric}: the module logs no such value.{nearest(metric, names)} It logs "
+            f"{words}. Name one of them."
+        )
 
 
 @dataclass(frozen=True)
@@ -79,22 +90,24 @@ class Record(Callback):
     """Writes result.json when fitting ends, however it ends, and again after a test:
     `pl.Trainer(callbacks=[mpx.Record(study="mine")])`.
 
-    result.json holds the values that the module logs in validation and test, and what mpx.Throughput, mpx.Numerics, mpx.Sparsity and
-    the precision have measured. `python -m mpx.compare study=<study>` compares all runs of a study.
+    result.json holds the values that the module logs in validation and test, and what mpx.Throughput,
+    mpx.Numerics, mpx.Sparsity and the precision have measured. `python -m mpx.compare study=<study>` compares
+    all runs of a study.
 
     study: name of the comparison; the folder is <output_dir>/<study>/<setting>/seed<N>/.
     model, data: names in tables; None: the classes of module and datamodule.
     seed: None: that of pl.seed_everything, otherwise 0.
-    metric: a value that the module logs, such as "val/dice", by which runs are compared; None: accuracy or perplexity.
-    metric_goal: max if the metric should rise, min if it should fall.
-    changes: settings that distinguish this run from others, such as {"lr": 0.1}.
-    if_exists: new (seed0-2 beside an earlier run), overwrite or error. A run that continues a checkpoint keeps its folder.
+    metric: a value that the module logs, such as "val/dice", by which runs are compared; None: accuracy or
+    perplexity. metric_goal: max if the metric should rise, min if it should fall. changes: settings that
+    distinguish this run from others, such as {"lr": 0.1}. if_exists: new (seed0-2 beside an earlier run),
+    overwrite or error. A run that continues a checkpoint keeps its folder.
 
-    On several devices, what the module logs for an epoch is combined over all processes, as with sync_dist=True.
-    A metric of the validation that the module does not log is refused at the first one, which Lightning runs before it trains.
-    A run whose newest values or trained weights are not all finite counts as diverged.
-    The first step is slow, because its operations are recorded.
-    Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that cannot be used.
+    On several devices, what the module logs for an epoch is combined over all processes, as with
+    sync_dist=True. A metric of the validation that the module does not log is refused at the first one, which
+    Lightning runs before it trains. A run whose newest values or trained weights are not all finite counts as
+    diverged. The first step is slow, because its operations are recorded.
+    Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that
+    cannot be used.
     """
 
     def __init__(
@@ -114,7 +127,13 @@ class Record(Callback):
         given |= {"if_exists": if_exists}
         seed, changes = plain({"seed": seed})["seed"], plain(changes)
         check_record(given, {"model": model, "data": data, "seed": seed}, changes)
-        self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, dict(changes or {})
+        self.study, self.model, self.data, self.seed, self.changes = (
+            study,
+            model,
+            data,
+            seed,
+            dict(changes or {}),
+        )
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
         self._stage = None if metric is None else stage_of(metric)
         self._fit: Fit | None = None  # the newest
@@ -127,13 +146,18 @@ class Record(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._continued = None  # by an earlier Trainer, which failed; this one loads its checkpoint after this
+            # by an earlier Trainer, which failed; this one loads its checkpoint after this
+            self._continued = None
         if trainer.world_size > 1:
             combine_what_is_logged(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         refuse_sharded(pl_module.parameters())
-        device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
+        device, plugin, pruning = (
+            trainer.strategy.root_device,
+            trainer.precision_plugin,
+            find(trainer, Pruning),
+        )
         throughput, datamodule = find(trainer, Throughput), vars(trainer)["datamodule"]
         setting = {
             "model": self.model or type(pl_module).__name__,
@@ -145,11 +169,14 @@ class Record(Callback):
         setting |= getattr(plugin, "changes", {}) | getattr(pruning, "changes", {}) | self.changes
         newest = Newest()
         run = RunRecord(
-            self.study, setting, output_dir=self.output_dir, if_exists=self.if_exists, metric=self.metric, goal=self.goal,
+            self.study, setting, output_dir=self.output_dir, if_exists=self.if_exists, metric=self.metric,
+            goal=self.goal,
             metrics=newest,
         )  # fmt: skip
         samples_of = samples_in if throughput is None else throughput.samples_of
-        self._fit = Fit(run, newest, WatchFirstStep(FirstStep(audit_of(plugin)), samples_of), ExclusivityChecks(device))
+        self._fit = Fit(
+            run, newest, WatchFirstStep(FirstStep(audit_of(plugin)), samples_of), ExclusivityChecks(device)
+        )
         reset_host_peak()
         reset_peak(device)
         keep_apart(precision=setting["precision"])
@@ -160,7 +187,9 @@ class Record(Callback):
             self._fit.run.open(environment(trainer.device_ids) | {"host": host}, self._continued)
             self._continued = None  # another Trainer's run is another one
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if self._fit is not None:
             self._fit.watch.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
@@ -173,7 +202,8 @@ class Record(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._fit is None:
             return
-        hidden = trainer.sanity_checking and len(trainer.num_sanity_val_batches) > 1  # Lightning shows no metrics of several loaders
+        # Lightning shows no metrics of several loaders
+        hidden = trainer.sanity_checking and len(trainer.num_sanity_val_batches) > 1
         if self._stage == "val" and not hidden:
             refuse_missing(self.metric, trainer, set(map(metric_name, trainer.callback_metrics)))
         if not trainer.sanity_checking:
@@ -204,32 +234,47 @@ class Record(Callback):
             logged = ", ".join(sorted(self._fit.newest))
             print(f"mpx.Record: metric={self.metric}: the module logs no such value. It logs {logged}")
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         if self._fit is not None:
             self._fit.watch.first.abandon()
             if self.folder is not None:
                 self._write(trainer, self._fit, exception)
 
     def _write(self, trainer: pl.Trainer, fit: Fit, exception: BaseException | None) -> None:
-        plugin, first, device, run = trainer.precision_plugin, fit.watch.first, fit.exclusivity.device, fit.run
+        plugin, first, device, run = (
+            trainer.precision_plugin,
+            fit.watch.first,
+            fit.exclusivity.device,
+            fit.run,
+        )
         throughput, pruning, record = find(trainer, Throughput), find(trainer, Pruning), run.record
         record["config"]["data"]["batch_size"] = first.samples or None
         devices = {"devices": trainer.num_devices, "num_nodes": trainer.num_nodes}
-        record["config"]["trainer"] = devices | {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
+        record["config"]["trainer"] = devices | {
+            "max_epochs": trainer.max_epochs,
+            "max_steps": trainer.max_steps,
+        }
         record["speed"] = NO_THROUGHPUT
         if throughput is not None:
             record["speed"] = speed_part(
                 throughput, first, fit.exclusivity, self.output_dir, devices=trainer.world_size
             )
         record["memory"] = peak_memory(device)
-        record["precision"] = precision_part(plugin, first.audit, find(trainer, Numerics), trainer.global_step)
+        record["precision"] = precision_part(
+            plugin, first.audit, find(trainer, Numerics), trainer.global_step
+        )
         record["sparsity"] = sparsity_part(pruning, mode_of(plugin).narrowest, device)
         run.write(*self._ending(trainer, fit, exception), trainer.global_step)
         run.close()
 
-    def _ending(self, trainer: pl.Trainer, fit: Fit, exception: BaseException | None) -> tuple[str, str | None]:
+    def _ending(
+        self, trainer: pl.Trainer, fit: Fit, exception: BaseException | None
+    ) -> tuple[str, str | None]:
         """The status, and one line about what is wrong."""
-        if exception is not None and trainer.received_sigterm:  # a loader's worker gets it, too, and its end is an error
+        # a loader's worker gets it, too, and its end is an error
+        if exception is not None and trainer.received_sigterm:
             return "interrupted", line_of(exception)
         plugin, trouble = trainer.precision_plugin, None
         if exception is None:
@@ -254,6 +299,9 @@ def _unpruned(trainer: pl.Trainer) -> str | None:
         pruning.assert_pattern(trainer, "the training was over")
     except UserError as error:
         if trainer.testing:
-            return f"the tested weights are not {pruning.masks.pattern.name}. Test the newest, or a checkpoint from after the pruning."
+            return (
+                f"the tested weights are not {pruning.masks.pattern.name}. Test the newest, or a "
+                "checkpoint from after the pruning."
+            )
         return str(error)
     return pruning.unfinished(trainer)

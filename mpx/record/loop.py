@@ -1,4 +1,6 @@
-"""The optimizer steps of a recorded loop, and what is written of them: by rank 0, while the others only count."""
+"""The optimizer steps of a recorded loop, and what is written of them: by rank 0, while the others only
+count.
+"""
 
 import math
 import sys
@@ -30,9 +32,11 @@ LOSS = "train/loss"
 AT_ONCE_S = 0.1  # 0 would mean for ever
 RATES = ("train_samples_per_s", "model_tflops_per_s", "mfu")
 OTHERS_UNKNOWN = (
-    "the samples of other processes are unknown: each needs an mpx.Recorder of this setting, whose block ends after as many timed steps"
+    "the samples of other processes are unknown: each needs an mpx.Recorder of this setting, whose block "
+    "ends after as many timed steps"
 )
-Sparsity = Callable[[], dict[str, Any]] | None  # returns the sparsity part of result.json; None: it is measured from the model
+# returns the sparsity part of result.json; None: it is measured from the model
+Sparsity = Callable[[], dict[str, Any]] | None
 
 
 class Loop:
@@ -42,7 +46,8 @@ class Loop:
     """
 
     def __init__(
-        self, run: RunRecord, *, warmup_steps: int, device: torch.device | str | None, model: nn.Module | None, scaler: Any,
+        self, run: RunRecord, *, warmup_steps: int, device: torch.device | str | None,
+        model: nn.Module | None, scaler: Any,
         observe: bool, output_dir: str,
     ):  # fmt: skip
         self.run, self.model, self.scaler, self.output_dir = run, model, scaler, output_dir
@@ -95,7 +100,8 @@ class Loop:
     def begin_step(self) -> None:
         if self.in_step:
             raise UserError(
-                "step within a step: one is an optimizer step. Put it around all batches whose gradients that step takes."
+                "step within a step: one is an optimizer step. Put it around all batches whose gradients "
+                "that step takes."
             )
         if self.dropped:
             self.dropped = False
@@ -121,7 +127,9 @@ class Loop:
         self.windows.stepped(samples)
 
     def drop_step(self) -> None:
-        """The step raised an error, as when a batch does not fit and the loop goes on: neither its time nor its operations count."""
+        """The step raised an error, as when a batch does not fit and the loop goes on: neither its time nor
+        its operations count.
+        """
         self.in_step, self.dropped = False, True
         self.first.abandon()
         if not self.first.samples:
@@ -164,7 +172,8 @@ class Loop:
             self._break_off(self.scalars, failed)
             raise
         if error is not None:
-            with signals.held():  # torchrun's signal comes once another process has ended, which has led to this error, too
+            # torchrun's signal comes once another process has ended, which has led to this error, too
+            with signals.held():
                 self._break_off(self.scalars, error)
 
     def _complete(self, scalars: Scalars) -> None:
@@ -174,7 +183,8 @@ class Loop:
         if record["sparsity"]["verified"] is False:
             named = record["setting"]["sparsity"]
             raise UserError(
-                f"setting: sparsity={named}, but the finished model does not have that pattern. Prune it, or name what it is."
+                f"setting: sparsity={named}, but the finished model does not have that pattern. Prune it, "
+                "or name what it is."
             )
         self._write(scalars, None)
         if unknown is not None:
@@ -191,7 +201,10 @@ class Loop:
         try:
             self._fill(AT_ONCE_S)
         except Exception as failed:  # it must not hide the first error
-            print(f"mpx.Recorder: {self.run.path} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
+            print(
+                f"mpx.Recorder: {self.run.path} is not complete ({type(failed).__name__}: {failed})",
+                file=sys.stderr,
+            )
         self._write(scalars, error)
 
     def _write(self, scalars: Scalars, error: BaseException | None) -> None:
@@ -201,11 +214,17 @@ class Loop:
         self.run.write(status, line, self.steps)
 
     def _fill(self, wait_s: float) -> str | None:
-        """The parts of result.json that are known after training, however it ended. wait_s: for other processes, at most.
+        """The parts of result.json that are known after training, however it ended. wait_s: for other
+        processes, at most.
 
         Returns why the samples of other processes are unknown, if they are.
         """
-        record, setting, others, unknown = self.run.record, self.run.record["setting"], self.ranks.others(wait_s), None
+        record, setting, others, unknown = (
+            self.run.record,
+            self.run.record["setting"],
+            self.ranks.others(wait_s),
+            None,
+        )
         if others is None or any(rank.steps != self.windows.measured_steps for rank in others):
             others, unknown = [], OTHERS_UNKNOWN
         else:
@@ -217,7 +236,12 @@ class Loop:
         )
         samples = sum(rank.samples for rank in others)
         speed = speed_part(
-            self.windows, self.first, self.exclusivity, self.output_dir, devices=self.ranks.world, others=samples
+            self.windows,
+            self.first,
+            self.exclusivity,
+            self.output_dir,
+            devices=self.ranks.world,
+            others=samples,
         )
         if unknown is not None:
             speed |= dict.fromkeys(RATES) | dict.fromkeys((f"{name}_reason" for name in RATES), unknown)

@@ -37,10 +37,17 @@ def audit_of(plugin: Precision, kernels_of: torch.device | None = None) -> Audit
 
 
 def speed_part(
-    windows: Windows, first: FirstStep, exclusivity: ExclusivityChecks, output_dir: str | Path, *, devices: int, others: int = 0
+    windows: Windows,
+    first: FirstStep,
+    exclusivity: ExclusivityChecks,
+    output_dir: str | Path,
+    *,
+    devices: int,
+    others: int = 0,
 ) -> dict[str, Any]:
-    """output_dir: where mpx.bench may have left this machine's limits. devices: that train. others: samples of other processes that
-    `windows` did not count."""
+    """output_dir: where mpx.bench may have left this machine's limits. devices: that train. others: samples
+    of other processes that `windows` did not count.
+    """
     exclusive, why_not = exclusivity.verdict()
     speed, unlike = windows.record(first.flops_per_sample, others), first.unlike
     speed |= {"exclusive": exclusive, "exclusive_reason": why_not} | _cpu(exclusivity, devices)
@@ -54,36 +61,68 @@ def speed_part(
 def _cpu(exclusivity: ExclusivityChecks, devices: int) -> dict[str, Any]:
     """The share of the CPU cores that other programs have used while the run trained."""
     if devices > 1:
-        return {"cpu_used_by_others": None, "cpu_used_by_others_reason": "the run's own processes count as others, too"}
+        return {
+            "cpu_used_by_others": None,
+            "cpu_used_by_others_reason": "the run's own processes count as others, too",
+        }
     share = exclusivity.cpu.share()
-    return {"cpu_used_by_others": share} | ({} if share is not None else {"cpu_used_by_others_reason": "only Linux tells"})
+    return {"cpu_used_by_others": share} | (
+        {} if share is not None else {"cpu_used_by_others_reason": "only Linux tells"}
+    )
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:
-    """Of a Trainer. steps: of the optimizers. Lightning's own plugins do not tell which of them a GradScaler skipped."""
+    """Of a Trainer. steps: of the optimizers. Lightning's own plugins do not tell which of them a GradScaler
+    skipped.
+    """
     mode = mode_of(plugin)
     part: dict[str, Any] = {"mode": mode.name, "emulated": is_emulated(plugin), "formats": mode.formats}
     part |= {"observed": audit.observed(), "audit": audit.record()}
-    part |= plugin.record() if isinstance(plugin, ModePrecision) else _scaling(getattr(plugin, "scaler", None), steps)
+    part |= (
+        plugin.record()
+        if isinstance(plugin, ModePrecision)
+        else _scaling(getattr(plugin, "scaler", None), steps)
+    )
     return part | (numerics.record() if numerics is not None else {"gradient_samples": 0})
 
 
-def loop_precision_part(name: str, audit: Audit, scaler: Any, initial: float | None, steps: int) -> dict[str, Any]:
-    """Of a loop whose setting has this precision. scaler: a torch.amp.GradScaler, or None. initial: its scale before the first step."""
+def loop_precision_part(
+    name: str, audit: Audit, scaler: Any, initial: float | None, steps: int
+) -> dict[str, Any]:
+    """Of a loop whose setting has this precision. scaler: a torch.amp.GradScaler, or None. initial: its scale
+    before the first step.
+    """
     mode = MODES.get(name)
-    part = {"mode": name, "emulated": False, "formats": None, "formats_reason": f"{name} is not a precision mode of mpx"}
+    part = {
+        "mode": name,
+        "emulated": False,
+        "formats": None,
+        "formats_reason": f"{name} is not a precision mode of mpx",
+    }
     if mode is not None:
         part = {"mode": name, "emulated": False, "formats": mode.formats}
     as_promised = {} if mode is None else audit.shares(mode)
     part |= {"observed": audit.observed(), "audit": audit.record() | {"as_promised": as_promised}}
-    return part | _scaling(scaler, steps, initial) | dict.fromkeys(TAGS) | {"gradient_samples": 0, "reason": UNSEEN}
+    return (
+        part
+        | _scaling(scaler, steps, initial)
+        | dict.fromkeys(TAGS)
+        | {"gradient_samples": 0, "reason": UNSEEN}
+    )
 
 
 def _scaling(scaler: Any, steps: int, initial: float | None = None) -> dict[str, Any]:
-    """Loss scale and steps by a torch.amp.GradScaler, or None, which does not tell the steps that it skipped."""
+    """Loss scale and steps by a torch.amp.GradScaler, or None, which does not tell the steps that it
+    skipped.
+    """
     if scaler is None or not scaler.is_enabled():
         return {"loss_scale": None, "optimizer_steps": steps, "skipped_steps": 0}
-    scale = {"initial": initial, "final": scaler.get_scale(), "min": None, "reason": "mpx.Precision records the others"}
+    scale = {
+        "initial": initial,
+        "final": scaler.get_scale(),
+        "min": None,
+        "reason": "mpx.Precision records the others",
+    }
     unknown = ("optimizer_steps", "skipped_steps")
     reasons = {f"{name}_reason": "mpx.Precision counts them" for name in unknown}
     return {"loss_scale": scale} | dict.fromkeys(unknown) | reasons
@@ -91,7 +130,11 @@ def _scaling(scaler: Any, steps: int, initial: float | None = None) -> dict[str,
 
 def sparsity_part(pruning: Pruning | None, fmt: str, device: torch.device) -> dict[str, Any]:
     """Of a Trainer. fmt: the number format of the run's matrix products."""
-    return dict(DENSE) if pruning is None or not pruning.masks.weights else pruning.record(fmt=fmt, device=device)
+    return (
+        dict(DENSE)
+        if pruning is None or not pruning.masks.weights
+        else pruning.record(fmt=fmt, device=device)
+    )
 
 
 @torch.no_grad()
@@ -99,7 +142,11 @@ def loop_sparsity_part(name: str, model: nn.Module | None) -> dict[str, Any]:
     """Of a loop whose setting has this sparsity, measured from the weights."""
     part: dict[str, Any] = DENSE | {"pattern": name}
     if model is None:
-        return part if name == "dense" else part | {"pruned_share": None, "reason": "mpx.Recorder was given no model"}
+        return (
+            part
+            if name == "dense"
+            else part | {"pruned_share": None, "reason": "mpx.Recorder was given no model"}
+        )
     pattern = PATTERNS.get(name)
     found = weights(model, pattern or NofM(2, 4), Rules())
     rows = [_row(weight) for weight in found]
@@ -111,14 +158,23 @@ def loop_sparsity_part(name: str, model: nn.Module | None) -> dict[str, Any]:
     if pattern is None:
         return part | {"verified_reason": f"mpx.Recorder cannot verify {name}"}
     pruned = [weight.parameter for weight, row in zip(found, rows, strict=True) if row["pruned"]]
-    return part | {"verified": bool(pruned) and all(bool(pattern.holds(values.detach())) for values in pruned)}
+    return part | {
+        "verified": bool(pruned) and all(bool(pattern.holds(values.detach())) for values in pruned)
+    }
 
 
 def _row(weight: Weight) -> dict[str, Any]:
     """A weight counts as pruned if at least half of its values are zero, but not all, as in a new head."""
     density = float((weight.parameter != 0).double().mean())
     pruned = 0 < density <= 0.5
-    dense = weight.reason or ("more than half of its weights are not zero" if density else "all of its weights are zero")
-    known = {"name": weight.name, "type": weight.type, "shape": list(weight.parameter.shape), "density": density}
+    dense = weight.reason or (
+        "more than half of its weights are not zero" if density else "all of its weights are zero"
+    )
+    known = {
+        "name": weight.name,
+        "type": weight.type,
+        "shape": list(weight.parameter.shape),
+        "density": density,
+    }
     unknown = dict.fromkeys(("kept_magnitude", "sparse_kernel", "sparse_kernel_reason"))
     return known | unknown | {"pruned": pruned, "reason": None if pruned else dense}

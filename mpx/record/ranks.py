@@ -36,7 +36,10 @@ class Ranks:
     def __init__(self, run: str):
         self.rank, self.world = rank_and_world()
         if self.world == 1 and launch(os.environ if "TORCHELASTIC_RUN_ID" in os.environ else {}).world > 1:
-            raise UserError("mpx.Recorder: call torch.distributed.init_process_group before the first step, so that each process is known.")
+            raise UserError(
+                "mpx.Recorder: call torch.distributed.init_process_group before the first "
+                "step, so that each process is known."
+            )
         _made[run] += 1
         self._name = f"mpx.Recorder/{run}/{_made[run]}"
         group = dist.group.WORLD if self.world > 1 else None

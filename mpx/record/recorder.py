@@ -23,8 +23,8 @@ _open: "Recorder | None" = None  # the one in whose block this process is
 
 
 class Recorder:
-    """Records the loop in its `with` block as one run, which `mpx.compare` judges. It writes result.json, curves.csv and TensorBoard's
-    events into `<output_dir>/<study>/<setting>/seed<N>/`.
+    """Records the loop in its `with` block as one run, which `mpx.compare` judges. It writes result.json,
+    curves.csv and TensorBoard's events into `<output_dir>/<study>/<setting>/seed<N>/`.
 
         setting = {"model": "net", "data": "set", "precision": "amp", "sparsity": "dense", "seed": 0}
         with mpx.Recorder(study="mine", setting=setting) as recorder:
@@ -33,8 +33,8 @@ class Recorder:
                     train(x, y)
             recorder.metrics({"test/accuracy": accuracy()})
 
-    setting: what distinguishes this run: the five keys above, and every other one that changes the result, as `optimizer.lr`.
-    study: name of the comparison.
+    setting: what distinguishes this run: the five keys above, and every other one that changes the result, as
+    `optimizer.lr`. study: name of the comparison.
     model: its sparsity is measured at the end, and its device is timed.
     device: the device that is timed, without a model.
     scaler: a torch.amp.GradScaler, whose scale is recorded.
@@ -46,13 +46,14 @@ class Recorder:
     observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for
         torch.compile(fullgraph=True).
 
-    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged` for a loss, metric or
-    trained weight that is infinite or NaN, also if the loop then raises an error, and `failed` otherwise. A block that fails before its
-    first step and first value leaves nothing.
+    The status is `completed` if the block ends, `interrupted` after Ctrl-C, SystemExit or SIGTERM, `diverged`
+    for a loss, metric or trained weight that is infinite or NaN, also if the loop then raises an error, and
+    `failed` otherwise. A block that fails before its first step and first value leaves nothing.
 
-    Where several processes train one model, each makes a Recorder with the same setting. That of rank 0 writes the record and prints;
-    the others count their samples.
-    Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that the setting names.
+    Where several processes train one model, each makes a Recorder with the same setting. That of rank 0
+    writes the record and prints; the others count their samples.
+    Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that
+    the setting names.
     """
 
     def __init__(
@@ -77,11 +78,18 @@ class Recorder:
         check_recorder(given | {"warmup_steps": warmup_steps, "observe": observe}, setting)
         refuse_sharded(model.parameters() if model is not None else ())
         self._run = RunRecord(
-            study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label
+            study,
+            setting,
+            output_dir=output_dir,
+            if_exists=if_exists,
+            metric=metric,
+            goal=metric_goal,
+            label=label,
         )
         self._loop: Loop | None = None  # from the first step or value on
         self._begin_loop = partial(
-            Loop, self._run, warmup_steps=warmup_steps, device=device, model=model, scaler=scaler, observe=observe,
+            Loop, self._run, warmup_steps=warmup_steps, device=device, model=model, scaler=scaler,
+            observe=observe,
             output_dir=str(output_dir),
         )  # fmt: skip
         self._signals, self._stop = ExitStack(), signals.Stop()
@@ -93,7 +101,8 @@ class Recorder:
             raise UserError("mpx.Recorder records one run. Make another for the next `with` block.")
         if _open is not None:
             raise UserError(
-                "mpx.Recorder: the block of another one has not ended, so that each would time the steps of both. "
+                "mpx.Recorder: the block of another one has not ended, so that each would time the steps "
+                "of both. "
                 "Train one after the other."
             )
         keep_apart(precision=self.record["setting"]["precision"])
@@ -140,8 +149,8 @@ class Recorder:
     def step(self, samples: int) -> Iterator[None]:
         """One optimizer step. samples: of this process.
 
-        The Recorder observes the first step's operations, and does not time the first `warmup_steps` steps. The time between two steps
-        counts as waiting for data, except before `metrics` and in `pause`.
+        The Recorder observes the first step's operations, and does not time the first `warmup_steps` steps.
+        The time between two steps counts as waiting for data, except before `metrics` and in `pause`.
         """
         samples, loop = check_samples(samples), self._begin()
         self.begin_step()
@@ -155,22 +164,28 @@ class Recorder:
     def begin_step(self) -> None:
         """`step` in two halves, for callbacks."""
         loop = self._begin()
-        if self._stop.first is not None:  # Python drops an exception that is raised where it frees an object or forks
+        # Python drops an exception that is raised where it frees an object or forks
+        if self._stop.first is not None:
             raise self._stop.end()
         loop.begin_step()
 
     def end_step(self, samples: int, shapes: Shapes | None = frozenset()) -> None:
-        """samples: those that the step has had in this process. shapes: of each of them; None: they differ."""
+        """samples: those that the step has had in this process. shapes: of each of them; None: they
+        differ.
+        """
         self._begin().end_step(samples, shapes)
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
-        """Scalars of the current step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
+        """Scalars of the current step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are
+        read later.
+        """
         check_metrics(dict.fromkeys(values, 0.0))
         numbers = {name: number(name, value) for name, value in values.items()}
         self._begin().log(numbers)
 
     def metrics(self, values: Mapping[str, float | Tensor]) -> None:
-        """Metrics for result.json, such as `test/accuracy` (a fraction) and `val/loss`. A later value replaces an earlier one.
+        """Metrics for result.json, such as `test/accuracy` (a fraction) and `val/loss`. A later value
+        replaces an earlier one.
 
         The time since the last step counts as evaluation, not as training.
         """
@@ -180,23 +195,29 @@ class Recorder:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Between two steps: the time of the block, such as an evaluation or a checkpoint, does not count as training."""
+        """Between two steps: the time of the block, such as an evaluation or a checkpoint, does not count as
+        training.
+        """
         self._begin().leave("other")
         yield
 
     def pruned(self, sparsity: Sparsity = None) -> None:
         """The model has just been pruned: the steps warm up again.
 
-        sparsity: called at the end, returns the sparsity part of result.json; None: it is measured from the model.
+        sparsity: called at the end, returns the sparsity part of result.json; None: it is measured from the
+        model.
         """
         self._begin().pruned(sparsity)
 
     def scaled(self, scaler: Any) -> None:
-        """Before the first step: the loop has this torch.amp.GradScaler, as `scaler=` says it where it exists earlier."""
+        """Before the first step: the loop has this torch.amp.GradScaler, as `scaler=` says it where it exists
+        earlier.
+        """
         self._begin().scaler = scaler
 
     def continued(self, steps: int) -> None:
-        """Before the first step: the loop goes on from a checkpoint, which was saved after `steps` steps. Steps count on from there.
+        """Before the first step: the loop goes on from a checkpoint, which was saved after `steps` steps.
+        Steps count on from there.
 
         The time to train is then unknown, as that of the steps before is.
         """
@@ -205,7 +226,10 @@ class Recorder:
     def _begin(self) -> Loop:
         """With the first step or value, the run begins: its folder is written."""
         if self.ended:
-            raise UserError("mpx.Recorder: the `with` block has ended, and the record is written. Put this into the block.")
+            raise UserError(
+                "mpx.Recorder: the `with` block has ended, and the record is written. Put this "
+                "into the block."
+            )
         if _open is not self:
             raise UserError("mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …")
         if self._loop is None:

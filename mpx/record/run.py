@@ -1,4 +1,6 @@
-"""A run whose loop is not mpx's, on disk: outputs/<study>/<setting>/seed<N>/result.json, which mpx.compare reads."""
+"""A run whose loop is not mpx's, on disk: outputs/<study>/<setting>/seed<N>/result.json, which mpx.compare
+reads.
+"""
 
 import copy
 import math
@@ -21,21 +23,29 @@ from mpx.system.processes import not_finite
 
 
 class RunRecord:
-    """One run: `open` its folder, `begin`, add `metrics`, fill in the parts of `record` (result.json's), `write` it, `close`.
+    """One run: `open` its folder, `begin`, add `metrics`, fill in the parts of `record` (result.json's),
+    `write` it, `close`.
 
-    setting: model, data, precision, sparsity, seed, and whatever else changes the result, which then is part of the folder's name.
-    metric, goal: the value by which runs are compared, and whether it should rise (max) or fall (min). label: a name for tables.
-    metrics: their values so far, which may change.
+    setting: model, data, precision, sparsity, seed, and whatever else changes the result, which then is part
+    of the folder's name. metric, goal: the value by which runs are compared, and whether it should rise (max)
+    or fall (min). label: a name for tables. metrics: their values so far, which may change.
     if_exists: what to do if the run's folder exists: new (seed0-2 beside it), overwrite or error.
     """
 
     def __init__(
-        self, study: str, setting: Mapping[str, Any], *, output_dir: str | Path, if_exists: str, metric: str | None, goal: str,
+        self, study: str, setting: Mapping[str, Any], *, output_dir: str | Path, if_exists: str,
+        metric: str | None, goal: str,
         label: str | None = None, metrics: dict[str, float] | None = None,
     ):  # fmt: skip
         self.comparable = {key: value for key, value in setting.items() if key != "seed"}
-        self.trial = setting_name(dict(setting), {key: value for key, value in self.comparable.items() if key not in NAMED})
-        self.setting_dir, self.seed, self.if_exists = Path(output_dir) / study / self.trial, setting["seed"], if_exists
+        self.trial = setting_name(
+            dict(setting), {key: value for key, value in self.comparable.items() if key not in NAMED}
+        )
+        self.setting_dir, self.seed, self.if_exists = (
+            Path(output_dir) / study / self.trial,
+            setting["seed"],
+            if_exists,
+        )
         self.folder: Folder | None = None
         self.metrics = {} if metrics is None else metrics
         self.validated_at: int | None = None  # the step of the newest validation
@@ -67,7 +77,9 @@ class RunRecord:
         if continued is not None and (continued / CONFIG).is_file():
             self.folder = locked(continued, begun=True)
         else:
-            self.folder = claim(self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None)
+            self.folder = claim(
+                self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None
+            )
             self.folder.begin(self.config)
         started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
         self.record["environment"] = dict(environment) | started
@@ -79,21 +91,28 @@ class RunRecord:
         if any(name.startswith("val") for name in values):
             self.validated_at = step
 
-    def judge(self, error: BaseException | None, model: nn.Module | None, trouble: str | None = None) -> tuple[str, str | None]:
-        """The status of a run that ends with `error`, and one line about what is wrong. trouble: why it has diverged, if that is known.
+    def judge(
+        self, error: BaseException | None, model: nn.Module | None, trouble: str | None = None
+    ) -> tuple[str, str | None]:
+        """The status of a run that ends with `error`, and one line about what is wrong. trouble: why it has
+        diverged, if that is known.
 
-        A loop may raise its own error about a loss that is NaN: left out as failed, the setting would be judged by its other seeds.
+        A loop may raise its own error about a loss that is NaN: left out as failed, the setting would be
+        judged by its other seeds.
         """
         if error is not None and signals.ends(error):
             return "interrupted", line_of(error)
-        with nullcontext() if error is None else suppress(Exception):  # after an error of the device, no weight can be read
+        # after an error of the device, no weight can be read
+        with nullcontext() if error is None else suppress(Exception):
             trouble = trouble or self._not_finite(model)
         if error is None:
             return ("completed", None) if trouble is None else ("diverged", trouble)
         return "failed" if trouble is None and not isinstance(error, Diverged) else "diverged", line_of(error)
 
     def _not_finite(self, model: nn.Module | None) -> str | None:
-        """One line about a metric or a weight that is not finite: an accuracy stays finite when all weights are NaN."""
+        """One line about a metric or a weight that is not finite: an accuracy stays finite when all weights
+        are NaN.
+        """
         if bad := [name for name, value in self.metrics.items() if not math.isfinite(value)]:
             return f"{bad[0]} is infinite or NaN"
         weight = None if model is None else not_finite(model)
@@ -109,7 +128,10 @@ class RunRecord:
 
     def say_status(self) -> None:
         why = f" ({self.record['error']})" if "error" in self.record else ""
-        print(f"{self.record['status']}{why}, recorded in {self.path}{words_of_validation(self.record['environment'])}")
+        print(
+            f"{self.record['status']}{why}, recorded in "
+            f"{self.path}{words_of_validation(self.record['environment'])}"
+        )
 
     def close(self) -> None:
         """Release the folder."""

@@ -1,4 +1,6 @@
-"""Scalars of a loop, to TensorBoard and curves.csv. Values on a GPU are read outside the timed windows, so that no step waits for them."""
+"""Scalars of a loop, to TensorBoard and curves.csv. Values on a GPU are read outside the timed windows, so
+that no step waits for them.
+"""
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -18,11 +20,16 @@ Value = float | Tensor
 
 
 def number(name: str, value: Any) -> Value:
-    """The value as a float, or as a tensor that stays on its device. Raises UserError if it is not one number."""
+    """The value as a float, or as a tensor that stays on its device. Raises UserError if it is not one
+    number.
+    """
     if isinstance(value, Tensor):
         if value.numel() == 1:
             return value.detach()
-        raise UserError(f"{name} is a tensor of shape {tuple(value.shape)}. Give one number, for example {name}=value.mean().")
+        raise UserError(
+            f"{name} is a tensor of shape {tuple(value.shape)}. Give one number, for example "
+            f"{name}=value.mean()."
+        )
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -36,11 +43,16 @@ class Scalars:
         self.newest: dict[str, float] = {}
         self._waiting: list[tuple[str, int, Value]] = []
         self._writer, self._curves = SummaryWriter(run.path), CurveFile(run.path, 0)
-        tensorboard.write_first(self._writer, run.record["setting"], run.trial, run.config, run.record["environment"])
+        tensorboard.write_first(
+            self._writer, run.record["setting"], run.trial, run.config, run.record["environment"]
+        )
 
     def add(self, values: Mapping[str, Value], step: int) -> None:
         """A tensor is copied on its device, since the next step may overwrite it."""
-        self._waiting += [(tag, step, value.clone() if isinstance(value, Tensor) else value) for tag, value in values.items()]
+        self._waiting += [
+            (tag, step, value.clone() if isinstance(value, Tensor) else value)
+            for tag, value in values.items()
+        ]
         if len(self._waiting) >= MAX_WAITING:
             self.write()
 
@@ -53,7 +65,9 @@ class Scalars:
             self._curves.append({tag: self.newest[tag]}, step)
 
     def close(self, record: Mapping[str, Any], step: int, *, lost: bool) -> None:
-        """record: the run's, whose final values go into TensorBoard's table. lost: after an error, the device may give no more values."""
+        """record: the run's, whose final values go into TensorBoard's table. lost: after an error, the device
+        may give no more values.
+        """
         with suppress(Exception) if lost else nullcontext():
             self.write()
         tensorboard.write_final(self._writer, record, step)

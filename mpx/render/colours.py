@@ -1,7 +1,9 @@
-"""The colour, marker and line style of each setting, the same in every plot and in the page. Does not import matplotlib.
+"""The colour, marker and line style of each setting, the same in every plot and in the page. Does not import
+matplotlib.
 
-Sources of the colours, which colour-blind readers can distinguish: Okabe and Ito, Color Universal Design, without their yellow, which is
-too light for paper; the last is the wine red of Paul Tol's muted scheme. So four formats, dense and 2:4, have a colour each.
+Sources of the colours, which colour-blind readers can distinguish: Okabe and Ito, Color Universal Design,
+without their yellow, which is too light for paper; the last is the wine red of Paul Tol's muted scheme. So
+four formats, dense and 2:4, have a colour each.
 """
 
 from collections import Counter
@@ -29,13 +31,20 @@ Styles = Mapping[str, Style]  # by setting
 
 
 def styles(comparison: Comparison) -> dict[str, Style]:
-    """Setting -> its style. Controls have the colour INK. The others get colours by how many groups have them, then by name, so that a new
-    seed does not change them."""
+    """Setting -> its style. Controls have the colour INK. The others get colours by how many groups have
+    them, then by name, so that a new seed does not change them.
+    """
     controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
     count = Counter(row.setting for group in comparison.groups for row in group.rows)
     others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
-    chosen = {setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
+    chosen = {
+        setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)])
+        for i, setting in enumerate(controls)
+    }
     for i, setting in enumerate(others):
-        again = i // len(COLOURS)  # shifts the markers, so that seven colours and seven markers give 49 different pairs
-        chosen[setting] = Style(COLOURS[i % len(COLOURS)], MARKERS[(i + 1 + again) % len(MARKERS)], LINES[again % len(LINES)])
+        # shifts the markers, so that seven colours and seven markers give 49 different pairs
+        again = i // len(COLOURS)
+        chosen[setting] = Style(
+            COLOURS[i % len(COLOURS)], MARKERS[(i + 1 + again) % len(MARKERS)], LINES[again % len(LINES)]
+        )
     return chosen

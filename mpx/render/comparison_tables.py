@@ -1,4 +1,6 @@
-"""The tables of a comparison: settings, ways to serve, runs, and runs left out. All formats show the same cells; and the terminal's."""
+"""The tables of a comparison: settings, ways to serve, runs, and runs left out. All formats show the same
+cells; and the terminal's.
+"""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -30,20 +32,29 @@ SERVED = {  # field of Serving -> its words
 LESS_ACCURATE = "less accurate"
 # of the terminal: key of `_setting` -> head of the column
 ACCURACY = {
-    "setting": "setting", "runs": "seeds", "diverged": "diverged", "metric": "", "difference": "difference to the control",
+    "setting": "setting", "runs": "seeds", "diverged": "diverged", "metric": "",
+    "difference": "difference to the control",
     "population": "for the population", "decision": "decision", "p": "p, Holm",
 }  # fmt: skip
 SPEED = {
-    "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "seconds": "time to train",
+    "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB",
+    "seconds": "time to train",
     "skipped": "skipped", "underflow_mean": "underflow", "density": "density",
 }  # fmt: skip
 MAX_WAYS = 3  # to serve, that fit side by side
 MAX_LEFT_OUT = 20  # runs that are listed
 
 
-def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: Styles, *, least: int = 1) -> Table:
-    """heads: key of `_setting` -> head of the column, for the columns to show; "" stands for the metric's name."""
-    columns = [Column(head or group.metric.words, words=key in ("setting", "decision")) for key, head in heads.items()]
+def settings_table(
+    title: str, group: Group, heads: Mapping[str, str], styles: Styles, *, least: int = 1
+) -> Table:
+    """heads: key of `_setting` -> head of the column, for the columns to show; "" stands for the metric's
+    name.
+    """
+    columns = [
+        Column(head or group.metric.words, words=key in ("setting", "decision"))
+        for key, head in heads.items()
+    ]
     rows = [_setting(row, group, styles) for row in group.rows]
     return Table(title, columns, [[row[key] for key in heads] for row in rows]).known(least)
 
@@ -51,12 +62,16 @@ def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: S
 def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
     control, seeds = row.setting == group.control, str(len(row.runs))
     diverged = f"{row.diverged} diverged" if row.diverged else ""
-    time, peak, lost = (one.mean if one else None for one in (row.time_to_train_s, row.peak_gib, row.underflow))
+    time, peak, lost = (
+        one.mean if one else None for one in (row.time_to_train_s, row.peak_gib, row.underflow)
+    )
     return {
         "setting": setting(row.setting, styles.get(row.setting)),
         "runs": seeds,
         "diverged": str(row.diverged or ""),
-        "seeds": Cell(", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()),
+        "seeds": Cell(
+            ", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()
+        ),
         "metric": estimate(row.metric, group.metric.spec),
         "difference": difference(row.decision, group.metric.spec),
         "population": population(row.decision, group.metric.spec),
@@ -66,7 +81,9 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
         "speedup": speedup(row.speedup, control=control and row.throughput is not None),
         "peak_gib": estimate(row.peak_gib, digits(peak, 2)),
         "seconds": _seconds(row),
-        "time": estimate(row.time_to_train_s, digits(time, 1), f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
+        "time": estimate(
+            row.time_to_train_s, digits(time, 1), f"{row.sooner.ratio:.2f}×" if row.sooner else ""
+        ),
         "skipped": estimate(row.skipped_steps, ",.1f"),
         "underflow": estimate(row.underflow, share_digits(lost)),
         "underflow_mean": words.number(lost, share_digits(lost)),
@@ -76,7 +93,9 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
 
 
 def _seconds(row: Row) -> str:
-    """Time to train with its ratio to the control's, or with its spread if there is no ratio. A terminal has no room for both."""
+    """Time to train with its ratio to the control's, or with its spread if there is no ratio. A terminal has
+    no room for both.
+    """
     time = row.time_to_train_s
     if time is None:
         return UNKNOWN
@@ -91,16 +110,27 @@ def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
         rows = list(by_way(group, place))
         ways = sorted({way for _, by_row in rows for way in by_row}, key=order)
         title = f"Served on {name}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
-        tables += [_served_table(title, group, rows, ways[at : at + most], styles) for at in range(0, len(ways), most)]
+        tables += [
+            _served_table(title, group, rows, ways[at : at + most], styles)
+            for at in range(0, len(ways), most)
+        ]
     return tables
 
 
 def _served_table(
-    title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Way, Serving]]], ways: Sequence[Way], styles: Styles
+    title: str,
+    group: Group,
+    rows: Sequence[tuple[Row, Mapping[Way, Serving]]],
+    ways: Sequence[Way],
+    styles: Styles,
 ) -> Table:
     rows = [(row, servings) for row, servings in rows if servings.keys() & set(ways)]
     lines: list[list[Cell | str]] = [
-        [setting(row.setting, styles.get(row.setting)), name, *(_serving(servings.get(way), key, row, group) for way in ways)]
+        [
+            setting(row.setting, styles.get(row.setting)),
+            name,
+            *(_serving(servings.get(way), key, row, group) for way in ways),
+        ]
         for key, name in {"metric": group.metric.words, **SERVED}.items()
         for row, servings in rows
     ]
@@ -113,8 +143,14 @@ def _serving(serving: Serving | None, key: str, row: Row, group: Group) -> Cell:
         return Cell(UNKNOWN)
     if key == "metric":
         completed = len(row.runs) - row.diverged
-        seeds = f"{serving.samples_per_s.n} of {completed} seeds" if serving.samples_per_s.n < completed else ""
-        return estimate(serving.metric, group.metric.spec, ", ".join(filter(None, ("" if serving.accurate else LESS_ACCURATE, seeds))))
+        seeds = (
+            f"{serving.samples_per_s.n} of {completed} seeds" if serving.samples_per_s.n < completed else ""
+        )
+        return estimate(
+            serving.metric,
+            group.metric.spec,
+            ", ".join(filter(None, ("" if serving.accurate else LESS_ACCURATE, seeds))),
+        )
     value = getattr(serving, key)
     if key == "weights_gib":
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
@@ -151,7 +187,9 @@ def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> li
 
 
 def _link(run: Run, study: Path) -> Cell:
-    """Links to the record and the folder if they still exist; relative, so that the study can be moved as a whole."""
+    """Links to the record and the folder if they still exist; relative, so that the study can be moved as a
+    whole.
+    """
     if run.folder is None or not (study / run.folder / "result.json").is_file():
         return Cell(UNKNOWN)
     place = escape(quote(run.folder))
@@ -159,12 +197,17 @@ def _link(run: Run, study: Path) -> Cell:
 
 
 def left_out_table(title: str, comparison: Comparison) -> Table:
-    rows: list[list[Cell | str]] = [[Cell(folder, html=f"<code>{escape(folder)}</code>"), reason] for folder, reason in comparison.left_out]
+    rows: list[list[Cell | str]] = [
+        [Cell(folder, html=f"<code>{escape(folder)}</code>"), reason]
+        for folder, reason in comparison.left_out
+    ]
     return Table(title, [Column("folder", words=True), Column("why", words=True)], rows)
 
 
 def setting(name: str, style: Style | None) -> Cell:
-    """A setting's name. HTML adds its plot marker, and shows each change beyond precision and sparsity on its own line."""
+    """A setting's name. HTML adds its plot marker, and shows each change beyond precision and sparsity on its
+    own line.
+    """
     first, *changes = name.split(" ") if "=" in name else [name]  # a label has spaces, and no changes
     return Cell(name, (first,), tuple((change,) for change in changes), style=style, name=True)
 
@@ -182,7 +225,9 @@ def estimate(value: Estimate | None, spec: str | None = None, mark: str = "") ->
     std = words.number(value.std, spec)
     small = [("±\u00a0", Figure(std, value.std))] if value.std is not None and std.strip("0.,%") else []
     text = words.spread(value, spec) + (f" ({mark})" if mark else "")
-    return Cell(text, (Figure(words.number(value.mean, spec), value.mean),), (*small, *([(mark,)] if mark else [])))
+    return Cell(
+        text, (Figure(words.number(value.mean, spec), value.mean),), (*small, *([(mark,)] if mark else []))
+    )
 
 
 def rate(row: Row) -> Cell:
@@ -195,8 +240,13 @@ def rate(row: Row) -> Cell:
 def difference(decision: Decision | None, spec: str) -> Cell:
     if decision is None or decision.difference is None:
         return Cell(UNKNOWN)
-    at, low, high = (Figure(words.signed(value, spec), value) for value in (decision.difference, decision.low, decision.high))
-    return Cell(words.difference(decision, spec), (at,), ((low, " to ", high),) if decision.low is not None else ())
+    at, low, high = (
+        Figure(words.signed(value, spec), value)
+        for value in (decision.difference, decision.low, decision.high)
+    )
+    return Cell(
+        words.difference(decision, spec), (at,), ((low, " to ", high),) if decision.low is not None else ()
+    )
 
 
 def population(decision: Decision | None, spec: str) -> Cell:
@@ -211,7 +261,9 @@ def population(decision: Decision | None, spec: str) -> Cell:
 def speedup(gain: Speedup | None, *, control: bool = False) -> Cell:
     if gain is None:
         return Cell(UNKNOWN, (CONTROL,) if control else ())
-    ratio, low, high = (Figure(words.number(value, ".2f"), value) for value in (gain.ratio, gain.low, gain.high))
+    ratio, low, high = (
+        Figure(words.number(value, ".2f"), value) for value in (gain.ratio, gain.low, gain.high)
+    )
     ratio = Figure(f"{ratio.text}×", gain.ratio)
     return Cell(words.speedup(gain), (ratio,), ((low, " to ", high),) if gain.low is not None else ())
 

@@ -1,4 +1,6 @@
-"""Training curves of a group: read, averaged over seeds, and drawn. A band from the lowest to the highest seed surrounds the mean."""
+"""Training curves of a group: read, averaged over seeds, and drawn. A band from the lowest to the highest
+seed surrounds the mean.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -37,8 +39,11 @@ Bands = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 
 
 def read_curves(folder: Path) -> dict[str, Curve]:
-    """At most POINTS values of each tag in TAGS, as the run in `folder` logged them: of each step the newest."""
-    logged: dict[str, dict[int, str]] = defaultdict(dict)  # values are still text, since thinning drops most of a long curve
+    """At most POINTS values of each tag in TAGS, as the run in `folder` logged them: of each step the
+    newest.
+    """
+    # values are still text, since thinning drops most of a long curve
+    logged: dict[str, dict[int, str]] = defaultdict(dict)
     path = folder / CURVES
     for row in rows(path) if path.is_file() else ():
         if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
@@ -71,8 +76,8 @@ def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
 def band(curves: Sequence[Curve], *, stepwise: bool = False) -> Band | None:
     """The band of one setting's seeds, on the grid of the longest curve. A seed counts up to its last step.
 
-    Seeds of different lengths are thinned to different steps. Between its own steps a seed lies on the line that joins them; stepwise:
-    it keeps its last value, as a loss scale does. None without finite values.
+    Seeds of different lengths are thinned to different steps. Between its own steps a seed lies on the line
+    that joins them; stepwise: it keeps its last value, as a loss scale does. None without finite values.
     """
     curves = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     curves = [curve for curve in curves if len(curve[0])]
@@ -130,9 +135,12 @@ def _panels(curves: Bands, titles: Mapping[str, str], styles: Styles) -> tuple[F
         steps = {int(step) for one in curves[tag].values() for step in one.steps}
         if len(steps) == 1:
             panel.set_xticks(list(steps))  # for a single step matplotlib would label fractional steps
-    drawn = {setting: style for setting, style in styles.items() if any(setting in curves[tag] for tag in tags)}
+    drawn = {
+        setting: style for setting, style in styles.items() if any(setting in curves[tag] for tag in tags)
+    }
     handles = [
-        Line2D([], [], color=one.colour, linestyle=one.line, marker=one.marker, markersize=5) for one in drawn.values()
+        Line2D([], [], color=one.colour, linestyle=one.line, marker=one.marker, markersize=5)
+        for one in drawn.values()
     ]
     legend_below(figure, handles, list(drawn))
     return figure, list(zip(axes[0], tags, strict=True))
@@ -145,4 +153,6 @@ def _curve(axes: Any, one: Band, style: Style, drawstyle: str) -> None:
     )  # fmt: skip
     if one.seeds > 1:
         step = "post" if "post" in drawstyle else None
-        axes.fill_between(one.steps, one.low, one.high, color=style.colour, alpha=0.18, linewidth=0, step=step)
+        axes.fill_between(
+            one.steps, one.low, one.high, color=style.colour, alpha=0.18, linewidth=0, step=step
+        )

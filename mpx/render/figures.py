@@ -1,4 +1,6 @@
-"""The pictures of a group, in the order of the report: front, seeds, bars, curves, underflow. Each is drawn where its data is there."""
+"""The pictures of a group, in the order of the report: front, seeds, bars, curves, underflow. Each is drawn
+where its data is there.
+"""
 
 import hashlib
 import re
@@ -30,7 +32,10 @@ from mpx.render.picture import (
     rate_ticks,
 )  # fmt: skip
 
-BAND = "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to its last finite value."
+BAND = (
+    "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to "
+    "its last finite value."
+)
 PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow")
 CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # parts that need no run folder
 MAX_FILE_NAME = 100  # characters, without the suffix
@@ -40,20 +45,33 @@ Bar = tuple[str, float, float, float, str]  # setting, length, error to the left
 def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
     """{tag: {setting: band}} for the drawn settings: the control and the fastest."""
     drawn = group.rows[:MAX_CURVES]
-    return bands({row.setting: [comparison.folder / run.folder for run in row.runs if run.folder] for row in drawn})
+    return bands(
+        {row.setting: [comparison.folder / run.folder for run in row.runs if run.folder] for row in drawn}
+    )
 
 
-def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS) -> list[Picture]:
+def pictures(
+    group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS
+) -> list[Picture]:
     name, start, spread = group.metric.words.capitalize(), file_start(group), "bars of one standard deviation"
-    shown = f"The control and the {MAX_CURVES - 1} settings next to it in" if group.control else f"The first {MAX_CURVES} settings of"
+    shown = (
+        f"The control and the {MAX_CURVES - 1} settings next to it in"
+        if group.control
+        else (f"The first {MAX_CURVES} settings of")
+    )
     only = f" {shown} the table." if len(group.rows) > MAX_CURVES else ""
-    elsewhere = " Not in it: settings whose speed was measured under other conditions." if side_by_side(group)[1] else ""
+    elsewhere = (
+        " Not in it: settings whose speed was measured under other conditions."
+        if side_by_side(group)[1]
+        else ""
+    )
     interval = f"the line at its end is the {confidence(comparison)} interval"
     margin = comparison.question.margin
     wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
         "front": (
             f"{name} against throughput",
-            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).{elsewhere}",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both "
+            f"(Pareto front).{elsewhere}",
             lambda: front_figure(group, styles),
         ),
         "seeds": (
@@ -67,19 +85,30 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles
             lambda: speedup_figure(group, styles),
         ),
         "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, styles)),
-        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, styles)),
+        "serve": (
+            "Speed of serving",
+            f"Of the deployed model; mean over seeds, {spread}.",
+            lambda: serve_figure(group, styles),
+        ),
         "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, styles)),
-        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, styles)),
+        "numerics": (
+            "Loss scale and underflow over training",
+            BAND + only,
+            lambda: numerics_figure(curves, styles),
+        ),
         "underflow": (
             "Gradients that vanish",
             "Each mark is a run: the share over its sampled steps.",
             lambda: underflow_figure(group, styles),
         ),
     }
-    if all(row.serve is None for row in group.rows):  # without deployed models a "not drawn" reason would only distract
+    # without deployed models a "not drawn" reason would only distract
+    if all(row.serve is None for row in group.rows):
         del wanted["serve"]
     drawn = ((part, *wanted[part]) for part in parts if part in wanted)
-    return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
+    return [
+        picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn
+    ]
 
 
 def file_start(group: Group) -> str:
@@ -94,7 +123,9 @@ def file_start(group: Group) -> str:
 
 
 def front_figure(group: Group, styles: Styles) -> Figure:
-    """The metric against throughput: one point per setting. The line joins the settings on the Pareto front."""
+    """The metric against throughput: one point per setting. The line joins the settings on the Pareto
+    front.
+    """
     rows, _ = side_by_side(group)
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
@@ -114,11 +145,14 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     return figure
 
 
-def side_by_side(group: Group) -> tuple[list[tuple[Row, Estimate, Estimate]], list[tuple[Row, Estimate, Estimate]]]:
-    """The rows with both a throughput and a metric, in two lists: those that can be compared with each other, and the others.
+def side_by_side(
+    group: Group,
+) -> tuple[list[tuple[Row, Estimate, Estimate]], list[tuple[Row, Estimate, Estimate]]]:
+    """The rows with both a throughput and a metric, in two lists: those that can be compared with each other,
+    and the others.
 
-    The rows of the first list were timed where the control was, and with its batch size. If the control's speed does not count, they
-    were timed at the most common place.
+    The rows of the first list were timed where the control was, and with its batch size. If the control's
+    speed does not count, they were timed at the most common place.
     """
     place = speed.place_in(group)
     shared = place or speed.usual_place(group.runs)
@@ -129,14 +163,23 @@ def side_by_side(group: Group) -> tuple[list[tuple[Row, Estimate, Estimate]], li
 
 def _point(axes: Any, x: Estimate, y: Estimate, style: Style, on_front: bool) -> Line2D:
     """The spread is None for a single run."""
-    axes.errorbar(x.mean, y.mean, xerr=x.std, yerr=y.std, fmt="none", ecolor=style.colour, elinewidth=1.1, capsize=2.5)
-    look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markeredgecolor": INK, "markeredgewidth": 0.7}
+    axes.errorbar(
+        x.mean, y.mean, xerr=x.std, yerr=y.std, fmt="none", ecolor=style.colour, elinewidth=1.1, capsize=2.5
+    )
+    look: dict[str, Any] = {
+        "color": style.colour,
+        "marker": style.marker,
+        "markeredgecolor": INK,
+        "markeredgewidth": 0.7,
+    }
     axes.plot(x.mean, y.mean, linestyle="none", markersize=8 if on_front else 6, **look)
     return Line2D([], [], linestyle="none", markersize=6, **look)
 
 
 def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
-    """Indices of the Pareto-optimal points in speed and metric, slowest first. lower: a lower metric is better."""
+    """Indices of the Pareto-optimal points in speed and metric, slowest first. lower: a lower metric is
+    better.
+    """
     sign = -1.0 if lower else 1.0
     kept: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (-points[i][0], -sign * points[i][1])):
@@ -178,7 +221,15 @@ def name_of(row: Row) -> str:
 
 def _marks(axes: Any, values: Sequence[float], y: int, style: Style, **look: float) -> None:
     """One mark per run, beside each other in row y."""
-    axes.plot(values, [y] * len(values), style.marker, color=style.colour, markeredgecolor=INK, markeredgewidth=0.6, **look)
+    axes.plot(
+        values,
+        [y] * len(values),
+        style.marker,
+        color=style.colour,
+        markeredgecolor=INK,
+        markeredgewidth=0.6,
+        **look,
+    )
 
 
 def _control(axes: Any, mean: float, limit: float, sign: int) -> None:
@@ -197,8 +248,19 @@ def speedup_figure(group: Group, styles: Styles) -> Figure:
     bars = []
     for row in group.rows:
         if (speedup := row.speedup) is not None:
-            ends = [end if end is not None and end < 1e3 * speedup.ratio else speedup.ratio for end in (speedup.low, speedup.high)]
-            bars.append((row.setting, speedup.ratio, speedup.ratio - ends[0], ends[1] - speedup.ratio, f"{speedup.ratio:.2f}×"))
+            ends = [
+                end if end is not None and end < 1e3 * speedup.ratio else speedup.ratio
+                for end in (speedup.low, speedup.high)
+            ]
+            bars.append(
+                (
+                    row.setting,
+                    speedup.ratio,
+                    speedup.ratio - ends[0],
+                    ends[1] - speedup.ratio,
+                    f"{speedup.ratio:.2f}×",
+                )
+            )
     if not bars:
         reasons = dict.fromkeys(row.speed_note for row in group.rows if row.speed_note)
         raise NothingToDraw("; ".join(reasons) or "no throughput counts")
@@ -219,7 +281,9 @@ def memory_figure(group: Group, styles: Styles) -> Figure:
 
 def serve_figure(group: Group, styles: Styles) -> Figure:
     """group: one with at least one deployed model."""
-    figure, axes = _bars([_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve], styles)
+    figure, axes = _bars(
+        [_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve], styles
+    )
     axes.set_xlabel("served samples per second")
     rate_ticks(axes)
     return figure
@@ -235,8 +299,19 @@ def _bars(bars: Sequence[Bar], styles: Styles) -> tuple[Figure, Any]:
     names = [name for name, *_ in bars]
     figure, axes = canvas(height_for(names))
     colours = [styles[name].colour for name in names]
-    axes.barh(range(len(bars)), [length for _, length, *_ in bars], height=0.62, color=colours, edgecolor=INK, linewidth=0.6)
-    known = [(length, y, max(left, 0.0), max(right, 0.0)) for y, (_, length, left, right, _) in enumerate(bars) if left or right]
+    axes.barh(
+        range(len(bars)),
+        [length for _, length, *_ in bars],
+        height=0.62,
+        color=colours,
+        edgecolor=INK,
+        linewidth=0.6,
+    )
+    known = [
+        (length, y, max(left, 0.0), max(right, 0.0))
+        for y, (_, length, left, right, _) in enumerate(bars)
+        if left or right
+    ]
     if known:
         x, ys, *errors = zip(*known, strict=True)
         axes.errorbar(x, ys, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
@@ -249,13 +324,17 @@ def _bars(bars: Sequence[Bar], styles: Styles) -> tuple[Figure, Any]:
 
 
 def underflow_figure(group: Group, styles: Styles) -> Figure:
-    """For every seed the share of gradients that underflow at its loss scale, and that would underflow in FP16 without scaling."""
+    """For every seed the share of gradients that underflow at its loss scale, and that would underflow in
+    FP16 without scaling.
+    """
     shares = {row.setting: _shares(row.runs, "gradient_underflow") for row in group.rows}
     rows = [row for row in group.rows if shares[row.setting]]
     if not rows:
         raise NothingToDraw("no run sampled its gradients (numerics.every)")
     figure, axes = canvas(height_for([row.setting for row in rows]))
-    unscaled = [(share, y) for y, row in enumerate(rows) for share in _shares(row.runs, "gradient_underflow_unscaled")]
+    unscaled = [
+        (share, y) for y, row in enumerate(rows) for share in _shares(row.runs, "gradient_underflow_unscaled")
+    ]
     x, ys = zip(*unscaled, strict=True) if unscaled else ((), ())
     axes.plot(x, ys, "|", color=MUTED, markersize=11, markeredgewidth=1.6)
     for y, row in enumerate(rows):
@@ -265,7 +344,11 @@ def underflow_figure(group: Group, styles: Styles) -> Figure:
     axes.set_xlabel("share of the gradients")
     vanish = Line2D([], [], color=INK, marker="o", markersize=6, linestyle="none")
     without = Line2D([], [], color=MUTED, marker="|", markersize=11, markeredgewidth=1.6, linestyle="none")
-    legend_below(figure, [vanish, without], ["vanish in the setting's own format and scale", "would vanish in FP16 unscaled"])
+    legend_below(
+        figure,
+        [vanish, without],
+        ["vanish in the setting's own format and scale", "would vanish in FP16 unscaled"],
+    )
     return figure
 
 

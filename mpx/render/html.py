@@ -1,4 +1,6 @@
-"""report.html: a single page without network access or scripts. It has verdicts, tables, plots, all runs, environment and commands."""
+"""report.html: a single page without network access or scripts. It has verdicts, tables, plots, all runs,
+environment and commands.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +23,10 @@ FEW_RUNS = 60  # a longer list of runs starts collapsed
 MAX_TITLES = 4  # groups that the head of the page names
 PAGE_HEADS = HEADS | {"rate": "samples/s", "time": "train time, s"}
 SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
-    "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z", "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
-    "P": "M4 1h4v3h3v4H8v3H4V8H1V4h3z", "X": "M3.5 1L6 3.5 8.5 1 11 3.5 8.5 6 11 8.5 8.5 11 6 8.5 3.5 11 1 8.5 3.5 6 1 3.5z",
+    "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z",
+    "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
+    "P": "M4 1h4v3h3v4H8v3H4V8H1V4h3z",
+    "X": "M3.5 1L6 3.5 8.5 1 11 3.5 8.5 6 11 8.5 8.5 11 6 8.5 3.5 11 1 8.5 3.5 6 1 3.5z",
 }  # fmt: skip
 
 
@@ -32,7 +36,10 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
         study=comparison.study,
         about=_about(comparison),
         note=[shown(part) for part in paragraphs(comparison.note)],
-        groups=[_group(group, comparison, pictures, styles) for group, pictures in zip(comparison.groups, drawn, strict=True)],
+        groups=[
+            _group(group, comparison, pictures, styles)
+            for group, pictures in zip(comparison.groups, drawn, strict=True)
+        ],
         left_out=left_out_table("Runs left out", comparison),
         commands=comparison.commands,
         environment=environment_rows(comparison.runs),
@@ -45,7 +52,8 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
 
 def _template():
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined,
         keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["inline"] = inline
@@ -70,7 +78,11 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], style
 def _about(comparison: Comparison) -> str:
     runs, groups = comparison.runs, comparison.groups
     settings = sum(len(group.rows) for group in groups)
-    pairs = "; ".join(title(group) for group in groups) if len(groups) <= MAX_TITLES else f"{len(groups)} groups"
+    pairs = (
+        "; ".join(title(group) for group in groups)
+        if len(groups) <= MAX_TITLES
+        else (f"{len(groups)} groups")
+    )
     devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
     what = f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}: {pairs}"
     return f"{what}. On {devices}; intervals and decisions at {confidence(comparison)}."

@@ -11,9 +11,12 @@ from mpx.render.table import escaped, in_markdown
 
 PLOTS = "plots"  # folder of the pictures, beside report.md
 HEADS = {
-    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference", "population": "for the population",
-    "decision": "decision", "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "time": "time to train, s",
-    "skipped": "skipped steps", "underflow": "gradients that vanish", "density": "density", "serve": "served samples/s",
+    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference",
+    "population": "for the population",
+    "decision": "decision", "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB",
+    "time": "time to train, s",
+    "skipped": "skipped steps", "underflow": "gradients that vanish", "density": "density",
+    "serve": "served samples/s",
 }  # fmt: skip
 
 
@@ -25,14 +28,25 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) 
         verdicts(comparison),
     ]
     for group, pictures in zip(comparison.groups, drawn, strict=True):
-        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), served_part(group), figures(pictures)]
+        parts += [
+            f"## {escaped(words.title(group))}",
+            about(group, comparison),
+            group_table(group),
+            served_part(group),
+            figures(pictures),
+        ]
     if comparison.left_out:
-        lines = (f"- `{folder.replace('`', chr(39))}`: {escaped(reason)}" for folder, reason in comparison.left_out)
+        lines = (
+            f"- `{folder.replace('`', chr(39))}`: {escaped(reason)}" for folder, reason in comparison.left_out
+        )
         parts += [f"## Left out ({len(comparison.left_out)})", "\n".join(lines)]
     if comparison.commands:
         parts += ["## To repeat it", "```bash\n" + "\n".join(comparison.commands) + "\n```"]
     if environment := words.environment_rows(comparison.runs):
-        parts += ["## Environment", "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in environment)]
+        parts += [
+            "## Environment",
+            "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in environment),
+        ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -52,7 +66,10 @@ def verdicts(comparison: Comparison) -> str:
 
 def about(group: Group, comparison: Comparison) -> str:
     """How the table compares, and the notes."""
-    first = f"Compared by {escaped(group.metric.words)}, margin {words.margin(group, comparison)}, {words.confidence(comparison)}."
+    first = (
+        f"Compared by {escaped(group.metric.words)}, margin {words.margin(group, comparison)}, "
+        f"{words.confidence(comparison)}."
+    )
     notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
     return f"{first}\n\n{notes}" if notes else first
 
@@ -64,7 +81,9 @@ def group_table(group: Group) -> str:
 
 def served_part(group: Group) -> str:
     """How the settings were served; empty if none was."""
-    return "\n\n".join(f"{escaped(table.title)}:\n\n{in_markdown(table)}" for table in served_tables(group, {}))
+    return "\n\n".join(
+        f"{escaped(table.title)}:\n\n{in_markdown(table)}" for table in served_tables(group, {})
+    )
 
 
 def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:

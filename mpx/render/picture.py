@@ -1,4 +1,6 @@
-"""Pictures: common size, fonts, axes and legends, legible in print and on light and dark screens; drawn, with title and caption."""
+"""Pictures: common size, fonts, axes and legends, legible in print and on light and dark screens; drawn, with
+title and caption.
+"""
 
 import io
 import re
@@ -57,18 +59,23 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
         lines = textwrap.wrap(f"{title}: {of}", 78, max_lines=MAX_LINES, placeholder=" …")
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
         top = 1 - 0.06 / figure.get_figheight()
-        figure.suptitle("\n".join(lines), x=0.012, y=top, ha="left", va="top", fontsize=10.5, fontweight="bold")
+        figure.suptitle(
+            "\n".join(lines), x=0.012, y=top, ha="left", va="top", fontsize=10.5, fontweight="bold"
+        )
         return Picture(name, title, of, caption, *_rendered(figure))
 
 
 def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that equal data gives equal files."""
     svg, png = io.StringIO(), io.BytesIO()
-    canvas = FigureCanvasAgg(figure)  # created before the layout, so that text is measured by the renderer that draws it
+    # created before the layout, so that text is measured by the renderer that draws it
+    canvas = FigureCanvasAgg(figure)
     fit(figure)
     canvas.draw()
     # Dropping the opaque alpha channel allows the faster compression level 3 at the same file size.
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(png, "png", dpi=(DPI, DPI), compress_level=3)
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(
+        png, "png", dpi=(DPI, DPI), compress_level=3
+    )
     # Last, because it sets the figure to 72 dots per inch.
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
     return svg.getvalue(), png.getvalue()
@@ -84,7 +91,9 @@ def save(drawn: Picture, folder: Path) -> list[Path]:
 
 
 def inline(drawn: Picture) -> str:
-    """The SVG as an HTML element in the page's colours (--ink, --muted, --grid, --paper), which follow light and dark mode."""
+    """The SVG as an HTML element in the page's colours (--ink, --muted, --grid, --paper), which follow light
+    and dark mode.
+    """
     svg = drawn.svg[drawn.svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (PAPER, "--paper")):
@@ -92,7 +101,9 @@ def inline(drawn: Picture) -> str:
     what = f'role="img" aria-label="{escape(drawn.title)}: {escape(drawn.of)}"'
     xml = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     # A function, since a title with a backslash would be an error in a template.
-    return re.sub(r'<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda tag: f"<svg {what} {tag[1]} {xml}>", svg, count=1)
+    return re.sub(
+        r'<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda tag: f"<svg {what} {tag[1]} {xml}>", svg, count=1
+    )
 
 
 @contextmanager
@@ -104,11 +115,16 @@ def house_style(salt: str) -> Iterator[None]:
         matplotlib.rcParams.update(
             {
                 "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.labelsize": 9,
-                "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "legend.fontsize": 8.5, "legend.frameon": False,
-                "text.color": INK, "axes.labelcolor": INK, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
-                "ytick.labelcolor": INK, "axes.edgecolor": MUTED, "axes.facecolor": "none", "figure.facecolor": PAPER,
-                "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
-                "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt,
+                "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "legend.fontsize": 8.5,
+                "legend.frameon": False,
+                "text.color": INK, "axes.labelcolor": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+                "xtick.labelcolor": INK,
+                "ytick.labelcolor": INK, "axes.edgecolor": MUTED, "axes.facecolor": "none",
+                "figure.facecolor": PAPER,
+                "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID,
+                "grid.linewidth": 0.6,
+                "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False,
+                "svg.fonttype": "none", "svg.hashsalt": salt,
                 "text.hinting": "no_hinting",  # invisible at this resolution, and faster
             }
         )  # fmt: skip
@@ -118,12 +134,15 @@ def house_style(salt: str) -> Iterator[None]:
 def canvas(height: float, columns: int = 1, rows: int = 1, **kwargs):
     """A figure of the page's width and `height` inches, with axes side by side."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
-    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # close to the result of `fit`, so that `fit` measures the final ticks
+    # close to the result of `fit`, so that `fit` measures the final ticks
+    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)
     return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def fit(figure: Figure) -> None:
-    """Fit the axes into the space that title, legend and labels leave. Constrained layout would measure everything twice."""
+    """Fit the axes into the space that title, legend and labels leave. Constrained layout would measure
+    everything twice.
+    """
     pad = PAD * 72 / matplotlib.rcParams["font.size"]
     # The stub has no None, which is the default of Figure.tight_layout; a rect would also measure twice.
     TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # type: ignore[arg-type]
@@ -172,7 +191,9 @@ def _plain(value: float) -> str:
 
 
 def labelled(axis) -> str:
-    """First digits of the labelled ticks between powers of ten: 2 and 5, more within a decade, none over two decades and more."""
+    """First digits of the labelled ticks between powers of ten: 2 and 5, more within a decade, none over two
+    decades and more.
+    """
     low, high = axis.get_view_interval()
     return "2357" if high < 10 * low else "25" if high < 100 * low else ""
 
@@ -191,11 +212,17 @@ def percent_axis(axes, which: str, largest: float) -> None:
 
 
 def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
-    """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it. handlelength: in font sizes."""
+    """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it.
+    handlelength: in font sizes.
+    """
     labels = [wrapped(name, 42) for name in names]
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(4, len(names), int(LINE / (longest + 2 * handlelength + 5))))
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
-    lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
+    lines = max(
+        sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each)
+    )
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
-    figure.legend(handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength)
+    figure.legend(
+        handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength
+    )

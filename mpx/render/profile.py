@@ -1,4 +1,6 @@
-"""The output of `profile=true`: a table of the slowest operations, profile.csv with all of them, and what limits the run."""
+"""The output of `profile=true`: a table of the slowest operations, profile.csv with all of them, and what
+limits the run.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,17 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
 
 def _table(profile: dict[str, Any]) -> Table:
     columns = [Column("kernel" if profile["launches"] is not None else "operation", words=True, max_width=60)]
-    columns += [Column(head, words=head in ("format", "Tensor Cores")) for head in ("calls", "ms", "share", "format")]
+    columns += [
+        Column(head, words=head in ("format", "Tensor Cores")) for head in ("calls", "ms", "share", "format")
+    ]
     lines = [
-        [row["operation"], f"{row['calls']:.4g}", f"{row['ms']:.3f}", f"{row['share']:.1%}", row["format"] or UNKNOWN]
+        [
+            row["operation"],
+            f"{row['calls']:.4g}",
+            f"{row['ms']:.3f}",
+            f"{row['share']:.1%}",
+            row["format"] or UNKNOWN,
+        ]
         for row in profile["operations"][:MAX_OPERATIONS]
     ]
     if profile["launches"] is not None:

@@ -10,7 +10,16 @@ from matplotlib.patches import Patch
 
 from mpx.compare.words import rate
 from mpx.render.colours import COLOURS, INK, LINES, MARKERS, Style
-from mpx.render.picture import MUTED, NothingToDraw, canvas, labelled, legend_below, names_on_y, plain_log_ticks, wrapped  # fmt: skip
+from mpx.render.picture import (  # fmt: skip
+    MUTED,
+    NothingToDraw,
+    canvas,
+    labelled,
+    legend_below,
+    names_on_y,
+    plain_log_ticks,
+    wrapped,
+)
 
 BESIDE = 3  # panels in a row; more are not legible
 TITLE = 72  # characters of a row's titles
@@ -19,7 +28,9 @@ GAP, BAR = 0.16, 0.11  # inches between groups of bars, and per bar
 
 @dataclass(frozen=True)
 class Curve:
-    """points: (size, rate). colour, line: indices into the styles of colours.py; related curves share a colour."""
+    """points: (size, rate). colour, line: indices into the styles of colours.py; related curves share a
+    colour.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -29,7 +40,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """kind: what a marker stands for, such as a routine or a type of layer. flops_per_byte: arithmetic intensity."""
+    """kind: what a marker stands for, such as a routine or a type of layer. flops_per_byte: arithmetic
+    intensity.
+    """
 
     kind: str
     fmt: str
@@ -58,7 +71,11 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
         for curve in curves:
             style = style_of(curve.colour, curve.line)
             (drawn,) = panel.plot(
-                *zip(*sorted(curve.points), strict=True), color=style.colour, marker=style.marker, linestyle=style.line, markersize=4.5
+                *zip(*sorted(curve.points), strict=True),
+                color=style.colour,
+                marker=style.marker,
+                linestyle=style.line,
+                markersize=4.5,
             )
             handles.setdefault(curve.name, drawn)
         panel.set_title(wrapped(title, TITLE // columns))
@@ -68,7 +85,8 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
         left.set_ylabel(y)
     for panel in figure.axes:  # once all have the range that they share
         panel.grid(bool(labelled(panel.yaxis)), which="minor", axis="y")
-    legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # long enough to show the dashes beside the marker
+    # long enough to show the dashes beside the marker
+    legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)
     return figure
 
 
@@ -91,7 +109,12 @@ def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure:
     for y, lengths in enumerate(bars.values()):
         for variant, length in lengths.items():
             i = variants.index(variant)
-            axes.barh(y + (i - (len(variants) - 1) / 2) * share, length, height=share * 0.9, color=style_of(i + 1).colour)
+            axes.barh(
+                y + (i - (len(variants) - 1) / 2) * share,
+                length,
+                height=share * 0.9,
+                color=style_of(i + 1).colour,
+            )
     names_on_y(axes, list(bars))
     axes.set_xlabel(x)
     legend_below(figure, [Patch(color=style_of(i + 1).colour) for i in range(len(variants))], variants)
@@ -99,7 +122,9 @@ def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure:
 
 
 def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mapping[str, float]) -> Figure:
-    """tops: format -> peak TFLOP/s. Each format has a colour, shared with its roof, and each kind a marker."""
+    """tops: format -> peak TFLOP/s. Each format has a colour, shared with its roof, and each kind a
+    marker.
+    """
     points = [point for point in points if point.flops_per_byte > 0]
     if not points or not gb_per_s:
         raise NothingToDraw("the bandwidth of memory, or what to place beneath it, was not measured")
@@ -107,7 +132,9 @@ def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mappi
     kinds = list(dict.fromkeys(point.kind for point in points))
     figure, axes = canvas(4.0)
     ridges = [tops[fmt] * 1e3 / gb_per_s for fmt in formats if fmt in tops]
-    x = np.geomspace(min(p.flops_per_byte for p in points) / 2, max([p.flops_per_byte for p in points] + ridges) * 2, 200)
+    x = np.geomspace(
+        min(p.flops_per_byte for p in points) / 2, max([p.flops_per_byte for p in points] + ridges) * 2, 200
+    )
     for i, fmt in enumerate(formats):
         if fmt in tops:
             axes.plot(x, np.minimum(tops[fmt], x * gb_per_s / 1e3), color=style_of(i).colour, linewidth=1.2)
@@ -118,6 +145,12 @@ def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mappi
     axes.set_xlabel("operations per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
     handles = [Line2D([], [], color=style_of(i).colour) for i in range(len(formats))]
-    handles += [Line2D([], [], color=MUTED, marker=style_of(i).marker, linestyle="none") for i in range(len(kinds))]
-    legend_below(figure, handles, [f"{fmt}, roof {rate(tops[fmt])} TFLOP/s" if fmt in tops else fmt for fmt in formats] + kinds)
+    handles += [
+        Line2D([], [], color=MUTED, marker=style_of(i).marker, linestyle="none") for i in range(len(kinds))
+    ]
+    legend_below(
+        figure,
+        handles,
+        [f"{fmt}, roof {rate(tops[fmt])} TFLOP/s" if fmt in tops else fmt for fmt in formats] + kinds,
+    )
     return figure

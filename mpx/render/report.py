@@ -1,8 +1,10 @@
-"""Write a comparison into the study's folder: report.html, report.md, plots/ and the TensorBoard run `_report`.
+"""Write a comparison into the study's folder: report.html, report.md, plots/ and the TensorBoard run
+`_report`.
 
-`_report` has the tables as text and the plots as images. Below it, one run per setting has the bands of its seeds, since TensorBoard
-colours curves by run; it has no hyperparameters, so that it adds no row to the HPARAMS table. The layout of `_report` adds a category of
-bands to the CUSTOM SCALARS dashboard of the study's runs.
+`_report` has the tables as text and the plots as images. Below it, one run per setting has the bands of its
+seeds, since TensorBoard colours curves by run; it has no hyperparameters, so that it adds no row to the
+HPARAMS table. The layout of `_report` adds a category of bands to the CUSTOM SCALARS dashboard of the study's
+runs.
 """
 
 import hashlib
@@ -37,7 +39,8 @@ MAX_FOLDER_NAME = 100  # characters, without the hash
 def write(comparison: Comparison) -> list[Path]:
     """Write the report and return the written files, without those of TensorBoard.
 
-    Everything is drawn before the first file is written, and each is replaced as a whole, so a failure leaves the old files.
+    Everything is drawn before the first file is written, and each is replaced as a whole, so a failure leaves
+    the old files.
     """
     by_setting = styles(comparison)
     curves, drawn = [], []
@@ -62,7 +65,9 @@ def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
     return written
 
 
-def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Bands]) -> None:
+def write_summary_run(
+    comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Bands]
+) -> None:
     """drawn, curves: the pictures and curves of each group."""
     from torch.utils.tensorboard import SummaryWriter  # torch, which nothing else of a comparison needs
 
@@ -72,7 +77,10 @@ def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]
                 writer.add_text(tag, text)
             for tag, png in _images(comparison, drawn):
                 writer.add_image(tag, np.asarray(Image.open(io.BytesIO(png))), dataformats="HWC")
-            layout = {title(group): _charts(file_start(group), bands) for group, bands in zip(comparison.groups, curves, strict=True)}
+            layout = {
+                title(group): _charts(file_start(group), bands)
+                for group, bands in zip(comparison.groups, curves, strict=True)
+            }
             writer.add_custom_scalars({f"Seeds of {name}": charts for name, charts in layout.items()})
         for setting, points in _points(comparison, curves).items():
             with SummaryWriter(str(folder / folder_name(setting))) as writer:
@@ -81,7 +89,9 @@ def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]
 
 
 def folder_name(setting: str) -> str:
-    """The unique folder of a setting's run below `_report`: the setting without characters that paths cannot have."""
+    """The unique folder of a setting's run below `_report`: the setting without characters that paths cannot
+    have.
+    """
     name = re.sub(r"[^\w.=+ -]+", "_", setting, flags=re.ASCII)[:MAX_FOLDER_NAME]
     return name if name == setting else f"{name}-{hashlib.sha256(setting.encode()).hexdigest()[:8]}"
 
@@ -94,7 +104,10 @@ def _texts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         if served := served_part(group):
             yield f"served/{start}", served
     if comparison.left_out:
-        yield "left_out", "\n".join(f"- {escaped(folder)}: {escaped(reason)}" for folder, reason in comparison.left_out)
+        yield (
+            "left_out",
+            "\n".join(f"- {escaped(folder)}: {escaped(reason)}" for folder, reason in comparison.left_out),
+        )
 
 
 def _images(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> Iterator[tuple[str, bytes]]:
@@ -113,11 +126,16 @@ def _points(comparison: Comparison, curves: Sequence[Bands]) -> dict[str, list[t
             for setting, band in settings.items():
                 for part in ("mean", "low", "high"):
                     values, start = getattr(band, part), f"{file_start(group)}/{tag}/{part}"
-                    points[setting] += [(start, int(band.steps[i]), float(values[i])) for i in spaced(len(band.steps), POINTS)]
+                    points[setting] += [
+                        (start, int(band.steps[i]), float(values[i])) for i in spaced(len(band.steps), POINTS)
+                    ]
     return points
 
 
 def _charts(start: str, bands: Bands) -> dict[str, list]:
     """One chart per tag, in which each setting's run draws a line with its band as margin."""
     drawn = {tag: name for tag, name in (LOSSES | NUMERICS).items() if bands.get(tag)}
-    return {name: ["Margin", [f"{start}/{tag}/{part}" for part in ("mean", "low", "high")]] for tag, name in drawn.items()}
+    return {
+        name: ["Margin", [f"{start}/{tag}/{part}" for part in ("mean", "low", "high")]]
+        for tag, name in drawn.items()
+    }

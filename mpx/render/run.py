@@ -25,20 +25,38 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     if (early := record["environment"].get(VALIDATED_AT)) is not None:
         rows.append(("validated", "after step {} of {}".format(*early)))
     if CHANGED_AFTER in record["environment"]:
-        rows.append(("validated", "before the training's end replaced the weights; last.ckpt and best.ckpt hold those before"))
+        rows.append(
+            (
+                "validated",
+                "before the training's end replaced the weights; last.ckpt and best.ckpt hold those before",
+            )
+        )
     rows += _rates(speed, emulated=precision["emulated"])
     if (others := speed.get("cpu_used_by_others") or 0.0) > BUSY:
-        rows.append(("other programs", f"kept {others:.0%} of the CPU cores busy: the run is slower than it would be alone"))
+        rows.append(
+            (
+                "other programs",
+                f"kept {others:.0%} of the CPU cores busy: the run is slower than it would be alone",
+            )
+        )
     rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))
     if precision["loss_scale"] is not None:
         final, skipped = precision["loss_scale"]["final"], precision["skipped_steps"]
-        rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
+        rows.append(
+            (
+                "loss scale",
+                f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped",
+            )
+        )
     rows += _gradients(precision) + _linear_layers(precision.get("linear_layers"))
     rows.append(("sparsity", _sparsity(sparsity)))
     rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows += _permuted(sparsity.get("permutation"))
-    place, fits = ("folder", str(folder)), len(str(folder)) + max(len(name) for name, _ in rows) + FRAME <= console().width
+    place, fits = (
+        ("folder", str(folder)),
+        len(str(folder)) + max(len(name) for name, _ in rows) + FRAME <= console().width,
+    )
     print_table(Table(folder.parent.name, words("", ""), rows + [place] * fits), head=False)
     if not fits:  # broken within the table, it could not be copied
         console().print(shown(" ".join(place)), soft_wrap=True)
@@ -46,23 +64,39 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
 
 def _judged(record: dict[str, Any]) -> list[tuple[str, str]]:
     metrics, judged = record["metrics"], judged_by_record(record)
-    return [(judged.words, number(metrics.get(judged.name), judged.spec)), ("test loss", number(metrics.get("test/loss"), ".4f"))]
+    return [
+        (judged.words, number(metrics.get(judged.name), judged.spec)),
+        ("test loss", number(metrics.get("test/loss"), ".4f")),
+    ]
 
 
 def _metrics(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """For a project: the metric by which it is compared, then the other metrics that it logs in validation and test."""
+    """For a project: the metric by which it is compared, then the other metrics that it logs in validation
+    and test.
+    """
     metrics, chosen = record["metrics"], (record["metric"] or {}).get("name")
     names = sorted(name for name in metrics if name != chosen and name.startswith(STAGES))[:MAX_METRICS]
-    return [(name.replace("/", " "), number(metrics.get(name), ".4g")) for name in ([chosen] if chosen else []) + names]
+    return [
+        (name.replace("/", " "), number(metrics.get(name), ".4g"))
+        for name in ([chosen] if chosen else []) + names
+    ]
 
 
 def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
     note = f", {EMULATED}" if emulated else ""
-    rows = [("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)]
+    rows = [
+        ("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)
+    ]
     if speed["step_ms_p50"] is not None:
-        rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))
+        rows.append(
+            (
+                "step",
+                f"{speed['step_ms_p50']:.2f} ms median, "
+                f"{number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile",
+            )
+        )
     if speed["mfu"] is not None:
         rows.append(("of the limit", f"{speed['mfu']:.1%} of {speed['mfu_reference']}"))
     return rows
@@ -79,7 +113,9 @@ def _linear_layers(layers: list[dict[str, Any]] | None) -> list[tuple[str, str]]
 
 def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
     """Underflow and overflow of the gradients in the sampled steps."""
-    lost, unscaled, over = (precision[f"gradient_{name}_fraction"] for name in ("underflow", "underflow_unscaled", "overflow"))
+    lost, unscaled, over = (
+        precision[f"gradient_{name}_fraction"] for name in ("underflow", "underflow_unscaled", "overflow")
+    )
     if lost is None:
         return []
     shares = (number(share, share_digits(share)) for share in (lost, over, unscaled))
@@ -87,20 +123,38 @@ def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_coverage(layers: list[dict[str, Any]]) -> None:
-    """One row per layer: pruned or why not, density, kept magnitude, and whether this device has a sparse kernel for it."""
+    """One row per layer: pruned or why not, density, kept magnitude, and whether this device has a sparse
+    kernel for it.
+    """
     rows = []
     for layer in layers:
         pruned = "yes" if layer["pruned"] else f"no: {layer['reason']}"
-        kernel = layer["sparse_kernel"] or (f"none: {layer['sparse_kernel_reason']}" if layer["sparse_kernel_reason"] else UNKNOWN)
+        kernel = layer["sparse_kernel"] or (
+            f"none: {layer['sparse_kernel_reason']}" if layer["sparse_kernel_reason"] else UNKNOWN
+        )
         shares = number(layer["density"], ".3f"), number(layer["kept_magnitude"], ".1%")
-        rows.append((layer["name"], layer["type"], "×".join(map(str, layer["shape"])), pruned, *shares, kernel))
-    print_table(Table("coverage", words("layer", "type", "shape", "pruned", "density", "magnitude kept", "sparse kernel"), rows))
+        rows.append(
+            (layer["name"], layer["type"], "×".join(map(str, layer["shape"])), pruned, *shares, kernel)
+        )
+    print_table(
+        Table(
+            "coverage",
+            words("layer", "type", "shape", "pruned", "density", "magnitude kept", "sparse kernel"),
+            rows,
+        )
+    )
 
 
 def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
     """The most sensitive layers."""
     rows = [
-        (str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%"))
+        (
+            str(rank),
+            row["name"],
+            f"{row['loss_change']:+.5f}",
+            number(row["loss"], ".5f"),
+            number(row["kept_magnitude"], ".1%"),
+        )
         for rank, row in enumerate(found[:MAX_SENSITIVE], 1)
     ]
     title = "sensitivity: the validation loss with only one layer pruned"
@@ -110,16 +164,29 @@ def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
 
 
 def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]]) -> None:
-    """One row per operation of the audited step, those with the most FLOPs first. layers: the linear layers of a run in FP8."""
+    """One row per operation of the audited step, those with the most FLOPs first. layers: the linear layers
+    of a run in FP8.
+    """
     total = sum(row["flops"] for row in audit["operations"]) or 1
     rows = [
         (
-            row["kind"], row["name"], str(row["calls"]), f"{row['flops'] / total:.1%}", row["inputs"], row["fmt"], row["accumulator"],
+            row["kind"], row["name"], str(row["calls"]), f"{row['flops'] / total:.1%}", row["inputs"],
+            row["fmt"], row["accumulator"],
             row["output"], CORES[row["tensor_cores"]],
         )
         for row in audit["operations"]
     ]  # fmt: skip
-    heads = ("kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores")
+    heads = (
+        "kind",
+        "operation",
+        "calls",
+        "FLOPs",
+        "inputs",
+        "multiplied in",
+        "sums in",
+        "output",
+        "Tensor Cores",
+    )
     print_table(Table("audit of one training step", words(*heads), rows))
     shares = ", ".join(f"{kind} {share:.1%}" for kind, share in audit["as_promised"].items())
     print(f"FLOPs in the formats that the mode promises: {shares}")
@@ -133,9 +200,12 @@ def _by_format(layers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """One row for all layers of one shape, format and reason."""
     found: dict[tuple, list[str]] = {}
     for layer in layers:
-        found.setdefault((layer["format"], "×".join(map(str, layer["shape"])), layer["reason"] or ""), []).append(layer["name"])
+        found.setdefault(
+            (layer["format"], "×".join(map(str, layer["shape"])), layer["reason"] or ""), []
+        ).append(layer["name"])
     return [
-        (fmt, shape, str(len(names)), names[0] if len(names) == 1 else f"{names[0]}, …", why) for (fmt, shape, why), names in found.items()
+        (fmt, shape, str(len(names)), names[0] if len(names) == 1 else f"{names[0]}, …", why)
+        for (fmt, shape, why), names in found.items()
     ]
 
 
@@ -154,7 +224,8 @@ def _sparsity(sparsity: dict[str, Any]) -> str:
     pruned = sum(layer["pruned"] for layer in sparsity["layers"])
     state = "verified" if sparsity["verified"] else "NOT verified"
     return (
-        f"{sparsity['pattern']}: density {number(sparsity['density'], '.3f')} in {pruned} of {len(sparsity['layers'])} layers, "
+        f"{sparsity['pattern']}: density {number(sparsity['density'], '.3f')} in {pruned} of "
+        f"{len(sparsity['layers'])} layers, "
         f"{number(sparsity['kept_magnitude'], '.1%')} of the magnitude kept, {state}"
     )
 

@@ -1,4 +1,6 @@
-"""Figures of a run: gradient exponents against a format's range, and the layers' sensitivity to pruning, with its table."""
+"""Figures of a run: gradient exponents against a format's range, and the layers' sensitivity to pruning, with
+its table.
+"""
 
 import io
 import math
@@ -25,16 +27,25 @@ def exponent_figure(layers: Mapping[str, Sequence[int]], lowest: int, fmt: Forma
 
     One row per layer, one column per power of two; the colour is the share of the layer's gradients.
 
-    layers: name -> count of zeros, then counts of the exponents from `lowest` on. scale: the loss scale, which divides the format's limits.
-    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, figure 2.
+    layers: name -> count of zeros, then counts of the exponents from `lowest` on. scale: the loss scale,
+    which divides the format's limits. Source: Micikevicius et al., Mixed Precision Training,
+    arXiv:1710.03740, figure 2.
     """
     names = list(layers)[:MAX_ROWS]
     shares = [[count / max(sum(layers[name]), 1) for count in layers[name][1:]] for name in names]
     figure = Figure(figsize=(10, 1.6 + 0.24 * len(names)), layout="constrained")
     axes = figure.subplots()
     columns = len(shares[0])
-    image = axes.imshow(shares, aspect="auto", cmap="viridis", extent=(lowest, lowest + columns, len(names), 0), interpolation="nearest")
-    axes.set_yticks([i + 0.5 for i in range(len(names))], [_label(name, layers[name]) for name in names], fontsize=7)
+    image = axes.imshow(
+        shares,
+        aspect="auto",
+        cmap="viridis",
+        extent=(lowest, lowest + columns, len(names), 0),
+        interpolation="nearest",
+    )
+    axes.set_yticks(
+        [i + 0.5 for i in range(len(names))], [_label(name, layers[name]) for name in names], fontsize=7
+    )
     axes.set_xlabel("log2 |gradient of the layer's output|")
     _limits(axes, fmt, 1.0, "no scaling", "dashed")
     if scale != 1.0:
@@ -52,14 +63,24 @@ def _label(name: str, counts: Sequence[int]) -> str:
 
 
 def _limits(axes, fmt: Format, scale: float, label: str, style: str) -> None:
-    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)  # an outline for contrast
-    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="tab:red", linestyle=style, label=f"becomes zero, {label}")
-    axes.axvline(math.log2(fmt.largest / scale), color="tab:orange", linestyle=style, label=f"overflows, {label}")
+    # an outline for contrast
+    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)
+    axes.axvline(
+        math.log2(fmt.rounds_to_zero / scale),
+        color="tab:red",
+        linestyle=style,
+        label=f"becomes zero, {label}",
+    )
+    axes.axvline(
+        math.log2(fmt.largest / scale), color="tab:orange", linestyle=style, label=f"overflows, {label}"
+    )
 
 
 def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """rows: those of mpx.sparsity.sensitivity."""
-    ranked = (row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1))
+    ranked = (
+        row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1)
+    )
     write_whole(folder / "sensitivity.csv", to_text(COLUMNS, ranked))
     png = io.BytesIO()
     sensitivity_figure(rows).savefig(png, dpi=150)
@@ -79,6 +100,8 @@ def sensitivity_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel(f"change of the validation loss, from {rows[0]['dense_loss']:.4g} dense")
     axes.set_title(
-        "Pruning only one layer" + (f": the {MAX_BARS} most sensitive of {len(rows)}" if len(rows) > MAX_BARS else ""), fontsize=10
+        "Pruning only one layer"
+        + (f": the {MAX_BARS} most sensitive of {len(rows)}" if len(rows) > MAX_BARS else ""),
+        fontsize=10,
     )
     return figure

@@ -61,8 +61,14 @@ class Table:
 
     def known(self, least: int = 1) -> "Table":
         """The table without columns of unknown values. The first `least` columns always stay."""
-        kept = [i for i in range(len(self.columns)) if i < least or any(text_of(row[i]) not in ("", UNKNOWN) for row in self.rows)]
-        return Table(self.title, [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
+        kept = [
+            i
+            for i in range(len(self.columns))
+            if i < least or any(text_of(row[i]) not in ("", UNKNOWN) for row in self.rows)
+        ]
+        return Table(
+            self.title, [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
+        )
 
     def cells(self) -> list[list[Cell]]:
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
@@ -94,11 +100,15 @@ def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None
 
 
 def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
-    """The columns in one or more tables that each begin with the table's first columns of words, and whether that fits the width.
+    """The columns in one or more tables that each begin with the table's first columns of words, and whether
+    that fits the width.
 
-    A number that is cut or broken would read as another number. Words wrap, but do not break where there is room for them.
+    A number that is cut or broken would read as another number. Words wrap, but do not break where there is
+    room for them.
     """
-    texts = [[column.head, *(text_of(row[i]) for row in table.rows)] for i, column in enumerate(table.columns)]
+    texts = [
+        [column.head, *(text_of(row[i]) for row in table.rows)] for i, column in enumerate(table.columns)
+    ]
     rooms = [_room(column, cells) for column, cells in zip(table.columns, texts, strict=True)]
     first = next((i for i, column in enumerate(table.columns) if not column.words), len(table.columns))
     groups = [[*range(first)]]
@@ -113,9 +123,18 @@ def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
         for i in group:
             least, whole = rooms[i]
             more = min(whole - least, max(spare, 0))
-            columns.append(replace(table.columns[i], max_width=least + more - GAP) if fits else table.columns[i])
+            columns.append(
+                replace(table.columns[i], max_width=least + more - GAP) if fits else table.columns[i]
+            )
             spare -= more
-        tables.append((Table("" if tables else table.title, columns, [[row[i] for i in group] for row in table.rows]), fits))
+        tables.append(
+            (
+                Table(
+                    "" if tables else table.title, columns, [[row[i] for i in group] for row in table.rows]
+                ),
+                fits,
+            )
+        )
     return tables
 
 
@@ -139,12 +158,14 @@ def on_terminal(table: Table, *, framed: bool, head: bool, wrap: bool) -> "RichT
     from rich.text import Text
 
     drawn = RichTable(
-        title=Text(shown(table.title), "table.title") if table.title else None, title_justify="left", header_style="bold", show_header=head,
+        title=Text(shown(table.title), "table.title") if table.title else None, title_justify="left",
+        header_style="bold", show_header=head,
         box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD, pad_edge=framed,
     )  # fmt: skip
     for column in table.columns:
         drawn.add_column(
-            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not wrap and not column.words,
+            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold",
+            no_wrap=not wrap and not column.words,
             max_width=column.max_width,
         )  # fmt: skip
     for row in table.rows:
@@ -160,7 +181,9 @@ def in_markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with the special characters of Markdown and HTML escaped, and those of GitHub's formulas and struck out text."""
+    """The text with the special characters of Markdown and HTML escaped, and those of GitHub's formulas and
+    struck out text.
+    """
     for sign in "\\`*_[]|#":
         text = text.replace(sign, "\\" + sign)
     safe = escape(shown(text), quote=False).replace("$", "&#36;").replace("~", "&#126;")

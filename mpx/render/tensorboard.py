@@ -1,8 +1,8 @@
 """Write a run's hyperparameters, dashboard layout, configuration and final values to TensorBoard.
 
-Each function takes a run's `torch.utils.tensorboard.SummaryWriter` (`TensorBoardLogger.experiment`). None uses
-`SummaryWriter.add_hparams`, which starts a new run per call and turns booleans into 1.0.
-Source: tensorboard/plugins/hparams/summary_v2.py, tensorboard/plugins/custom_scalar/layout.proto.
+Each function takes a run's `torch.utils.tensorboard.SummaryWriter` (`TensorBoardLogger.experiment`). None
+uses `SummaryWriter.add_hparams`, which starts a new run per call and turns booleans into 1.0. Source:
+tensorboard/plugins/hparams/summary_v2.py, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
 import json
@@ -16,8 +16,8 @@ from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_confi
 
 from mpx.settings.fields import NAMED
 
-# The table's columns are constant, since TensorBoard reads them from the first run that it finds. The seed is not a column, since a row
-# averages over seeds.
+# The table's columns are constant, since TensorBoard reads them from the first run that it finds. The seed is
+# not a column, since a row averages over seeds.
 HPARAMS = (*NAMED, "optimizer", "lr", "batch_size")
 METRICS = {
     "final/test_accuracy": "test accuracy",
@@ -31,7 +31,8 @@ METRICS = {
     "final/peak_allocated_gib": "peak memory, GiB",
     "final/skipped_steps": "skipped steps",
 }
-LAYOUT = {  # of CUSTOM SCALARS. Its tags are regular expressions, so a run without a measurement only lacks its curve.
+# of CUSTOM SCALARS. Its tags are regular expressions, so a run without a measurement only lacks its curve.
+LAYOUT = {
     "Accuracy": {
         "accuracy": ["Multiline", [r"^(train|val|test)/accuracy$"]],
         "loss": ["Multiline", [r"^(train|val|test)/loss$"]],
@@ -49,7 +50,12 @@ LAYOUT = {  # of CUSTOM SCALARS. Its tags are regular expressions, so a run with
 
 
 def write_first(
-    writer, setting: Mapping[str, Any], trial_id: str, config_yaml: str, environment: Mapping, **more: str | float | int
+    writer,
+    setting: Mapping[str, Any],
+    trial_id: str,
+    config_yaml: str,
+    environment: Mapping,
+    **more: str | float | int,
 ) -> None:
     """Before training: the run's row of the HPARAMS table, the layout, the configuration and the environment.
 
@@ -61,13 +67,17 @@ def write_first(
 
 
 def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: str) -> None:
-    """Write one row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become one row of averages.
+    """Write one row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become
+    one row of averages.
 
-    A second run of a seed, seed0-2, is in a row of its own, `trial_id (2)`, so that no seed counts twice in an average.
-    Pass booleans as strings. Raises ValueError for a name without a column, which would add a column for this run only.
+    A second run of a seed, seed0-2, is in a row of its own, `trial_id (2)`, so that no seed counts twice in
+    an average. Pass booleans as strings. Raises ValueError for a name without a column, which would add a
+    column for this run only.
     """
     if stray := set(hparams) - set(HPARAMS):
-        raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
+        raise ValueError(
+            f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}"
+        )
     writer.file_writer.add_summary(_columns())
     again = re.fullmatch(r"seed\d+-(\d+)", Path(writer.get_logdir()).name)
     row = f"{trial_id} ({again[1]})" if again else trial_id
@@ -77,8 +87,8 @@ def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: st
 def _columns():
     """The table's columns, as the same bytes in every run.
 
-    TensorBoard shows the first five columns, sorted by "differs" and then by name. The columns that distinguish settings are marked.
-    Source: tensorboard/plugins/hparams/backend_context.py.
+    TensorBoard shows the first five columns, sorted by "differs" and then by name. The columns that
+    distinguish settings are marked. Source: tensorboard/plugins/hparams/backend_context.py.
     """
     metrics = [Metric(tag, display_name=name) for tag, name in METRICS.items()]
     summary = hparams_config_pb([HParam(name) for name in HPARAMS], metrics, time_created_secs=0)
@@ -91,20 +101,30 @@ def _columns():
 
 
 def write_text(writer, config_yaml: str, environment: Mapping) -> None:
-    """Write the resolved configuration and the environment to the TEXT tab, as Markdown code blocks (four spaces)."""
+    """Write the resolved configuration and the environment to the TEXT tab, as Markdown code blocks (four
+    spaces).
+    """
     texts = {"config": config_yaml, "environment": json.dumps(dict(environment), indent=2, default=str)}
     for tag, text in texts.items():
         writer.add_text(tag, "\n".join("    " + line for line in text.splitlines()))
 
 
 def write_final(writer, record: Mapping[str, Any], step: int) -> None:
-    """Write the values of the HPARAMS table, under `final/<name>`. Call it once, at the end of a run. record: its result.json."""
+    """Write the values of the HPARAMS table, under `final/<name>`. Call it once, at the end of a run. record:
+    its result.json.
+    """
     speed, precision = record["speed"], record["precision"]
-    final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
-    final |= {"skipped_steps": precision["skipped_steps"], "peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
+    final = {
+        name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")
+    }
+    final |= {
+        "skipped_steps": precision["skipped_steps"],
+        "peak_allocated_gib": record["memory"]["peak_allocated_gib"],
+    }
     if "measured" not in speed:
         final["time_to_train_s"] = speed["time_to_train_s"]
-        if not precision["emulated"]:  # the table sets a rate beside those of other formats, and an emulated one is not the format's
+        # the table sets a rate beside those of other formats, and an emulated one is not the format's
+        if not precision["emulated"]:
             final["train_samples_per_s"] = speed["train_samples_per_s"]
     for name, value in final.items():
         if value is not None:

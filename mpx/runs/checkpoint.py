@@ -1,4 +1,6 @@
-"""Two checkpoints: `last.ckpt` to continue from, and `best.ckpt` by the validation metric. Both load into the plain model."""
+"""Two checkpoints: `last.ckpt` to continue from, and `best.ckpt` by the validation metric. Both load into the
+plain model.
+"""
 
 import os
 import time
@@ -15,7 +17,8 @@ from pytorch_lightning.callbacks import Checkpoint
 from mpx.runs import signals
 from mpx.runs.folder import BEST, LAST, PART
 
-OLD_BEST = "Best{"  # begins the key of the best epoch in checkpoints that mpx wrote with Lightning's ModelCheckpoint
+# begins the key of the best epoch in checkpoints that mpx wrote with Lightning's ModelCheckpoint
+OLD_BEST = "Best{"
 
 
 EVERY = 1.0  # seconds between two questions whether a signal came, about
@@ -29,7 +32,9 @@ def reached_max_steps(trainer: pl.Trainer) -> bool:
 class WholeFiles(TorchCheckpointIO):
     """Writes checkpoints. A file appears whole or not at all, also after a power failure."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
         def write(beside: Path) -> None:
             with open(beside, "wb") as file:
                 torch.save(checkpoint, file)
@@ -40,7 +45,9 @@ class WholeFiles(TorchCheckpointIO):
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file beside `path`, then rename it. Only one process writes here, because a run's folder is locked."""
+    """Write a file beside `path`, then rename it. Only one process writes here, because a run's folder is
+    locked.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}{PART}")
     beside.unlink(missing_ok=True)  # of a killed process; it may be a second name of a whole checkpoint
@@ -59,8 +66,10 @@ def _link(path: Path, beside: Path) -> None:
 
 
 class EndSignal:
-    """All processes of a run have to save at the same step, so they ask one another whether a signal came. An answer waits for the device:
-    a question after each step would keep steps from being queued. So they also agree on the step after which they ask again."""
+    """All processes of a run have to save at the same step, so they ask one another whether a signal came. An
+    answer waits for the device: a question after each step would keep steps from being queued. So they also
+    agree on the step after which they ask again.
+    """
 
     def __init__(self) -> None:
         self._pace = float("inf")  # seconds for a step, between the newest two answers
@@ -78,20 +87,23 @@ class EndSignal:
         asked, pace = trainer.strategy.reduce(mine, reduce_op="max").tolist()
         before, self._step = self._step, trainer.global_step
         earlier, self._answered = self._answered, time.monotonic()
-        if earlier is not None:  # nothing is known from before the first answer: a run that continues has steps of an earlier process
+        # nothing is known from before the first answer: a run that continues has steps of an earlier process
+        if earlier is not None:
             self._pace = (self._answered - earlier) / max(1, self._step - before)
         self._next = self._step + max(1, int(EVERY / pace))
         return bool(asked)
 
 
 class Checkpoints(Checkpoint):
-    """Saves `last.ckpt` after an epoch and every `every_steps` optimizer steps (None: only after epochs), and when a signal ends the run.
+    """Saves `last.ckpt` after an epoch and every `every_steps` optimizer steps (None: only after epochs), and
+    when a signal ends the run.
 
-    After an epoch that is not the last one, it does so only if `every_s` seconds have passed since it saved. If the epoch's validation is
-    the best so far, the file has the second name `best.ckpt`. check: called before the comparison; raises if `monitor` is not logged.
+    After an epoch that is not the last one, it does so only if `every_s` seconds have passed since it saved.
+    If the epoch's validation is the best so far, the file has the second name `best.ckpt`. check: called
+    before the comparison; raises if `monitor` is not logged.
 
-    A checkpoint holds no accumulated gradients. So within an epoch it follows only a batch in which the optimizer stepped, and never the
-    last batch, after which the epoch's own checkpoint comes.
+    A checkpoint holds no accumulated gradients. So within an epoch it follows only a batch in which the
+    optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
     """
 
     def __init__(
@@ -107,10 +119,14 @@ class Checkpoints(Checkpoint):
         self._step = 0  # the optimizer step of the batch before
         self._saved_at = time.monotonic()
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         checkpoint["best"] = self.sign * self.score
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """A run that continues in another folder has no best.ckpt there yet."""
         if Path(str(trainer.ckpt_path)).resolve().parent == self.last.parent.resolve():
             states = checkpoint.get("callbacks", {})
@@ -126,7 +142,9 @@ class Checkpoints(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         signals.save_first(False)
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         signals.save_first(False)
 
     def on_train_batch_end(
@@ -147,7 +165,11 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         best, self._validated = self._validated and self._is_best(trainer), False
-        ends = trainer.should_stop or reached_max_steps(trainer) or trainer.current_epoch + 1 == trainer.max_epochs
+        ends = (
+            trainer.should_stop
+            or reached_max_steps(trainer)
+            or trainer.current_epoch + 1 == trainer.max_epochs
+        )
         due = self.every_steps is not None or time.monotonic() - self._saved_at >= self.every_s
         best, due = trainer.strategy.broadcast((best, best or ends or due))
         must_end = self._end_signal.came(trainer, now=True)
@@ -181,6 +203,8 @@ class Checkpoints(Checkpoint):
         self.score = float("-inf")
 
     def _end(self, trainer: pl.Trainer) -> None:
-        """End all processes of the run together: their launcher may kill the others when the first one ends."""
+        """End all processes of the run together: their launcher may kill the others when the first one
+        ends.
+        """
         trainer.strategy.barrier()
         raise signals.end()

@@ -1,8 +1,9 @@
 """What a run leaves beside result.json for mpx.compare: curves.csv and predictions.json.
 
-curves.csv has the scalars that a comparison draws, so that it need not read TensorBoard's events. predictions.json says which samples of
-the test set a run has right, so that settings can be paired over samples. The order of a test set is fixed, and `test_set`, the checksum of
-its samples, labels and order, ties that file to the set and to result.json.
+curves.csv has the scalars that a comparison draws, so that it need not read TensorBoard's events.
+predictions.json says which samples of the test set a run has right, so that settings can be paired over
+samples. The order of a test set is fixed, and `test_set`, the checksum of its samples, labels and order, ties
+that file to the set and to result.json.
 """
 
 import base64
@@ -17,7 +18,8 @@ from mpx.system.whole_file import write_whole
 CURVES = "curves.csv"
 TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
 HEADER = "tag,step,value\n"
-ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
+# tag, step, value
+ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)
 PREDICTIONS = "predictions.json"
 LAYOUT = 1  # version of the file
 MAX_SAMPLES = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
@@ -25,7 +27,8 @@ MAX_CHECKSUM = 64  # characters of a checksum
 
 
 class CurveFile:
-    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first removes the rows that it will write again.
+    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first removes the rows that it
+    will write again.
 
     first_step: the first step that this part of the run may write; 0 for a new run.
     """
@@ -33,9 +36,11 @@ class CurveFile:
     def __init__(self, folder: Path, first_step: int):
         path = folder / CURVES
         found = map(ROW.fullmatch, rows(path)) if first_step and path.is_file() else ()
-        kept = [row[0] for row in found if row is not None and int(row[2]) < first_step]  # a damaged row becomes a gap in the curve
+        # a damaged row becomes a gap in the curve
+        kept = [row[0] for row in found if row is not None and int(row[2]) < first_step]
         write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
-        self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
+        # line by line, so that a killed run leaves whole lines
+        self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def append(self, values: Mapping[str, float], step: int) -> None:
         self._file.writelines(f"{tag},{step},{float(values[tag])!r}\n" for tag in TAGS if tag in values)
@@ -53,7 +58,9 @@ def rows(path: Path) -> list[str]:
 class Predictions:
     test_set: str
     samples: int
-    bits: bytes  # one per sample, from the highest bit of the first byte on: 1 if the run has the sample right; 0 after the last
+    # one per sample, from the highest bit of the first byte on: 1 if the run has the sample right; 0 after
+    # the last
+    bits: bytes
 
     @property
     def accuracy(self) -> float:
@@ -65,13 +72,25 @@ class Predictions:
 
 
 def write_predictions(folder: Path, predictions: Predictions) -> None:
-    content = {"layout": LAYOUT, "test_set": predictions.test_set, "samples": predictions.samples, "right": predictions.text}
+    content = {
+        "layout": LAYOUT,
+        "test_set": predictions.test_set,
+        "samples": predictions.samples,
+        "right": predictions.text,
+    }
     write_whole(folder / PREDICTIONS, json.dumps(content, indent=2) + "\n")
 
 
 def predictions_from(test_set: str, samples: int, text: str) -> Predictions:
-    """Raises ValueError for values that `write_predictions` cannot have written. text: as `Predictions.text`."""
-    if not isinstance(test_set, str) or not 0 < len(test_set) <= MAX_CHECKSUM or not test_set.isascii() or not test_set.isalnum():
+    """Raises ValueError for values that `write_predictions` cannot have written. text: as
+    `Predictions.text`.
+    """
+    if (
+        not isinstance(test_set, str)
+        or not 0 < len(test_set) <= MAX_CHECKSUM
+        or not test_set.isascii()
+        or not test_set.isalnum()
+    ):
         raise ValueError("test_set is not a checksum")
     if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
         raise ValueError(f"samples must be a number from 1 to {MAX_SAMPLES:,}")

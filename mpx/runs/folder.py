@@ -31,7 +31,8 @@ class Folder:
     resume_from: Path | None = None  # the checkpoint to continue from
     finished: dict | None = None  # the record of a finished run, which is left as it is
     lock: FileLock | None = field(default=None, repr=False)
-    made: tuple[Path, ...] = ()  # the folders that this run made, innermost first; () where the folder existed
+    # the folders that this run made, innermost first; () where the folder existed
+    made: tuple[Path, ...] = ()
     replaces: bool = False  # the folder holds an earlier run, which `begin` removes
     begun: bool = False  # training has begun
 
@@ -62,17 +63,30 @@ class Folder:
             self.lock.release()
 
 
-def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], *, in_sweep: bool, ckpt_path: str | None) -> Folder:
+def claim(
+    setting_dir: Path,
+    seed: int,
+    if_exists: str,
+    config: dict[str, Any],
+    *,
+    in_sweep: bool,
+    ckpt_path: str | None,
+) -> Folder:
     """Find or make the folder of one run, by the rules of `if_exists`, and lock it.
 
     config: the settings that change the result, as dotted keys.
-    Raises UserError where the folder is not writable, in use by another process, of another configuration, or exists with if_exists=error.
+    Raises UserError where the folder is not writable, in use by another process, of another configuration, or
+    exists with if_exists=error.
     """
     with below_output_dir(setting_dir):
-        return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, Path(ckpt_path) if ckpt_path else None)
+        return _claim(
+            setting_dir, f"seed{seed}", if_exists, config, in_sweep, Path(ckpt_path) if ckpt_path else None
+        )
 
 
-def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt: Path | None) -> Folder:
+def _claim(
+    setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt: Path | None
+) -> Folder:
     if ckpt is not None and if_exists == "auto":
         trained_in = ckpt.resolve().parent.parent
         own = setting_dir / trained_in.name
@@ -84,10 +98,15 @@ def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep:
     if newest is None or if_exists == "new" or (if_exists == "auto" and not in_sweep):
         return _make(setting_dir, name, ckpt)
     if if_exists == "error":
-        raise UserError(f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite.")
+        raise UserError(
+            f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite."
+        )
     if if_exists == "overwrite":
         if ckpt is not None and newest.resolve() in ckpt.resolve().parents:
-            raise UserError(f"ckpt_path={ckpt} lies in the folder that if_exists=overwrite would empty. Use if_exists=new.")
+            raise UserError(
+                f"ckpt_path={ckpt} lies in the folder that if_exists=overwrite would empty. "
+                "Use if_exists=new."
+            )
         return _replaced(newest, ckpt)
     refuse_difference(newest, config)
     return _continued(newest, if_exists, ckpt)
@@ -101,7 +120,9 @@ def _unfinished(path: Path, config: dict) -> bool:
 
 
 def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
-    """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
+    """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the
+    start when it has none.
+    """
     refuse_unreadable(path)
     record = read_result(path)
     ended = DONE if if_exists == "resume" else (*DONE, "failed")
@@ -115,7 +136,8 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     try:
         if if_exists == "skip":
             raise UserError(
-                f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new."
+                f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish "
+                "it or if_exists=new."
             )
         return replace(folder, resume_from=first_whole([path / name for name in (LAST, BEST)]) or ckpt)
     except UserError:
@@ -124,9 +146,11 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
 
 
 def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -> Folder:
-    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one.
+    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share
+    one.
 
-    most: the number of folders to try. Raises InUse if there is one only, and another process has just made it.
+    most: the number of folders to try. Raises InUse if there is one only, and another process has just made
+    it.
     """
     made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
     try:
@@ -156,7 +180,9 @@ def _replaced(path: Path, ckpt: Path | None) -> Folder:
     """Lock a folder whose run is removed when the new run begins."""
     written = {CONFIG, RESULT} & {entry.name for entry in path.iterdir()}
     if not written and any(entry.name != LOCK for entry in path.iterdir()):
-        raise UserError(f"{path} was not written by mpx and is not overwritten. Move it away or use another study=.")
+        raise UserError(
+            f"{path} was not written by mpx and is not overwritten. Move it away or use another study=."
+        )
     return locked(path, resume_from=ckpt, replaces=True)
 
 
@@ -178,7 +204,9 @@ def locked(path: Path, **known: Any) -> Folder:
         try:
             lock.acquire(timeout=0.2)  # who asks whether the run goes on holds it for a moment
         except Timeout:
-            raise InUse(f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
+            raise InUse(
+                f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=."
+            ) from None
         folder = Folder(path, lock=lock, **known)
         try:
             _try_writing(folder)
@@ -214,12 +242,20 @@ def _try_writing(folder: Folder) -> None:
 
 def _runs(setting_dir: Path, name: str) -> list[Path]:
     """All runs of one seed: `seed0`, `seed0-2`, …"""
-    return [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdecimal()]
+    return [
+        p
+        for p in setting_dir.glob(f"{name}*")
+        if p.name == name or p.name.removeprefix(f"{name}-").isdecimal()
+    ]
 
 
 def _newest(setting_dir: Path, name: str) -> Path | None:
     """The run with the highest number, for example `seed0-3`."""
-    return max(_runs(setting_dir, name), key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1), default=None)
+    return max(
+        _runs(setting_dir, name),
+        key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1),
+        default=None,
+    )
 
 
 def stored(path: Path, part: str) -> dict[str, Any] | None:
@@ -245,13 +281,18 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """Raise UserError where the record in `path` is there but cannot be read: the run may be a finished one."""
+    """Raise UserError where the record in `path` is there but cannot be read: the run may be a finished
+    one.
+    """
     try:
         open(path / RESULT, "rb").close()
     except (FileNotFoundError, IsADirectoryError):
         return
     except OSError as error:
-        raise UserError(f"{path / RESULT} cannot be read ({error.strerror}), so how its run ended is unknown. Allow reading it.") from error
+        raise UserError(
+            f"{path / RESULT} cannot be read ({error.strerror}), so how its run ended is "
+            "unknown. Allow reading it."
+        ) from error
 
 
 def read_result(path: Path) -> dict | None:
@@ -266,7 +307,9 @@ def read_result(path: Path) -> dict | None:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None. Reads all of it, by the checksums that PyTorch writes and does not compare."""
+    """What is wrong with a checkpoint, or None. Reads all of it, by the checksums that PyTorch writes and
+    does not compare.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             part = archive.testzip()
@@ -287,7 +330,8 @@ def first_whole(paths: list[Path]) -> Path | None:
         print(f"{path} is damaged ({reason}) and left out", file=sys.stderr, flush=True)
     if files:
         raise UserError(
-            f"{files[0].parent.parent} has no whole checkpoint to continue from. Use if_exists=overwrite to start the run again, or "
+            f"{files[0].parent.parent} has no whole checkpoint to continue from. Use if_exists=overwrite "
+            "to start the run again, or "
             "if_exists=new to start one beside it."
         )
     return None

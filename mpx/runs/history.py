@@ -1,7 +1,7 @@
 """What a run continues from: the setting and the data of its checkpoint are compared with its own.
 
-Each checkpoint keeps them, the steps at which the run was continued, and the random states, so that a resumed run draws the same
-numbers as an uninterrupted one.
+Each checkpoint keeps them, the steps at which the run was continued, and the random states, so that a resumed
+run draws the same numbers as an uninterrupted one.
 """
 
 import random
@@ -24,20 +24,25 @@ CHECKSUM = "training data (checksum)"
 
 def setting_of(cfg: DictConfig) -> dict[str, Any]:
     """Every setting that training depends on, as dotted keys."""
-    return {key: value for key, value in comparable(cfg).items() if key not in AFTER_TRAINING} | {"seed": cfg.seed}
+    return {key: value for key, value in comparable(cfg).items() if key not in AFTER_TRAINING} | {
+        "seed": cfg.seed
+    }
 
 
 class History(Callback):
     """The earlier parts of a run.
 
-    checkpoint: that the run continues; None: it begins. setting: those that training depends on. data: checksums of the
-    train, validation and test data; () of a project.
+    checkpoint: that the run continues; None: it begins. setting: those that training depends on. data:
+    checksums of the train, validation and test data; () of a project.
 
-    trained_as: the setting of the checkpoint; {} if it does not say. before: settings of all earlier parts that are not
-    this run's. pruned: the checkpoint's state of Pruning; {} of a dense run. changed: the splits with other data.
+    trained_as: the setting of the checkpoint; {} if it does not say. before: settings of all earlier parts
+    that are not this run's. pruned: the checkpoint's state of Pruning; {} of a dense run. changed: the splits
+    with other data.
     """
 
-    def __init__(self, checkpoint: dict[str, Any] | None, setting: dict[str, Any], data: tuple[int, ...] = ()):
+    def __init__(
+        self, checkpoint: dict[str, Any] | None, setting: dict[str, Any], data: tuple[int, ...] = ()
+    ):
         checkpoint = checkpoint or {}
         kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
         self.data, self.setting = data, setting | ({CHECKSUM: f"{data[0]:08x}"} if data else {})
@@ -52,12 +57,16 @@ class History(Callback):
         """The first step that this part logs; 0 for a run that begins."""
         return self.steps[-1] + 1 if self.steps else 0
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Validations on other data, and the best of them, are not this run's."""
         if self.changed:
             checkpoint |= {"results": {}, "best": None}
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "before": self.before}
         checkpoint["mpx"]["data"] = list(self.data)
 
@@ -65,8 +74,8 @@ class History(Callback):
 def unlike(earlier: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
     """The settings of earlier steps that are not those of `setting`.
 
-    A dense checkpoint is the dense phase of a run that prunes it. Keys that only one of the two has may be of another
-    version of mpx.
+    A dense checkpoint is the dense phase of a run that prunes it. Keys that only one of the two has may be of
+    another version of mpx.
     """
     dense = earlier.get("sparsity.pattern") == "dense"
     differing = (key for key in sorted(earlier.keys() & setting.keys()) if earlier[key] != setting[key])
@@ -74,38 +83,52 @@ def unlike(earlier: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_other_setting(path: Path, history: History) -> None:
-    """Raise UserError, which names the key, where the checkpoint at `path` has all steps of a run in another setting."""
+    """Raise UserError, which names the key, where the checkpoint at `path` has all steps of a run in another
+    setting.
+    """
     earlier, setting = history.trained_as, history.setting
-    pruned_afterwards = earlier.get("sparsity.pattern") == "dense" and setting.get("sparsity.recipe") == "one_shot"
-    both_first = sorted(earlier.keys() | setting.keys(), key=lambda key: (key not in earlier or key not in setting, key))
+    pruned_afterwards = (
+        earlier.get("sparsity.pattern") == "dense" and setting.get("sparsity.recipe") == "one_shot"
+    )
+    both_first = sorted(
+        earlier.keys() | setting.keys(), key=lambda key: (key not in earlier or key not in setting, key)
+    )
     for key in both_first if earlier else ():
         if earlier.get(key) != setting.get(key) and not (pruned_afterwards and key.startswith("sparsity.")):
             raise UserError(
-                f"ckpt_path={path} was trained with {key}={earlier.get(key)}, this command has {key}={setting.get(key)} and no step "
-                "left to train with it. Raise trainer.max_epochs or trainer.max_steps, or leave ckpt_path out."
+                f"ckpt_path={path} was trained with {key}={earlier.get(key)}, this command has "
+                f"{key}={setting.get(key)} and no step "
+                "left to train with it. Raise trainer.max_epochs or trainer.max_steps, or leave ckpt_path "
+                "out."
             )
 
 
 def refuse_other_data(path: Path, history: History) -> None:
     if history.changed:
         raise UserError(
-            f"the {history.changed} data are no longer those that {path} was trained on. Put the old files back, start again with "
+            f"the {history.changed} data are no longer those that {path} was trained on. Put the old files "
+            "back, start again with "
             f"if_exists=overwrite, or continue on the new ones all the same with 'ckpt_path=\"{path}\"'."
         )
 
 
 def refuse_other_optimizer(path: Path, checkpoint: dict[str, Any], name: str) -> None:
-    """Raise UserError for a checkpoint whose optimizer keeps another state: PyTorch would load it and take wrong steps."""
+    """Raise UserError for a checkpoint whose optimizer keeps another state: PyTorch would load it and take
+    wrong steps.
+    """
     settings = checkpoint["optimizer_states"][0]["param_groups"][0]
     trained = "adamw" if "betas" in settings else "sgd"
     if trained != name:
         raise UserError(
-            f"ckpt_path={path} was trained with optimizer={trained}, this command has optimizer={name}. Use optimizer={trained}."
+            f"ckpt_path={path} was trained with optimizer={trained}, this command has optimizer={name}. "
+            f"Use optimizer={trained}."
         )
 
 
 def changed_data(checkpoint: dict[str, Any], data: tuple[int, ...] | list[int]) -> str:
-    """`train, val and test`: the splits that are not those of the checkpoint, as far as it has their checksums."""
+    """`train, val and test`: the splits that are not those of the checkpoint, as far as it has their
+    checksums.
+    """
     trained = checkpoint.get("mpx", {}).get("data") or data
     splits = zip(("train", "val", "test"), trained, data, strict=False)
     changed = [name for name, one, other in splits if one != other]
@@ -113,13 +136,21 @@ def changed_data(checkpoint: dict[str, Any], data: tuple[int, ...] | list[int]) 
 
 
 def states() -> dict[str, Any]:
-    """The states of Python's, NumPy's, torch's and CUDA's generators. The first two are lists, which weights_only can load."""
+    """The states of Python's, NumPy's, torch's and CUDA's generators. The first two are lists, which
+    weights_only can load.
+    """
     version, internal, gauss = random.getstate()
     of_numpy = np.random.get_state(legacy=False)
     keys, position = of_numpy["state"]["key"].tolist(), int(of_numpy["state"]["pos"])
     return {
         "python": [version, list(internal), gauss],
-        "numpy": [of_numpy["bit_generator"], keys, position, int(of_numpy["has_gauss"]), float(of_numpy["gauss"])],
+        "numpy": [
+            of_numpy["bit_generator"],
+            keys,
+            position,
+            int(of_numpy["has_gauss"]),
+            float(of_numpy["gauss"]),
+        ],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -136,19 +167,22 @@ def restore_states(state: dict[str, Any]) -> None:
 
 
 class RandomState(Callback):
-    """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup has drawn.
+    """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup
+    has drawn.
 
-    Each process draws from its own generators, and on a GPU from that of its own device. Before the training, all draw
-    alike, so that their models are equal; in it, each process draws other numbers.
+    Each process draws from its own generators, and on a GPU from that of its own device. Before the training,
+    all draw alike, so that their models are equal; in it, each process draws other numbers.
     """
 
     def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """All processes call this: the state of rank 0, and with several processes those of the others, by rank.
+        """All processes call this: the state of rank 0, and with several processes those of the others, by
+        rank.
 
-        A run with no step left does not start to train: the state of its checkpoint stays, from which a longer run goes on.
+        A run with no step left does not start to train: the state of its checkpoint stays, from which a
+        longer run goes on.
         """
         if self._restored is not None:
             return self._restored
@@ -167,4 +201,5 @@ class RandomState(Callback):
         if trainer.global_rank > 0 and len(parts) != trainer.world_size:
             alike = torch.Generator()
             alike.set_state(torch.get_rng_state())
-            torch.manual_seed(int(torch.randint(2**62, (trainer.global_rank,), generator=alike)[-1]))  # and the device's
+            # and the device's
+            torch.manual_seed(int(torch.randint(2**62, (trainer.global_rank,), generator=alike)[-1]))

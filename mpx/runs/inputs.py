@@ -1,7 +1,8 @@
-"""Hashes of what a run's result depends on besides its settings: the user's data and code, and weights and tokenizers in files.
+"""Hashes of what a run's result depends on besides its settings: the user's data and code, and weights and
+tokenizers in files.
 
-Two data sets may have one name, since the user chooses it or it is that of the file. And a finished run is taken for the result of the same
-command; if one of its inputs has changed since, it is not.
+Two data sets may have one name, since the user chooses it or it is that of the file. And a finished run is
+taken for the result of the same command; if one of its inputs has changed since, it is not.
 """
 
 import hashlib
@@ -22,8 +23,9 @@ OF_A_MODEL = (".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken")  #
 
 
 def contents(data: Mapping[str, Any]) -> str | None:
-    """A hash of the files of the user's own data. None if these settings name none, or one that cannot be read; loading it then gives the
-    error."""
+    """A hash of the files of the user's own data. None if these settings name none, or one that cannot be
+    read; loading it then gives the error.
+    """
     given = [(key, Path(data[key]).expanduser()) for key in DATA if data.get(key) is not None]
     whole = data.get("family") != "image_folder"
     with suppress(OSError):
@@ -35,7 +37,8 @@ def contents(data: Mapping[str, Any]) -> str | None:
 def inputs(config: Mapping[str, Any]) -> dict[str, str]:
     """A hash of each file or folder, by the key that names it: `model._target_=my_net.Net`.
 
-    Code outside the current folder is an installed package's and has none. What the code imports is not looked at.
+    Code outside the current folder is an installed package's and has none. What the code imports is not
+    looked at.
     """
     hashes: dict[str, str] = {}
     for key in (*CODE, *FILES):
@@ -55,18 +58,23 @@ def changed(folder: Path, now: Mapping[str, str]) -> Iterator[str]:
 
 
 def refuse_others(setting_dir: Path, data: Mapping[str, Any], hash_of_contents: str) -> None:
-    """Raise UserError if a run in the setting's folder was trained on other contents. data: this run's settings of the data."""
+    """Raise UserError if a run in the setting's folder was trained on other contents. data: this run's
+    settings of the data.
+    """
     for path in sorted(setting_dir.glob("seed*")):
         trained_on = (read_result(path) or {}).get("data") or stored(path, "data") or {}
         if trained_on.get("contents") not in (None, hash_of_contents):
             raise UserError(
-                f"data.name={display_name(data)}: {path} was trained on data of this name with other contents. Give these a name of their "
+                f"data.name={display_name(data)}: {path} was trained on data of this name with other "
+                "contents. Give these a name of their "
                 "own, data.name=NAME; or, if they replace the others, another study= or if_exists=overwrite."
             )
 
 
 def _parts(path: Path, *, whole: bool) -> Iterator[bytes]:
-    """The hash of a file; for a folder its files' names and hashes (`whole`), or names and sizes: reading a million images takes hours."""
+    """The hash of a file; for a folder its files' names and hashes (`whole`), or names and sizes: reading a
+    million images takes hours.
+    """
     if not path.is_dir():
         yield _digest(path)
         return
@@ -81,14 +89,18 @@ def _module(target: str) -> list[Path]:
     """The file of the module in which `package.module.Class` lies, below the current folder."""
     parts = target.replace(":", ".").split(".")
     paths = [Path(*parts[:length]) for length in range(len(parts) - 1, 0, -1)]
-    return [file for path in paths for file in (Path(f"{path}.py"), path / "__init__.py") if file.is_file()][:1]
+    return [file for path in paths for file in (Path(f"{path}.py"), path / "__init__.py") if file.is_file()][
+        :1
+    ]
 
 
 def _files(path: str) -> list[Path]:
     """An ordinary file, or those in a folder that models and tokenizers consist of."""
     if not os.path.isdir(path):
         return [Path(path)] if os.path.isfile(path) else []
-    return [file for file in sorted(Path(path).iterdir()) if file.name.endswith(OF_A_MODEL) and file.is_file()]
+    return [
+        file for file in sorted(Path(path).iterdir()) if file.name.endswith(OF_A_MODEL) and file.is_file()
+    ]
 
 
 def _digest(path: Path) -> bytes:

@@ -1,5 +1,6 @@
-"""What a command asks for: the name of its setting, `<model>-<data>-<precision>-<sparsity>` and every other override that changes the
-result, and the record of a run that has not begun."""
+"""What a command asks for: the name of its setting, `<model>-<data>-<precision>-<sparsity>` and every other
+override that changes the result, and the record of a run that has not begun.
+"""
 
 import copy
 import hashlib
@@ -23,7 +24,8 @@ from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import as_dict, leaves
 
-OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is part of the name only where it is not the default
+# groups whose choice is part of the name only where it is not the default
+OTHERS = ("optimizer", "schedule", "trainer")
 ALIASES = {"precision": {"amp_fp16": "amp"}}
 MAX_NAME_LENGTH = 150  # characters; file systems allow 255
 
@@ -35,7 +37,9 @@ def choices() -> dict[str, str]:
 
 
 def named(cfg: DictConfig) -> dict[str, str]:
-    """The first four words of a setting's name: the choices, or the names that the user gave data and project."""
+    """The first four words of a setting's name: the choices, or the names that the user gave data and
+    project.
+    """
     chosen = choices()
     if project.is_project(cfg):
         own = {group: spell(name) for group, name in project.names(cfg).items()}
@@ -53,18 +57,30 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     chosen = {group: choice for group, choice in choices().items() if choice is not None}
     own = [project.CHOICE] if project.is_project(cfg) else []
     named, others = ([group for group in groups if group in chosen] for groups in (NAMED, OTHERS))
-    usual = compose("train", [*own, *(f"{group}={chosen[group]}" for group in named)], return_hydra_config=True)
+    usual = compose(
+        "train", [*own, *(f"{group}={chosen[group]}" for group in named)], return_hydra_config=True
+    )
     with open_dict(usual):
         usual_choices = usual.pop("hydra").runtime.choices
     changed = {group: chosen[group] for group in others if chosen[group] != usual_choices[group]}
-    base = compose("train", [*own, *(f"{group}={chosen[group]}" for group in (*named, *others))]) if changed else usual
+    base = (
+        compose("train", [*own, *(f"{group}={chosen[group]}" for group in (*named, *others))])
+        if changed
+        else usual
+    )
     known = {key for key, _ in leaves(base, allow_missing=True)}
-    if added := [key for key, _ in leaves(cfg) if key not in known and not key.startswith((*FREE_BELOW, "until."))]:
+    if added := [
+        key for key, _ in leaves(cfg) if key not in known and not key.startswith((*FREE_BELOW, "until."))
+    ]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
     if not own and (model := pretrained(cfg.model)) is not None:
         usual_values["data.tokenizer"] = model  # which the model's key says already
-    differing = {key: value for key, value in comparable(cfg).items() if key not in usual_values or value != usual_values[key]}
+    differing = {
+        key: value
+        for key, value in comparable(cfg).items()
+        if key not in usual_values or value != usual_values[key]
+    }
     said = {f"{part}._target_" for part in project.PARTS}  # by the names of model and data
     return changed | {key: value for key, value in differing.items() if key not in said}
 
@@ -72,9 +88,14 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
 def comparable(cfg: DictConfig) -> dict[str, Any]:
     """Every setting that changes the result, as dotted keys."""
     found = {
-        key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value  # 1 is one batch, 1.0 is all of them
+        # 1 is one batch, 1.0 is all of them
+        key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value
         for name, content in leaves(cfg, allow_missing=True)
-        for key, value in ([(f"{name}.{key}", value) for key, value in content.items()] if name in FREE else [(name, content)])
+        for key, value in (
+            [(f"{name}.{key}", value) for key, value in content.items()]
+            if name in FREE
+            else [(name, content)]
+        )
         if changes_result(key)
     }
     if found.get("data.global_batch_size") is not None:
@@ -83,7 +104,9 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 
 
 def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
-    """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`. A name that would be too long ends in a hash."""
+    """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`. A name that would be too
+    long ends in a hash.
+    """
     changed = {key: one_number(value) for key, value in changed.items()}
     short = "-".join(chosen[group] for group in NAMED)
     full = short + "".join(f"-{key}={spell(changed[key])}" for key in sorted(changed))
@@ -94,8 +117,16 @@ def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
 
 
 def spell(value: Any) -> str:
-    """A value as part of a file name. Separators and spaces become '_'; a hash then keeps different values apart."""
-    plain = str(value) if not isinstance(value, float) else f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    """A value as part of a file name. Separators and spaces become '_'; a hash then keeps different values
+    apart.
+    """
+    plain = (
+        str(value)
+        if not isinstance(value, float)
+        else f"{value:g}"
+        if float(f"{value:g}") == value
+        else repr(value)
+    )
     safe = re.sub(r"[^\w.+,=-]", "_", plain)
     return safe if safe == plain else f"{safe}~{hashlib.sha256(plain.encode()).hexdigest()[:6]}"
 
@@ -109,7 +140,9 @@ class Description:
     @property
     def config(self) -> str:
         """The text of config.yaml."""
-        parts = {"comparable": self.comparable, "trial": self.trial} | {key: self.record[key] for key in ("config", "data", "inputs")}
+        parts = {"comparable": self.comparable, "trial": self.trial} | {
+            key: self.record[key] for key in ("config", "data", "inputs")
+        }
         return OmegaConf.to_yaml(OmegaConf.create(parts))
 
 
@@ -120,12 +153,19 @@ def describe(cfg: DictConfig) -> Description:
         "status": "failed",
         "setting": chosen | changed | {"seed": cfg.seed},
         "config": config,
-        "data": {"name": chosen["data"], "contents": None if project.is_project(cfg) else contents(config["data"])},
+        "data": {
+            "name": chosen["data"],
+            "contents": None if project.is_project(cfg) else contents(config["data"]),
+        },
         "inputs": inputs(config),
     }
     record |= {"label": cfg.label} if cfg.label is not None else {}
     if project.is_project(cfg):
-        record["metric"] = None if cfg.metric is None else {"name": metric_name(cfg.metric), "goal": cfg.metric_goal}
+        record["metric"] = (
+            None if cfg.metric is None else {"name": metric_name(cfg.metric), "goal": cfg.metric_goal}
+        )
         record["config"]["data"] = {}  # its batch size, once it is known
-    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
+    record |= copy.deepcopy(UNKNOWN) | {
+        "environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    }
     return Description(setting_name(chosen, changed), comparable(cfg), record)

@@ -137,7 +137,8 @@ def ends(error: BaseException) -> bool:
 def termination_raises() -> Iterator[Stop]:
     """In the block, SIGTERM raises SystemExit(143) where it would end the process without a word.
 
-    A handler of the program's own stays. Yields what knows whether a signal has come: Python may have dropped the exception.
+    A handler of the program's own stays. Yields what knows whether a signal has come: Python may have dropped
+    the exception.
     """
     if (
         threading.current_thread() is not threading.main_thread()

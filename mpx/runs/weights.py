@@ -16,20 +16,32 @@ from mpx.errors import UserError, first_line
 from mpx.runs.folder import damage
 
 WRAPPERS = ("model", "module", "_orig_mod")  # before names: of a LightningModule, DataParallel, torch.compile
-UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError)
+UNREADABLE = (
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    TypeError,
+    SafetensorError,
+)
 
 
 def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
-    """Load the weights in `path` into `model`: a checkpoint of mpx or Lightning, a plain state_dict, or a .safetensors file.
+    """Load the weights in `path` into `model`: a checkpoint of mpx or Lightning, a plain state_dict, or a
+    .safetensors file.
 
-    Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is unreadable or its
-    weights are of another model.
+    Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is
+    unreadable or its weights are of another model.
     """
     given = f"{key}={path}"
     content = read_tensors(path, key, " Save the weights alone, as by torch.save(model.state_dict(), FILE).")
     weights = content.get("state_dict", content) if isinstance(content, dict) else {}
     if not weights or not _is_state_dict(weights):
-        raise UserError(f"{given} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict.")
+        raise UserError(
+            f"{given} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict."
+        )
     expected = model.state_dict()
     weights, shared = _under_own_names(weights, expected), _shared(expected)
     for names in shared:  # safetensors.torch.save_model writes one of them
@@ -58,9 +70,12 @@ def _refuse_other_values(
     given: as in refuse_other_model.
     """
     for name, value in expected.items():
-        if value.is_floating_point() and not weights[name].is_floating_point():  # quantised ones have scales elsewhere
+        # quantised ones have scales elsewhere
+        if value.is_floating_point() and not weights[name].is_floating_point():
             kind = str(weights[name].dtype).removeprefix("torch.")
-            raise UserError(f"{given} has {kind} as {name}, which is a float in this model. Save it as floating point.")
+            raise UserError(
+                f"{given} has {kind} as {name}, which is a float in this model. Save it as floating point."
+            )
     for first, *others in shared:
         if other := next((name for name in others if not _equal(weights[first], weights[name])), None):
             raise UserError(
@@ -74,12 +89,15 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def has_averages(found: dict[str, Any]) -> bool:
-    """Whether it is the checkpoint of a run with trainer.ema_decay. Files of others have callbacks of any type."""
+    """Whether it is the checkpoint of a run with trainer.ema_decay. Files of others have callbacks of any
+    type.
+    """
     return isinstance(callbacks := found.get("callbacks"), dict) and "Ema" in callbacks
 
 
 def load_averages(checkpoint: dict[str, Any], model: nn.Module) -> None:
-    """Load what a run with trainer.ema_decay was validated and tested with: its averages, zero where its model is pruned.
+    """Load what a run with trainer.ema_decay was validated and tested with: its averages, zero where its
+    model is pruned.
 
     Raises one of UNREADABLE for a checkpoint without them, or with those of another model.
     """
@@ -92,7 +110,8 @@ def load_averages(checkpoint: dict[str, Any], model: nn.Module) -> None:
 
 
 def read_tensors(path: Path, key: str, remedy: str = "") -> Any:
-    """What torch.save or safetensors wrote to `path`. Raises UserError where that is unreadable, or more than tensors and plain values.
+    """What torch.save or safetensors wrote to `path`. Raises UserError where that is unreadable, or more than
+    tensors and plain values.
 
     remedy: for the latter, a sentence after a space.
     """
@@ -103,19 +122,28 @@ def read_tensors(path: Path, key: str, remedy: str = "") -> Any:
             raise ValueError(reason)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.{remedy}") from error
+        raise UserError(
+            f"{key}={path} holds something other than tensors and plain values; it was not loaded.{remedy}"
+        ) from error
     except UNREADABLE as error:
         raise UserError(
-            f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)[:160]}). Use another checkpoint."
+            f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)[:160]}). Use "
+            "another checkpoint."
         ) from error
 
 
 def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dict[str, Any]:
-    """Read the checkpoint in `path`. Raises UserError where it is unreadable, holds no training, or is of another model."""
+    """Read the checkpoint in `path`. Raises UserError where it is unreadable, holds no training, or is of
+    another model.
+    """
     checkpoint = read_tensors(path, key)
-    if not isinstance(checkpoint, dict) or not {"state_dict", "loops", "optimizer_states", "global_step"} <= checkpoint.keys():
+    if (
+        not isinstance(checkpoint, dict)
+        or not {"state_dict", "loops", "optimizer_states", "global_step"} <= checkpoint.keys()
+    ):
         raise UserError(
-            f"{key}={path} is not a training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
+            f"{key}={path} is not a training checkpoint of mpx: it has no model and training state. Use a "
+            "last.ckpt that mpx wrote."
         )
     refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
     return checkpoint
@@ -123,7 +151,9 @@ def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dic
 
 @contextmanager
 def continuing(path: Path) -> Iterator[None]:
-    """Raise UserError, which names ckpt_path, where a part of the run cannot load its state from the checkpoint."""
+    """Raise UserError, which names ckpt_path, where a part of the run cannot load its state from the
+    checkpoint.
+    """
     try:
         yield
     except UserError:
@@ -136,7 +166,8 @@ def continuing(path: Path) -> Iterator[None]:
 
 
 def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
-    """Raise UserError for the first tensor that only one of the two has, or in another shape. given: the file, as the user named it.
+    """Raise UserError for the first tensor that only one of the two has, or in another shape. given: the
+    file, as the user named it.
 
     A tensor without values (on `meta`) counts as missing: loading it would leave the model's random ones.
     """
@@ -151,7 +182,9 @@ def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Te
 
 
 def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without the prefix that their names have in a file of another program, such as `module._orig_mod.`."""
+    """The weights without the prefix that their names have in a file of another program, such as
+    `module._orig_mod.`.
+    """
     prefixes = dict.fromkeys(prefix for name in weights for prefix in _prefixes(name))
     ways = [
         {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -171,7 +204,8 @@ def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
     names: dict[tuple, list[str]] = {}
     for name, value in ours.items():
         names.setdefault((value.data_ptr(), value.shape, value.stride()), []).append(name)
-    return [found for (place, *_), found in names.items() if place and len(found) > 1]  # a tensor on `meta` has the address 0
+    # a tensor on `meta` has the address 0
+    return [found for (place, *_), found in names.items() if place and len(found) > 1]
 
 
 def _shape(weight: Any) -> tuple[int, ...] | str:

@@ -1,4 +1,6 @@
-"""Whether a run can use sparsity.backend=apex: is NVIDIA's apex installed, and can it do what the other settings ask for?"""
+"""Whether a run can use sparsity.backend=apex: is NVIDIA's apex installed, and can it do what the other
+settings ask for?
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,13 +20,20 @@ def check_apex(cfg: DictConfig) -> None:
         return
     if sparsity.recipe not in RECIPES:
         raise UserError(
-            f"sparsity.backend=apex with sparsity.recipe={sparsity.recipe}: apex's ASP prunes once. Use sparsity.recipe=asp or one_shot, "
+            f"sparsity.backend=apex with sparsity.recipe={sparsity.recipe}: apex's ASP prunes once. Use "
+            "sparsity.recipe=asp or one_shot, "
             "or sparsity.backend=mpx."
         )
     if cfg.trainer.accelerator == "cpu":
-        raise UserError("sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device. Use sparsity.backend=mpx.")
+        raise UserError(
+            "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA "
+            "device. Use sparsity.backend=mpx."
+        )
     if (reason := missing()) is not None:
-        raise UserError(f"sparsity.backend=apex: {reason}. NVIDIA's is installed by {INSTALL}; or use sparsity.backend=mpx.")
+        raise UserError(
+            f"sparsity.backend=apex: {reason}. NVIDIA's is installed by {INSTALL}; or use "
+            "sparsity.backend=mpx."
+        )
 
 
 def missing() -> str | None:
@@ -36,4 +45,7 @@ def missing() -> str | None:
     if any((folder / "contrib" / "sparsity" / "asp.py").is_file() for folder in folders):
         return None
     where = folders[0] if folders else spec.origin
-    return f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web toolkit; pip uninstall apex)"
+    return (
+        f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web "
+        "toolkit; pip uninstall apex)"
+    )

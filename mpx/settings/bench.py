@@ -7,7 +7,8 @@ from mpx.errors import UserError, nearest
 from mpx.settings.rules import Rule, choice, text
 from mpx.settings.values import check_value
 
-MIN_SIZE, MAX_SIZE, SIZE_STEP = 32, 32768, 16  # of a matrix's side; FP8 and int8 products on CUDA need multiples of 16
+# of a matrix's side; FP8 and int8 products on CUDA need multiples of 16
+MIN_SIZE, MAX_SIZE, SIZE_STEP = 32, 32768, 16
 
 BENCH = {
     "what": text(example="formats"),
@@ -22,9 +23,13 @@ BENCH = {
 
 
 def check_bench(settings: Mapping[str, Any], benchmarks: Iterable[str]) -> None:
-    """Raise UserError for the first setting that mpx.bench does not have or that breaks its rule. benchmarks: the values of `what`."""
+    """Raise UserError for the first setting that mpx.bench does not have or that breaks its rule. benchmarks:
+    the values of `what`.
+    """
     for key, value in settings.items():
         check_value(key, value, BENCH, "mpx.bench")
     what = settings["what"]
     if what not in (allowed := list(benchmarks)):
-        raise UserError(f"what={what}: no such benchmark.{nearest(what, allowed)} Allowed: {', '.join(allowed)}.")
+        raise UserError(
+            f"what={what}: no such benchmark.{nearest(what, allowed)} Allowed: {', '.join(allowed)}."
+        )

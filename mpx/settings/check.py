@@ -19,19 +19,25 @@ from mpx.settings.values import check_value, key_of, leaves
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
 FIXED = {
-    "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer", "schedule.name": "schedule",
-    "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data", "data.kind": "data",
+    "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer",
+    "schedule.name": "schedule",
+    "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data",
+    "data.kind": "data",
 }  # fmt: skip
 # Fixed keys -> choices that let a user set them.
-SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN_FAMILIES, "data.kind": ("synthetic", "custom")}
+SETTABLE = {
+    "model.name": ("timm", "torchvision", "hf"),
+    "data.name": OWN_FAMILIES,
+    "data.kind": ("synthetic", "custom"),
+}
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
 def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Raise UserError for the first value that a run could not use.
 
-    Imports nothing heavy and opens no file; it only looks whether the files, modules and devices that `cfg` names exist.
-    overrides: as the user typed them.
+    Imports nothing heavy and opens no file; it only looks whether the files, modules and devices that `cfg`
+    names exist. overrides: as the user typed them.
     """
     typed = list(map(key_of, overrides))
     _check_fixed(cfg, typed)
@@ -63,15 +69,22 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
 
 
 def _check_fixed(cfg: DictConfig, typed: Sequence[str]) -> None:
-    for key in sorted(typed, key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
-        if (group := FIXED.get(key)) is None or group not in cfg:  # a group that a project of the user's own does not have
+    # a key that no choice lets the user set is named first
+    for key in sorted(typed, key=lambda key: key in SETTABLE):
+        # a group that a project of the user's own does not have
+        if (group := FIXED.get(key)) is None or group not in cfg:
             continue
         if cfg[group].get("family", cfg.data.name if "data" in cfg else None) not in SETTABLE.get(key, ()):
-            raise UserError(f"{key} belongs to the choice of {group} and is not set by itself. Use {group}=CHOICE, see --help.")
+            raise UserError(
+                f"{key} belongs to the choice of {group} and is not set by itself. Use "
+                f"{group}=CHOICE, see --help."
+            )
 
 
 def _check_values(cfg: DictConfig, typed: Sequence[str]) -> None:
-    """Typed keys come first, so that an error names the key that the user typed and not one that takes its value over."""
+    """Typed keys come first, so that an error names the key that the user typed and not one that takes its
+    value over.
+    """
     for key, value in sorted(leaves(cfg), key=lambda leaf: not leaf[0].startswith(tuple(typed))):
         check_value(key, value)
 
@@ -79,20 +92,26 @@ def _check_values(cfg: DictConfig, typed: Sequence[str]) -> None:
 def _check_two_batch_sizes(cfg: DictConfig, typed: Sequence[str]) -> None:
     if cfg.data.global_batch_size is not None and "data.batch_size" in typed:
         raise UserError(
-            f"data.batch_size={cfg.data.batch_size} is for each device, data.global_batch_size={cfg.data.global_batch_size} for all of "
+            f"data.batch_size={cfg.data.batch_size} is for each device, "
+            f"data.global_batch_size={cfg.data.global_batch_size} for all of "
             "them together. Give one of them."
         )
 
 
 def _check_trainer(cfg: DictConfig) -> None:
     if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
-        raise UserError("trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For example trainer.gradient_clip_val=1.0.")
+        raise UserError(
+            "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For "
+            "example trainer.gradient_clip_val=1.0."
+        )
     if cfg.trainer.cuda_graphs is True and (reason := against_graphs(cfg.trainer)) is not None:
         raise graphs_refused(reason)
 
 
 def against_graphs(trainer: DictConfig) -> str | None:
-    """Why CUDA graphs are not possible with these settings of the trainer; None where the settings allow them."""
+    """Why CUDA graphs are not possible with these settings of the trainer; None where the settings allow
+    them.
+    """
     if trainer.accelerator == "cpu":
         return "trainer.accelerator=cpu"
     if trainer.compile == "reduce-overhead":
@@ -107,7 +126,9 @@ def graphs_refused(reason: str) -> UserError:
 
 
 def check_scale(scale: Mapping[str, Any], prefix: str = "precision.loss_scale.") -> None:
-    """Raise UserError for a first scale that lies outside of the scales allowed. prefix: of the keys in errors."""
+    """Raise UserError for a first scale that lies outside of the scales allowed. prefix: of the keys in
+    errors.
+    """
     if scale["dynamic"] and not scale["floor"] <= scale["initial"] <= scale["ceiling"]:
         raise UserError(
             f"{prefix}initial={scale['initial']:g} must lie between {prefix}floor={scale['floor']:g} and "
@@ -119,31 +140,42 @@ def _check_rates(cfg: DictConfig, typed: Sequence[str]) -> None:
     used = f"model.lr.{cfg.optimizer.name}"
     given = [key for key in typed if key.startswith("model.lr.")]
     if given and used not in given:
-        raise UserError(f"{given[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use {used}, or leave it out.")
+        raise UserError(
+            f"{given[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use "
+            f"{used}, or leave it out."
+        )
     if given and cfg.optimizer.lr != (lr := cfg.model.lr[cfg.optimizer.name]):
-        raise UserError(f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={lr:g}. Give one of them.")
+        raise UserError(
+            f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={lr:g}. Give one of them."
+        )
 
 
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
-        raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+        raise UserError(
+            "optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false."
+        )
 
 
 def _check_tokenizer(cfg: DictConfig) -> None:
     if cfg.data.get("tokenizer") in TRAINED and (model := pretrained(cfg.model)) is not None:
         raise UserError(
-            f"data.tokenizer={cfg.data.tokenizer} is trained on this data, and its token ids mean nothing to the pretrained {model}. "
+            f"data.tokenizer={cfg.data.tokenizer} is trained on this data, and its token ids mean nothing "
+            f"to the pretrained {model}. "
             "Leave it out: the model brings its own tokenizer."
         )
 
 
 def check_looks(until: Mapping[str, Any]) -> None:
-    """A sweep in rounds checks its plan before its first job, too, and a comparison the plan that a record names."""
+    """A sweep in rounds checks its plan before its first job, too, and a comparison the plan that a record
+    names.
+    """
     for key, value in leaves({"until": until}):
         check_value(key, value)
     if until["max_seeds"] < SEEDS_EACH * until["looks"]:
         raise UserError(
-            f"until.max_seeds={until['max_seeds']} is less than {SEEDS_EACH} seeds for each of until.looks={until['looks']}. Use "
+            f"until.max_seeds={until['max_seeds']} is less than {SEEDS_EACH} seeds for each of "
+            f"until.looks={until['looks']}. Use "
             f"until.max_seeds={SEEDS_EACH * until['looks']}, or fewer looks."
         )
 
@@ -153,5 +185,9 @@ def _check_checkpoint(cfg: DictConfig) -> None:
         return
     if cfg.if_exists == "resume":
         raise UserError("ckpt_path and if_exists=resume both say where to continue. Give one of them.")
-    if not os.path.isfile(cfg.ckpt_path):  # Path.is_file raises where a name is too long or a folder may not be read
-        raise UserError(f"ckpt_path={cfg.ckpt_path} is not a file. Give the path of a .ckpt that mpx wrote, or ckpt_path=null.")
+    # Path.is_file raises where a name is too long or a folder may not be read
+    if not os.path.isfile(cfg.ckpt_path):
+        raise UserError(
+            f"ckpt_path={cfg.ckpt_path} is not a file. Give the path of a .ckpt that mpx "
+            "wrote, or ckpt_path=null."
+        )

@@ -34,26 +34,39 @@ COMPARE = {
     ),
     "output_dir": text(example="outputs"),
 }
-IN_ITS_UNIT = {"margin": number(0, open_low=True, example=0.01)}  # with margin_is=absolute, of a metric of any scale
-DECIDE = ("control", "metric", "metric_goal", "margin", "margin_is", "margin_for", "confidence")  # on which a verdict depends
-DEFAULTS: dict[str, Any] = {str(key): value for key, value in OmegaConf.load(CONF / "compare.yaml").items() if key in DECIDE}
+# with margin_is=absolute, of a metric of any scale
+IN_ITS_UNIT = {"margin": number(0, open_low=True, example=0.01)}
+# on which a verdict depends
+DECIDE = ("control", "metric", "metric_goal", "margin", "margin_is", "margin_for", "confidence")
+DEFAULTS: dict[str, Any] = {
+    str(key): value for key, value in OmegaConf.load(CONF / "compare.yaml").items() if key in DECIDE
+}
 # Text that Hydra accepts without quotes.
 BARE = re.compile(r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE)
 
 
 def check_compare(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
-    """Raise UserError for the first setting that mpx.compare does not have or that breaks its rule. overrides: as typed."""
+    """Raise UserError for the first setting that mpx.compare does not have or that breaks its rule.
+    overrides: as typed.
+    """
     rules = COMPARE | (IN_ITS_UNIT if settings["margin_is"] == "absolute" else {})
     for key, value in settings.items():
         check_value(key, value, rules, "mpx.compare")
-    if settings["results"] is not None and (other := {"study", "output_dir"}.intersection(map(key_of, overrides))):
+    if settings["results"] is not None and (
+        other := {"study", "output_dir"}.intersection(map(key_of, overrides))
+    ):
         raise UserError(f"results and {max(other)} both say which runs to compare. Leave one of them out.")
 
 
 def compare_command(study: str, **how: str | float) -> str:
-    """The command that repeats the comparison, with the keys that differ from their defaults. how: of the keys DECIDE."""
+    """The command that repeats the comparison, with the keys that differ from their defaults. how: of the
+    keys DECIDE.
+    """
     changed = {key: value for key, value in how.items() if DEFAULTS[key] != value}
-    words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
+    words = (
+        typed_text(key, value) if isinstance(value, str) else f"{key}={value}"
+        for key, value in changed.items()
+    )
     return " ".join(["python -m mpx.compare", typed_text("study", study), *words])
 
 

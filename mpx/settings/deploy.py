@@ -30,7 +30,8 @@ DEPLOY = {
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
     "target": either(
-        text(also=(None,), example="my_net.Net"), many(text(example="my_net.Net"), least=1, example="[my_net.Net]")
+        text(also=(None,), example="my_net.Net"),
+        many(text(example="my_net.Net"), least=1, example="[my_net.Net]"),
     ),
 }
 NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
@@ -39,7 +40,9 @@ WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's wo
 
 
 def check_chosen(words: Iterable[str]) -> None:
-    """Raise UserError for a key of a training, and for one of a model or data set that no word chooses: a run brings its own."""
+    """Raise UserError for a key of a training, and for one of a model or data set that no word chooses: a run
+    brings its own.
+    """
     keys = list(map(key_of, dotted(words)))
     for key in keys:
         group = key.partition(".")[0]
@@ -47,7 +50,8 @@ def check_chosen(words: Iterable[str]) -> None:
             raise UserError(f"{key} is for training, and mpx.deploy trains nothing. Leave it out.")
         if group in ("model", "data") and group not in keys:
             raise UserError(
-                f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give model=, data= and ckpt=."
+                f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give "
+                "model=, data= and ckpt=."
             )
 
 
@@ -60,12 +64,16 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
         _check_own(settings, given)
     elif given:
         raise UserError(
-            f"{given[0]}= is for weights without a run, and run= is given. Use run=FOLDER alone, or model=, data= and ckpt=."
+            f"{given[0]}= is for weights without a run, and run= is given. Use run=FOLDER alone, or "
+            "model=, data= and ckpt=."
         )
     for kind in listed(settings["export"]):
         for fmt in listed(settings["format"]):
             if fmt not in EXPORTS[kind]:
-                raise UserError(f"export={kind} is not possible with format={fmt}. Use format={' or '.join(EXPORTS[kind])}.")
+                raise UserError(
+                    f"export={kind} is not possible with format={fmt}. Use "
+                    f"format={' or '.join(EXPORTS[kind])}."
+                )
 
 
 def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
@@ -75,7 +83,10 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
             f"run={DEPLOY['run'].example}; or model=, data= and ckpt= of your own."
         )
     if absent := [key for key in NEEDED_WITH_CKPT if key not in given]:
-        raise UserError(f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a run needs run=FOLDER alone.")
+        raise UserError(
+            f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a "
+            "run needs run=FOLDER alone."
+        )
     if settings["target"] is not None:
         raise UserError("target= is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
@@ -85,9 +96,11 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     check_pretrained(model)
     check_target("model", model)
     check_target("data", data)
-    if not os.path.isfile(settings["ckpt"]):  # Path.is_file raises where a name is too long or a folder may not be read
+    # Path.is_file raises where a name is too long or a folder may not be read
+    if not os.path.isfile(settings["ckpt"]):
         raise UserError(
-            f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file."
+            f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or "
+            "a .safetensors file."
         )
 
 

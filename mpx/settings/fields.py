@@ -1,4 +1,6 @@
-"""Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common keys."""
+"""Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common
+keys.
+"""
 
 import re
 from dataclasses import replace
@@ -6,8 +8,10 @@ from dataclasses import replace
 from mpx.settings.data import OWN_FAMILIES, TASKS
 from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
 
-NAMED = ("model", "data", "precision", "sparsity")  # groups whose choices every setting has, and begins its name with
-LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # tables, plots and Markdown need not escape these characters
+# groups whose choices every setting has, and begins its name with
+NAMED = ("model", "data", "precision", "sparsity")
+# tables, plots and Markdown need not escape these characters
+LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)
 SCALES = (1e-38, 3e38)  # range in which a loss scale and its inverse are FP32 numbers
 LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
 
@@ -21,13 +25,16 @@ LABEL = Rule(
 RUN = {
     "study": folder_name("default"),
     "label": LABEL,
-    "seed": whole(0, 2**32 - 1, example=0, result=False),  # no part of the setting's name: the run's folder is seed<N>
+    # no part of the setting's name: the run's folder is seed<N>
+    "seed": whole(0, 2**32 - 1, example=0, result=False),
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
     "retry_failed": flag(result=False),
     "fail_fast": flag(result=False),
     "label_smoothing": number(0, 1, open_high=True, example=0.1),
     "speed": choice("auto", "plain"),
-    "ckpt_path": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False),
+    "ckpt_path": text(
+        also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False
+    ),
     "output_dir": text(example="outputs", result=False),
 }
 
@@ -46,18 +53,24 @@ OPTIMIZER = {
     "optimizer.momentum": number(0, 1, open_high=True, example=0.9),
     "optimizer.nesterov": flag(),
     "optimizer.weight_decay": number(0, example=0.01),
-    "optimizer.betas": many(number(0, 1, open_high=True, example=0.9), least=2, most=2, example="[0.9,0.999]"),
+    "optimizer.betas": many(
+        number(0, 1, open_high=True, example=0.9), least=2, most=2, example="[0.9,0.999]"
+    ),
     "optimizer.eps": number(0, open_low=True, example=1e-8),
     "schedule.name": choice("cosine", "linear", "constant", "step"),
     "schedule.warmup": number(0, 1, open_high=True, example=0.05),
     "schedule.final": number(0, 1, example=0.0),
     "schedule.restart": number(0, 1, open_low=True, open_high=True, also=(None,), example=0.5),
-    "schedule.milestones": many(number(0, 1, open_low=True, open_high=True, example=0.5), example="[0.5,0.75]"),
+    "schedule.milestones": many(
+        number(0, 1, open_low=True, open_high=True, example=0.5), example="[0.5,0.75]"
+    ),
     "schedule.factor": number(0, 1, open_low=True, example=0.1),
 }
 
 PRECISION = {
-    "precision.mode": choice("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3"),
+    "precision.mode": choice(
+        "fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3"
+    ),
     "precision.emulate": choice("auto", "always", "never"),
     "precision.strict": flag(result=False),
     "precision.layers": choice("faster", "all"),
@@ -92,7 +105,9 @@ SPARSITY = {
     "sparsity.dense_ckpt": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt"),
     "sparsity.shape_rule": choice("hardware", "any"),
     "sparsity.types": many(
-        choice("Linear", "Conv1d", "Conv2d", "Conv3d", "LSTM", "GRU", "MultiheadAttention"), least=1, example="[Linear]"
+        choice("Linear", "Conv1d", "Conv2d", "Conv3d", "LSTM", "GRU", "MultiheadAttention"),
+        least=1,
+        example="[Linear]",
     ),
     "sparsity.skip": many(text(), example='["fc"]'),
     "sparsity.only": many(text(), example='["encoder.*"]'),
@@ -133,7 +148,8 @@ TRAINER = {
 DROP = number(0, 1, open_high=True, example=0.1)
 
 DATA = {
-    "data.name": either(folder_name("reviews"), choice(None, result=False)),  # the runs' folders are named after it
+    # the runs' folders are named after it
+    "data.name": either(folder_name("reviews"), choice(None, result=False)),
     "data.family": choice(*OWN_FAMILIES),
     "data.kind": choice("image", "text", "lm"),
     "data._target_": text(example="my_data.make_data"),
@@ -209,7 +225,8 @@ FREE_BELOW = ("module.", "datamodule.")  # the same, each key by itself
 
 
 def changes_result(key: str) -> bool:
-    """Whether two runs that differ in this key are different settings. A key without a rule, such as one of model.kwargs, counts.
+    """Whether two runs that differ in this key are different settings. A key without a rule, such as one of
+    model.kwargs, counts.
 
     `seed` does not: it tells the runs of one setting apart.
     """

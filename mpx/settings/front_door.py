@@ -23,8 +23,10 @@ from mpx.system.version import version
 
 MULTIRUN = {"-m", "--multirun"}
 NAME = re.compile(r"[\w.+/]+")  # of a key
-SYNTAX = set("'[]{}(),$\\")  # by these characters Hydra knows lists, mappings, functions, sweeps and other keys' values
-# Hydra reads some values as no text, and drops a path and an ending: it would name the choice otherwise than mpx.
+# by these characters Hydra knows lists, mappings, functions, sweeps and other keys' values
+SYNTAX = set("'[]{}(),$\\")
+# Hydra reads some values as no text, and drops a path and an ending: it would name the choice otherwise than
+# mpx.
 NO_CHOICE = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|.*[/.].*", re.IGNORECASE)
 
 
@@ -32,14 +34,16 @@ NO_CHOICE = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|.*[/.].*", re.I
 def errors_in_one_line(
     keys: Iterable[str] = KEYS, program: str = "mpx.train", *, told: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Turn an error in the settings into one line on stderr and exit code 2. With HYDRA_FULL_ERROR=1 the traceback is shown.
+    """Turn an error in the settings into one line on stderr and exit code 2. With HYDRA_FULL_ERROR=1 the
+    traceback is shown.
 
     keys: those that `program` takes. told: is called with the line.
     """
     try:
         yield
     except Exception as error:
-        if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # OmegaConf has failed over Ctrl-C
+        # OmegaConf has failed over Ctrl-C
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):
             raise KeyboardInterrupt from error
         if (line := translated(error, keys, program)) is None or shows_traceback():
             raise
@@ -51,7 +55,9 @@ def errors_in_one_line(
 
 @contextmanager
 def errors_as_user_error() -> Iterator[None]:
-    """As `errors_in_one_line`, for callers from Python: raises an error in the settings as UserError with one line."""
+    """As `errors_in_one_line`, for callers from Python: raises an error in the settings as UserError with one
+    line.
+    """
     try:
         yield
     except Exception as error:
@@ -61,7 +67,8 @@ def errors_as_user_error() -> Iterator[None]:
 
 
 def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
-    """Check sys.argv and the working directory before Hydra reads them, and answer --version, which would print Hydra's version.
+    """Check sys.argv and the working directory before Hydra reads them, and answer --version, which would
+    print Hydra's version.
 
     keys: those that `program` takes.
     """
@@ -71,13 +78,16 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UserError("the working directory has been removed. Change to one that exists, as by cd.") from None
+        raise UserError(
+            "the working directory has been removed. Change to one that exists, as by cd."
+        ) from None
     sys.argv[1:] = checked_words(sys.argv[1:], keys, program, CONF)
 
 
 def checked_words(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
-    """Return `words` with the home folder for ~ in each `key=~/…`, which some shells leave, and with quotes around a value that holds a =,
-    such as a run's folder. Raises UserError for words that Hydra misunderstands.
+    """Return `words` with the home folder for ~ in each `key=~/…`, which some shells leave, and with quotes
+    around a value that holds a =, such as a run's folder. Raises UserError for words that Hydra
+    misunderstands.
 
     keys: those that `program` takes. conf: the folder of the groups.
     """
@@ -86,7 +96,10 @@ def checked_words(words: Iterable[str], keys: Iterable[str], program: str, conf:
         _check_option(word, keys, program)
         _check_single(word, keys)
         _check_choice(word, keys, conf)
-    return [_quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda match: match[1] + str(Path.home()), word)) for word in words]
+    return [
+        _quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda match: match[1] + str(Path.home()), word))
+        for word in words
+    ]
 
 
 def _quoted(word: str) -> str:
@@ -101,7 +114,8 @@ def _check_option(word: str, keys: list[str], program: str) -> None:
         return
     name = word.lstrip("-").split("=")[0].replace("-", "_")
     raise UserError(
-        f"{word.split('=')[0]}: no such option. Settings are written key=value, without dashes.{nearest_key(name, keys)} "
+        f"{word.split('=')[0]}: no such option. Settings are written key=value, without "
+        f"dashes.{nearest_key(name, keys)} "
         f"python -m {program} --help lists them all."
     )
 
@@ -121,7 +135,9 @@ def _check_choice(word: str, keys: list[str], conf: Path) -> None:
     for choice in given.split(","):
         if NO_CHOICE.fullmatch(choice.strip(" '\"")):
             allowed = sorted(path.stem for path in (conf / group).glob("*.yaml"))
-            raise UserError(f"{group}={choice}: no such choice. Allowed: {', '.join(allowed)}; or leave it out.")
+            raise UserError(
+                f"{group}={choice}: no such choice. Allowed: {', '.join(allowed)}; or leave it out."
+            )
 
 
 def multirun_first() -> None:
@@ -135,7 +151,9 @@ def multirun() -> bool:
 
 
 def start_once(job: Callable[[], None], keys: Iterable[str], program: str, no_sweeps: str) -> None:
-    """Start `job`, which Hydra makes of a function, as a command without sweeps. keys: those that `program` takes."""
+    """Start `job`, which Hydra makes of a function, as a command without sweeps. keys: those that `program`
+    takes.
+    """
     replace_unprintable()
     let_hydra_raise()
     try:
@@ -158,12 +176,16 @@ def words_of(config: DictConfig) -> list[str]:
 
 
 def typed(config: DictConfig) -> list[str]:
-    """The overrides for a check, which goes by their keys: a mapping does not hide those within it. config: Hydra's own."""
+    """The overrides for a check, which goes by their keys: a mapping does not hide those within it. config:
+    Hydra's own.
+    """
     return list(dotted(words_of(config)))
 
 
 def groups_for_help() -> None:
-    """Define ${mpx.groups:} for the help text in conf/train.yaml, since Hydra's own list also shows the internal group `tuned`."""
+    """Define ${mpx.groups:} for the help text in conf/train.yaml, since Hydra's own list also shows the
+    internal group `tuned`.
+    """
 
     def listed() -> str:
         options = GlobalHydra.instance().config_loader().get_group_options  # with those of a --config-dir
@@ -173,5 +195,9 @@ def groups_for_help() -> None:
 
 
 def expect_schemas() -> None:
-    """Silence Hydra 1.3's warning that plugins' schemas check the files of the same names in conf/hydra/launcher/."""
-    warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)
+    """Silence Hydra 1.3's warning that plugins' schemas check the files of the same names in
+    conf/hydra/launcher/.
+    """
+    warnings.filterwarnings(
+        "ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning
+    )

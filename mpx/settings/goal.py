@@ -6,12 +6,18 @@ from mpx.errors import UserError
 
 OTHERS = "perplexity|ppl|nll|cross_entropy|mse|rmse|mae|mape|wer|cer|error"
 FALLS = re.compile(
-    rf"(^|[/.])(([^/]+[_.])?loss|((train|val|valid|validation|dev|test)_)?({OTHERS}))(_epoch|_step)?(/dataloader_idx_\d+)?$", re.IGNORECASE
+    rf"(^|[/.])(([^/]+[_.])?loss|((train|val|valid|validation|dev|test)_)?({OTHERS}))(_epoch|_step)?(/dataloader_idx_\d+)?$",
+    re.IGNORECASE,
 )
 NEGATED = re.compile(r"(^|[/_.])(neg|negated|negative|minus|inv|inverse)[/_.]", re.IGNORECASE)
 
 
 def check_goal(metric: str | None, goal: str) -> None:
-    """Raise UserError for metric_goal=max, the default, and a metric that falls: the worst epoch would be the best one."""
+    """Raise UserError for metric_goal=max, the default, and a metric that falls: the worst epoch would be the
+    best one.
+    """
     if metric is not None and goal == "max" and FALLS.search(metric) and not NEGATED.search(metric):
-        raise UserError(f"metric={metric} should fall, but metric_goal=max. Use metric_goal=min, or a name such as neg_loss.")
+        raise UserError(
+            f"metric={metric} should fall, but metric_goal=max. Use metric_goal=min, or a name "
+            "such as neg_loss."
+        )

@@ -1,4 +1,6 @@
-"""The user's own project: `module._target_=` names its LightningModule, `datamodule._target_=` its LightningDataModule."""
+"""The user's own project: `module._target_=` names its LightningModule, `datamodule._target_=` its
+LightningDataModule.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +14,8 @@ from mpx.settings.values import check_value, dotted, key_of
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"
 PARTS = ("module", "datamodule")  # their further keys are arguments of the constructors
-THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")  # settings that a project replaces by its own code
+# settings that a project replaces by its own code
+THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")
 NOT_FOR_THEM = {  # key -> (values that a project may have, what to do instead)
     "trainer.ema_decay": ((None,), "add lightning's WeightAveraging in the module's configure_callbacks"),
     "trainer.strategy": (("auto", "ddp"), "mpx has no FSDP; DDP trains the whole model on each device"),
@@ -51,13 +54,16 @@ def refuse_theirs(words: Iterable[str]) -> None:
     for word in words:
         if (part := key_of(word).partition(".")[0]) in THEIRS:
             raise UserError(
-                f"{word}: the module of {chosen} brings its own {part}. Leave it out; arguments of its constructor are "
+                f"{word}: the module of {chosen} brings its own {part}. Leave it out; arguments of its "
+                "constructor are "
                 "+module.NAME=VALUE, those of the data module +datamodule.NAME=VALUE."
             )
 
 
 def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
-    """Raise UserError for the first setting that a project brings itself or cannot have. overrides: as the user typed them."""
+    """Raise UserError for the first setting that a project brings itself or cannot have. overrides: as the
+    user typed them.
+    """
     refuse_theirs(overrides)
     for part in PARTS:
         key, target = f"{part}._target_", cfg[part]["_target_"]
@@ -65,9 +71,14 @@ def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
         if target is not None:
             check_importable(key, target)
     if cfg.metric is None and "metric_goal" in map(key_of, overrides):
-        raise UserError(f"metric_goal={cfg.metric_goal} has no meaning without metric=. Add one, as metric=val/dice, or leave it out.")
+        raise UserError(
+            f"metric_goal={cfg.metric_goal} has no meaning without metric=. Add one, as "
+            "metric=val/dice, or leave it out."
+        )
     for key, (allowed, instead) in NOT_FOR_THEM.items():
         group, _, name = key.rpartition(".")
         value = (cfg[group] if group else cfg).get(name)
         if value not in allowed:
-            raise UserError(f"{key}={value} is not possible with a module of your own: {instead}. Leave {key} out.")
+            raise UserError(
+                f"{key}={value} is not possible with a module of your own: {instead}. Leave {key} out."
+            )

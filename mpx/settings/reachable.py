@@ -1,4 +1,6 @@
-"""Check that the devices, files and modules of a configuration exist, as far as this is possible without PyTorch."""
+"""Check that the devices, files and modules of a configuration exist, as far as this is possible without
+PyTorch.
+"""
 
 import ctypes
 import os
@@ -34,7 +36,9 @@ def check_files(data: Mapping[str, Any]) -> None:
     _check_paths(data)
     _check_root(data)
     if family(data) == "huggingface" and find_spec("datasets") is None:
-        raise UserError(f"data=huggingface needs the package datasets, which is not installed. {install('data')} adds it.")
+        raise UserError(
+            f"data=huggingface needs the package datasets, which is not installed. {install('data')} adds it."
+        )
 
 
 def no_gpu() -> bool:
@@ -53,20 +57,28 @@ def no_gpu() -> bool:
 
 
 def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
-    """Raise UserError if a GPU is asked for and there is none. there: from `no_gpu` at first, from PyTorch once it is imported."""
+    """Raise UserError if a GPU is asked for and there is none. there: from `no_gpu` at first, from PyTorch
+    once it is imported.
+    """
     if accelerator == "gpu" and not there:
-        raise UserError(f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi.")
+        raise UserError(
+            f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi."
+        )
 
 
 def check_cpu_devices(requested: Any) -> None:
-    """Raise UserError for trainer.devices that a machine without a GPU does not have. A device is a process there."""
+    """Raise UserError for trainer.devices that a machine without a GPU does not have. A device is a process
+    there.
+    """
     if not isinstance(requested, int | str):
         raise UserError(
-            f"trainer.devices={list(requested)} picks GPUs, and no CUDA device is visible here. Use a number, as trainer.devices=2."
+            f"trainer.devices={list(requested)} picks GPUs, and no CUDA device is visible here. Use a "
+            "number, as trainer.devices=2."
         )
     if isinstance(requested, int) and requested > usable_cores():
         raise UserError(
-            f"trainer.devices={requested} starts as many processes, and this process may use {how_many(usable_cores(), 'core')}. Use at "
+            f"trainer.devices={requested} starts as many processes, and this process may use "
+            f"{how_many(usable_cores(), 'core')}. Use at "
             f"most trainer.devices={usable_cores()}."
         )
 
@@ -82,7 +94,8 @@ def check_device(cfg: DictConfig) -> None:
         check_layout(devices if isinstance(devices, int) else len(devices), cfg.trainer.num_nodes)
     if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (requested == "cpu" or no_gpu()):
         raise UserError(
-            f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
+            f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use "
+            "precision.emulate=auto or a GPU."
         )
 
 
@@ -92,12 +105,21 @@ def _check_paths(data: Mapping[str, Any]) -> None:
         if given is None:
             continue
         path = os.path.expanduser(given)
-        if not os.path.exists(path):  # Path.exists raises where a name is too long or a folder may not be read
-            raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
+        # Path.exists raises where a name is too long or a folder may not be read
+        if not os.path.exists(path):
+            raise UserError(
+                f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of "
+                "the file or folder to train on."
+            )
         if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
-            raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
+            raise UserError(
+                f"data.{name}={given} has no folder train/. Give the folder that holds "
+                "train/<class>/ and val/<class>/."
+            )
         if family(data) not in ("image_folder", "huggingface") and os.path.isdir(path):
-            raise UserError(f"data.{name}={given} is a folder. data={family(data)} reads a file: give its path.")
+            raise UserError(
+                f"data.{name}={given} is a folder. data={family(data)} reads a file: give its path."
+            )
 
 
 def _check_root(data: Mapping[str, Any]) -> None:
@@ -114,10 +136,13 @@ def _check_root(data: Mapping[str, Any]) -> None:
         raise UserError(f"data.root={given} does not hold {held}, but {nearby} does. Use data.root={nearby}.")
     if not data["download"]:
         problem = f"holds no {held}" if os.path.isdir(root) else f"is not there (seen from {Path.cwd()})"
-        raise UserError(f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true.")
+        raise UserError(
+            f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true."
+        )
     if not os.path.isdir(root.absolute().parent):
         raise UserError(
-            f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, or one to download it to, "
+            f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, "
+            "or one to download it to, "
             "which is made in a folder that exists."
         )
 
@@ -132,17 +157,22 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
 
 
 def check_pretrained(model: Mapping[str, Any]) -> None:
-    """Raise UserError for the path of a pretrained model that is no folder. Whether a hub has a name is found out later."""
+    """Raise UserError for the path of a pretrained model that is no folder. Whether a hub has a name is found
+    out later.
+    """
     name = pretrained(model)
     if name is not None and name.startswith(("/", ".", "~")) and not os.path.isdir(name):
         key = "model.name" if model.get("pretrained") is None else "model.pretrained"
         raise UserError(
-            f"{key}={name} is not a folder (seen from {Path.cwd()}). Give that of a downloaded model, or a hub name."
+            f"{key}={name} is not a folder (seen from {Path.cwd()}). Give that of a downloaded model, or a "
+            "hub name."
         )
 
 
 def check_target(group: str, settings: Mapping[str, Any]) -> None:
-    """Raise UserError if the module of a group's _target_ cannot be found. Nothing is imported, so its names are looked up later."""
+    """Raise UserError if the module of a group's _target_ cannot be found. Nothing is imported, so its names
+    are looked up later.
+    """
     if (target := settings.get("_target_")) is not None:
         check_importable(f"{group}._target_", target)
 
@@ -154,7 +184,8 @@ def check_importable(key: str, target: str) -> None:
         raise UserError(f"{key}={target} is not a path as in an import. Write package.module.Class.")
     if not _found(parts[0]):
         raise UserError(
-            f"{key}={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
+            f"{key}={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path "
+            "as in an import, "
             "package.module.Class, and start mpx in the folder that holds the package."
         )
 

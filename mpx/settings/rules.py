@@ -13,7 +13,8 @@ class Rule:
     allowed: str  # ends the sentence "must be …"
     fits: Callable[[Any], bool]
     example: str
-    changes_result: bool = True  # False: only says where files are or what is shown, so it is not part of the run's name
+    # False: only says where files are or what is shown, so it is not part of the run's name
+    changes_result: bool = True
     largest: int | None = None  # the largest whole number, where `allowed` does not say it
 
 
@@ -27,7 +28,11 @@ def _is_number(value: Any) -> bool:
 
 def as_typed(value: Any) -> str:
     """A value as a user types it: null, true and false instead of Python's words."""
-    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    return (
+        {None: "null", True: "true", False: "false"}[value]
+        if value is None or isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _all_as_typed(options: tuple) -> str:
@@ -38,19 +43,34 @@ def _or(also: tuple) -> str:
     return f", or {_all_as_typed(also)}" if also else ""
 
 
-def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any = None, result: bool = True) -> Rule:
-    """A whole number from `low` to `high` (None: the largest count), or one of the words in `also` (None is typed null)."""
+def whole(
+    low: int, high: int | None = None, *, also: tuple = (), example: Any = None, result: bool = True
+) -> Rule:
+    """A whole number from `low` to `high` (None: the largest count), or one of the words in `also` (None is
+    typed null).
+    """
     upper = f" and at most {high}" if high is not None else ""
     return Rule(
         f"a whole number of at least {low}{upper}{_or(also)}",
-        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (MAX_COUNT if high is None else high)),
+        lambda v: (
+            any(v is o or v == o for o in also)
+            or (_is_int(v) and low <= v <= (MAX_COUNT if high is None else high))
+        ),
         str(example if example is not None else max(low, 1)),
         result,
         MAX_COUNT if high is None else None,
     )
 
 
-def number(low: float, high: float = math.inf, *, open_low: bool = False, open_high: bool = False, also: tuple = (), example: Any) -> Rule:
+def number(
+    low: float,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+    also: tuple = (),
+    example: Any,
+) -> Rule:
     """A finite number between `low` and `high`; `open_*` leaves that end out."""
     bounds = f"{'above' if open_low else 'of at least'} {low:g}"
     if high != math.inf:
@@ -78,7 +98,9 @@ def flag(*, result: bool = True) -> Rule:
 
 
 def text(*, also: tuple = (), example: str = "name", result: bool = True) -> Rule:
-    return Rule(f"a text{_or(also)}", lambda v: v in also or (isinstance(v, str) and bool(v.strip())), example, result)
+    return Rule(
+        f"a text{_or(also)}", lambda v: v in also or (isinstance(v, str) and bool(v.strip())), example, result
+    )
 
 
 def folder_name(example: str) -> Rule:
@@ -96,17 +118,26 @@ def many(item: Rule, *, least: int = 0, most: int | None = None, example: str = 
     size = f" of {least}" if least == most else f" of at least {least}" if least else ""
     return Rule(
         f"a list{size}, each {item.allowed}",
-        lambda v: isinstance(v, (list, tuple)) and len(v) >= least and (most is None or len(v) <= most) and all(item.fits(i) for i in v),
+        lambda v: (
+            isinstance(v, (list, tuple))
+            and len(v) >= least
+            and (most is None or len(v) <= most)
+            and all(item.fits(i) for i in v)
+        ),
         example,
     )
 
 
 def either(first: Rule, second: Rule) -> Rule:
     """A value that fits one of the two."""
-    return replace(first, allowed=f"{first.allowed}; or {second.allowed}", fits=lambda v: first.fits(v) or second.fits(v))
+    return replace(
+        first, allowed=f"{first.allowed}; or {second.allowed}", fits=lambda v: first.fits(v) or second.fits(v)
+    )
 
 
 def one_or_more(item: Rule) -> Rule:
     """A value that fits `item`, or a list of such."""
     several = many(item, least=1)
-    return replace(item, allowed=f"{item.allowed}, or a list of these", fits=lambda v: item.fits(v) or several.fits(v))
+    return replace(
+        item, allowed=f"{item.allowed}, or a list of these", fits=lambda v: item.fits(v) or several.fits(v)
+    )

@@ -20,7 +20,9 @@ RECIPES_OF = {  # key -> the recipes that read it
 
 
 def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
-    """Raise UserError for the first combination that a run could not use. typed: the keys of the command line."""
+    """Raise UserError for the first combination that a run could not use. typed: the keys of the command
+    line.
+    """
     sparsity = cfg.sparsity
     if sparsity.pattern == "dense":
         return
@@ -31,26 +33,47 @@ def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
 
 
 def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
-    """Raise UserError for a key that the recipe does not read, or values that do not fit together. given: keys without `sparsity.`"""
+    """Raise UserError for a key that the recipe does not read, or values that do not fit together. given:
+    keys without `sparsity.`
+    """
     _check_read_by_recipe(sparsity, given)
     _check_start(sparsity, given)
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
-        raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
+        raise UserError(
+            f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example "
+            f"sparsity.n={sparsity.m // 2}."
+        )
 
 
 def _check_read_by_recipe(sparsity: DictConfig, given: Set[str]) -> None:
     for key in (key for key in RECIPES_OF if key in given):
         if sparsity.recipe not in RECIPES_OF[key] and sparsity[key] is not None:
             recipes = " or ".join(f"sparsity.recipe={recipe}" for recipe in RECIPES_OF[key])
-            raise UserError(f"sparsity.{key} has no meaning for sparsity.recipe={sparsity.recipe}. Leave it out, or use {recipes}.")
+            raise UserError(
+                f"sparsity.{key} has no meaning for sparsity.recipe={sparsity.recipe}. Leave "
+                f"it out, or use {recipes}."
+            )
 
 
 def _check_start(sparsity: DictConfig, given: Set[str]) -> None:
-    starts = [key for key in ("start", "start_step", "start_epoch") if key in given and sparsity[key] is not None]
+    starts = [
+        key for key in ("start", "start_step", "start_epoch") if key in given and sparsity[key] is not None
+    ]
     if len(starts) > 1:
-        raise UserError(f"sparsity.{starts[0]} and sparsity.{starts[1]} both say when the dense phase ends. Give one of them.")
-    if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.start_epoch is None and sparsity.end < sparsity.start:
-        raise UserError(f"sparsity.end={sparsity.end:g} must be at least sparsity.start={sparsity.start:g}. For example sparsity.end=0.9.")
+        raise UserError(
+            f"sparsity.{starts[0]} and sparsity.{starts[1]} both say when the dense phase "
+            "ends. Give one of them."
+        )
+    if (
+        sparsity.recipe == "gradual"
+        and sparsity.start_step is None
+        and sparsity.start_epoch is None
+        and sparsity.end < sparsity.start
+    ):
+        raise UserError(
+            f"sparsity.end={sparsity.end:g} must be at least "
+            f"sparsity.start={sparsity.start:g}. For example sparsity.end=0.9."
+        )
 
 
 def nothing_to_train(sparsity: DictConfig) -> bool:
@@ -63,6 +86,9 @@ def _check_dense_checkpoint(cfg: DictConfig) -> None:
     if path is None:
         return
     if not os.path.isfile(path):
-        raise UserError(f"sparsity.dense_ckpt={path} is not a file. Give a checkpoint of a dense run, or sparsity.dense_ckpt=null.")
+        raise UserError(
+            f"sparsity.dense_ckpt={path} is not a file. Give a checkpoint of a dense run, or "
+            "sparsity.dense_ckpt=null."
+        )
     if cfg.ckpt_path is not None:
         raise UserError("ckpt_path and sparsity.dense_ckpt both bring weights. Give one of them.")

@@ -1,4 +1,6 @@
-"""Choose the tokenizer of a data set if the user names none. A pretrained model brings its own, since it only knows its token ids."""
+"""Choose the tokenizer of a data set if the user names none. A pretrained model brings its own, since it only
+knows its token ids.
+"""
 
 import os
 from collections.abc import Mapping
@@ -19,9 +21,13 @@ def pretrained(model: Mapping[str, Any]) -> str | None:
 
 
 def usual_tokenizer(otherwise: str, *, _root_: DictConfig) -> str:
-    """The resolver ${mpx.tokenizer:…} of conf/data/: the model's tokenizer if it is pretrained, else `otherwise`."""
+    """The resolver ${mpx.tokenizer:…} of conf/data/: the model's tokenizer if it is pretrained, else
+    `otherwise`.
+    """
     model = _root_.get("model")
-    return (pretrained(model) if isinstance(model, Mapping) or OmegaConf.is_dict(model) else None) or otherwise
+    return (
+        pretrained(model) if isinstance(model, Mapping) or OmegaConf.is_dict(model) else None
+    ) or otherwise
 
 
 OmegaConf.register_new_resolver("mpx.tokenizer", usual_tokenizer, replace=True)

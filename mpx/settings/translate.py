@@ -1,4 +1,6 @@
-"""Translate exceptions of Hydra and OmegaConf into one line that names the key, the most similar valid one and what is allowed."""
+"""Translate exceptions of Hydra and OmegaConf into one line that names the key, the most similar valid one
+and what is allowed.
+"""
 
 import difflib
 import re
@@ -17,10 +19,27 @@ from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.values import REMOVED
 from mpx.system.printing import shown
 
-GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
+GROUPS = (
+    "task",
+    "model",
+    "data",
+    "precision",
+    "sparsity",
+    "optimizer",
+    "schedule",
+    "trainer",
+    "project",
+    "until",
+    "experiment",
+)
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
-FIRST = {"mpx.compare": "study=default", "mpx.deploy": "run=FOLDER", "mpx.bench": "what=gemm", "mpx.train": "precision=amp"}
+FIRST = {
+    "mpx.compare": "study=default",
+    "mpx.deploy": "run=FOLDER",
+    "mpx.bench": "what=gemm",
+    "mpx.train": "precision=amp",
+}
 KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
@@ -47,9 +66,12 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
         if program in FIRST and (not value or "-" in key):  # a folder without its key
             return f"{error.override!r} is not a setting: write key=value, as {FIRST[program]}."
         return (
-            f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
+            f"{error.override!r} is not a setting: write key=value, quoting values with special "
+            "characters, as 'key=\"a, b\"'."
         )
-    if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
+    if (
+        several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))
+    ) is not None:
         key = several[1].partition("=")[0]
         rule = (FIELDS | COMMANDS[program]).get(key)
         no_list = key in GROUPS or (rule is not None and "a list" not in rule.allowed)
@@ -57,7 +79,10 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
             do = "Start it once for each" if no_list else f"Write a list as {key}=[…]"
             return f"{several[1]} gives several values, and {program} takes one. {do}."
         or_list = "" if no_list else f", or write a list as {key}=[…]"
-        return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
+        return (
+            f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} "
+            f"-m{or_list}."
+        )
     return _unfit(error) or _unknown_key(error, keys, program) or str(error)
 
 
@@ -69,7 +94,11 @@ def nearest_key(word: str, keys: Iterable[str]) -> str:
         return f" Did you mean {' or '.join(ends)}?"
     if (like := nearest(word, keys)) or "." in word:
         return like
-    return nearest_key(found[0], keys) if (found := difflib.get_close_matches(word, [key.split(".")[-1] for key in keys], 1)) else ""
+    return (
+        nearest_key(found[0], keys)
+        if (found := difflib.get_close_matches(word, [key.split(".")[-1] for key in keys], 1))
+        else ""
+    )
 
 
 def _missing_choice(error: MissingConfigException) -> str:
@@ -78,26 +107,38 @@ def _missing_choice(error: MissingConfigException) -> str:
         return not_installed(group, wanted)
     if not group or not error.options:
         return str(error).split("\n")[0]
-    return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
+    return (
+        f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: "
+        f"{', '.join(sorted(error.options))}."
+    )
 
 
 def not_installed(group: str, choice: str, extra: str = "") -> str:
-    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that differs from the choice."""
+    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that
+    differs from the choice.
+    """
     return f"{group}={choice} is not installed. {install(extra or choice)} adds it."
 
 
 def _unfit(error: BaseException) -> str | None:
-    """The line for a value that Hydra cannot merge with the current one: {} with a list, or a list with names and values."""
+    """The line for a value that Hydra cannot merge with the current one: {} with a list, or a list with names
+    and values.
+    """
     merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
     if merged is None:
         return None
     if (rule := FIELDS.get(merged[1])) is None:
-        return f"{merged[1]}={merged[2]}: {merged[1]} is not a single value. Set its keys, as {merged[1]}.KEY=VALUE."
+        return (
+            f"{merged[1]}={merged[2]}: {merged[1]} is not a single value. Set its keys, as "
+            f"{merged[1]}.KEY=VALUE."
+        )
     return f"{merged[1]}={merged[2]} must be {rule.allowed}. For example {merged[1]}={rule.example}."
 
 
 def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str | None:
-    match = re.search(r"Could not override '([^']+)'", str(error)) or re.search(r"full_key: (\S+)", str(error))
+    match = re.search(r"Could not override '([^']+)'", str(error)) or re.search(
+        r"full_key: (\S+)", str(error)
+    )
     if match is None:
         return None
     key = match.group(1)
@@ -107,11 +148,20 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if key in FREE or (key.startswith(below) and not key.endswith("._target_")):
         return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."
     if key.split(".")[0] in ("module", "datamodule", "metric", "metric_goal"):
-        return f"{key} belongs to a project of your own. Name its module, as module._target_=package.module.Class."
+        return (
+            f"{key} belongs to a project of your own. Name its module, as "
+            "module._target_=package.module.Class."
+        )
     if isinstance(error, InterpolationResolutionError):
-        return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
+        return (
+            f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, "
+            "or a plain value."
+        )
     if key.startswith("until."):
-        return f"{key} belongs to a sweep that trains until each setting is decided. Start it with -m until=decided."
+        return (
+            f"{key} belongs to a sweep that trains until each setting is decided. Start it with -m "
+            "until=decided."
+        )
     if (other := _command_of(key, keys)) is not None:
         return f"{key} is a setting of {other}, not of {program}. Give it to python -m {other}."
     if key in FIELDS:  # another choice of the group has it
@@ -120,10 +170,15 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
 
 
 def _command_of(key: str, keys: Iterable[str]) -> str | None:
-    """The command that has this key, unless it may be meant for one of `keys`, those of the command that was given it."""
+    """The command that has this key, unless it may be meant for one of `keys`, those of the command that was
+    given it.
+    """
     if any(own == key or own.endswith(f".{key}") for own in keys):
         return None
-    return next((command for command, rules in COMMANDS.items() if key in rules), "mpx.train" if key in GROUPS else None)
+    return next(
+        (command for command, rules in COMMANDS.items() if key in rules),
+        "mpx.train" if key in GROUPS else None,
+    )
 
 
 def no_such_key(key: str) -> str:

@@ -15,14 +15,16 @@ from mpx.settings.rules import Rule, as_typed
 from mpx.settings.tokenizer import usual_tokenizer  # noqa: F401  files of conf/data/ use the resolver that this import defines
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
-REQUIRED = {"data": ("name",), "model": ("family", "inputs")}  # keys without which a group of settings means nothing
+# keys without which a group of settings means nothing
+REQUIRED = {"data": ("name",), "model": ("family", "inputs")}
 
 
 def checked(group: str, settings: Any) -> dict[str, Any]:
     """The settings of one group (`data` or `model`) as plain values, each of which keeps its rule.
 
     Library callers use this function; `mpx.settings.check` applies the same rules to a whole configuration.
-    settings: a DictConfig, a mapping or a namespace. Raises UserError for the first value that breaks its rule.
+    settings: a DictConfig, a mapping or a namespace. Raises UserError for the first value that breaks its
+    rule.
     """
     plain = _plain(settings)
     for key in REQUIRED[group]:
@@ -39,8 +41,11 @@ def as_dict(settings: Any) -> dict[str, Any]:
     return plain
 
 
-def leaves(cfg: Mapping[str, Any], *, allow_missing: bool = False, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one value.
+def leaves(
+    cfg: Mapping[str, Any], *, allow_missing: bool = False, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one
+    value.
 
     Raises UserError for a value that is still ???, unless `allow_missing`.
     """
@@ -63,7 +68,8 @@ def _has_keys(name: str) -> bool:
 
 
 REMOVED = {  # keys that mpx had -> the line that says what to use instead
-    "gpu_share": "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use hydra.launcher.n_jobs=N with N GPUs.",
+    "gpu_share": "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use "
+    "hydra.launcher.n_jobs=N with N GPUs.",
 }
 
 
@@ -71,7 +77,9 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
     """Raise UserError if `program` has no such key or the value breaks the key's rule."""
     if key in FREE:
         if not isinstance(value, dict):
-            raise UserError(f"{key}={as_typed(value)} must be names with values. For example +{key}.width=32.")
+            raise UserError(
+                f"{key}={as_typed(value)} must be names with values. For example +{key}.width=32."
+            )
         return
     rule = rules.get(key)
     if rule is None and key.startswith(FREE_BELOW):
@@ -79,7 +87,10 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
     if key in REMOVED:
         raise UserError(REMOVED[key])
     if rule is None:
-        raise UserError(f"{key} is not a setting of {program}.{nearest(key, rules)}{_argument(key)} See python -m {program} --help.")
+        raise UserError(
+            f"{key} is not a setting of {program}.{nearest(key, rules)}{_argument(key)} See "
+            f"python -m {program} --help."
+        )
     if not rule.fits(value):
         too_large = rule.largest is not None and type(value) is int and value > rule.largest
         allowed = f"at most {rule.largest}" if too_large else rule.allowed
@@ -92,10 +103,14 @@ def key_of(word: str) -> str:
 
 
 def dotted(words: Iterable[str]) -> Iterator[str]:
-    """The words, and in place of a mapping the settings that it holds: model.lr.sgd=0.1 for model.lr={sgd:0.1}."""
+    """The words, and in place of a mapping the settings that it holds: model.lr.sgd=0.1 for
+    model.lr={sgd:0.1}.
+    """
     for word in words:
         try:
-            (override,) = OverridesParser.create().parse_overrides([word]) if "{" in word and "=" in word else (None,)
+            (override,) = (
+                OverridesParser.create().parse_overrides([word]) if "{" in word and "=" in word else (None,)
+            )
         except OverrideParseException:  # Hydra will refuse it, or it is no setting
             override = None
         if override is not None and isinstance(override.value(), dict):
@@ -115,7 +130,11 @@ def settings_of(override: Override) -> Iterable[tuple[str, Any]]:
 def _argument(key: str) -> str:
     """How to give a class of the user's own an argument, for an unknown key that may be meant as one."""
     group, _, name = key.partition(".")
-    return f" An argument of your own class is +{group}.kwargs.{name}=VALUE." if f"{group}.kwargs" in FREE and "." not in name else ""
+    return (
+        f" An argument of your own class is +{group}.kwargs.{name}=VALUE."
+        if f"{group}.kwargs" in FREE and "." not in name
+        else ""
+    )
 
 
 def not_set(key: str) -> UserError:
@@ -128,7 +147,9 @@ def _not_nested(key: str, name: Any) -> UserError:
     """The error for a name with a dot, which is no path to OmegaConf."""
     parts = str(name).split(".")  # YAML has numbers as names, too
     nested = ": {".join(parts) + ": VALUE" + "}" * (len(parts) - 1)
-    return UserError(f"{key}: a dotted key sets nothing in a YAML file or within braces. Write {nested} there.")
+    return UserError(
+        f"{key}: a dotted key sets nothing in a YAML file or within braces. Write {nested} there."
+    )
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -137,4 +158,8 @@ def _plain(settings: Any) -> dict[str, Any]:
         plain: Any = OmegaConf.to_container(settings, resolve=True)
     else:
         plain = dict(settings if isinstance(settings, Mapping) else vars(settings))
-    return {key: str(value) if isinstance(value, PurePath) else value for key, value in plain.items() if key != "defaults"}
+    return {
+        key: str(value) if isinstance(value, PurePath) else value
+        for key, value in plain.items()
+        if key != "defaults"
+    }

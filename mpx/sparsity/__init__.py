@@ -1,5 +1,5 @@
-"""Pruning: patterns choose which values of a weight stay, layers choose which weights are pruned, masks keep the
-pruned values at zero, and recipes choose when.
+"""Pruning: patterns choose which values of a weight stay, layers choose which weights are pruned, masks keep
+the pruned values at zero, and recipes choose when.
 
     pattern = NofM(2, 4)                                        # patterns.py; tiles.py
     masks = Masks(weights(model, pattern, Rules()), pattern)    # layers.py, masks.py
@@ -11,9 +11,10 @@ pruned values at zero, and recipes choose when.
     …
     assert masks.verify([optimizer]) == []
 
-callback.py runs these steps during a Lightning training, at the steps of a plan, as one of the recipes in recipes.py
-prescribes; lightning_sparsity.py is mpx.Sparsity, the same for any Lightning Trainer. choose.py builds these objects
-from settings. mpx's own learning rate then starts again (mpx/training/schedule.py); a project's goes on.
+callback.py runs these steps during a Lightning training, at the steps of a plan, as one of the recipes in
+recipes.py prescribes; lightning_sparsity.py is mpx.Sparsity, the same for any Lightning Trainer. choose.py
+builds these objects from settings. mpx's own learning rate then starts again (mpx/training/schedule.py); a
+project's goes on.
 
     apex.py          masks by NVIDIA's apex
     mask_launch.py   2:4 masks of many weights by one Triton kernel
@@ -21,7 +22,7 @@ from settings. mpx's own learning rate then starts again (mpx/training/schedule.
     kernels.py       which layers a 2:4 kernel can serve
     coverage.py      what result.json says of the pruning, and how much each layer's pruning costs
 
-A new recipe needs a class in recipes.py, its name in choose.py and mpx/settings/fields.py, the keys that it reads in
-mpx/settings/sparsity.py, and a line in each file of conf/sparsity/, in docs/sparsity.md and in the docstring of
-mpx.Sparsity.
+A new recipe needs a class in recipes.py, its name in choose.py and mpx/settings/fields.py, the keys that it
+reads in mpx/settings/sparsity.py, and a line in each file of conf/sparsity/, in docs/sparsity.md and in the
+docstring of mpx.Sparsity.
 """

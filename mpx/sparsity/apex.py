@@ -1,10 +1,11 @@
 """sparsity.backend=apex: NVIDIA's apex chooses the masks of a run.
 
-apex only chooses. Its ASP is initialised, computes the masks, restores the dense values and is reset; mpx then enforces the
-masks itself, as in every run, and permutes the channels if asked to. apex's own enforcement replaces optimizer.step, ignores
-gradients that a closure computes, leaves the optimizer's state of pruned weights unchanged, and puts its masks into the model's
-state_dict. ASP is one object per process and asserts at a second initialisation, so its class attributes are reset before and
-after each use. It calls .cuda() on the tensors it creates, so it only runs on the current CUDA device.
+apex only chooses. Its ASP is initialised, computes the masks, restores the dense values and is reset; mpx
+then enforces the masks itself, as in every run, and permutes the channels if asked to. apex's own enforcement
+replaces optimizer.step, ignores gradients that a closure computes, leaves the optimizer's state of pruned
+weights unchanged, and puts its masks into the model's state_dict. ASP is one object per process and asserts
+at a second initialisation, so its class attributes are reset before and after each use. It calls .cuda() on
+the tensors it creates, so it only runs on the current CUDA device.
 
 Source: NVIDIA apex, apex/contrib/sparsity/asp.py.
 """
@@ -32,7 +33,8 @@ USE = "Use sparsity.backend=mpx"
 class Apex(Pattern):
     """A pattern whose masks apex chooses, for the weights of one model.
 
-    exact: returns a context in which products of FP32 operands are not rounded to TF32, by which apex adds magnitudes.
+    exact: returns a context in which products of FP32 operands are not rounded to TF32, by which apex adds
+    magnitudes.
     """
 
     backend = "apex"
@@ -58,29 +60,49 @@ class Apex(Pattern):
 
 @torch.no_grad()
 def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str) -> list[Tensor]:
-    """apex's masks for `weights`, parameters of `model`: bool, True stays. Afterwards the model is dense again.
+    """apex's masks for `weights`, parameters of `model`: bool, True stays. Afterwards the model is dense
+    again.
 
-    calculator: m4n2_1d, m4n2_2d_best or m4n2_2d_greedy. Raises UserError if apex fails; the model may then be partly pruned.
+    calculator: m4n2_1d, m4n2_2d_best or m4n2_2d_greedy. Raises UserError if apex fails; the model may then be
+    partly pruned.
     """
     owners = _owners(model, weights)
-    kinds = {type(owner): ATTENTION if isinstance(owner, nn.MultiheadAttention) else ["weight"] for owner in owners.values()}
-    arguments = {"whitelist": [], "allowed_layer_names": list(owners), "custom_layer_dict": kinds, "allow_permutation": False}
+    kinds = {
+        type(owner): ATTENTION if isinstance(owner, nn.MultiheadAttention) else ["weight"]
+        for owner in owners.values()
+    }
+    arguments = {
+        "whitelist": [],
+        "allowed_layer_names": list(owners),
+        "custom_layer_dict": kinds,
+        "allow_permutation": False,
+    }
     try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():  # ASP prints even at verbosity 0
             warnings.simplefilter("ignore")
             from apex.contrib.sparsity import ASP
 
-            with emptied(ASP):  # allow_recompute_mask makes apex keep the pruned values, so that it can restore them
-                ASP.init_model_for_pruning(model, calculator, verbosity=0, allow_recompute_mask=True, **arguments)
+            # allow_recompute_mask makes apex keep the pruned values, so that it can restore them
+            with emptied(ASP):
+                ASP.init_model_for_pruning(
+                    model, calculator, verbosity=0, allow_recompute_mask=True, **arguments
+                )
                 ASP.compute_sparse_masks()
-                chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in sparse_parameters(ASP)}
+                chosen = {
+                    id(parameter): mask.bool().clone() for *_, parameter, mask, _ in sparse_parameters(ASP)
+                }
                 ASP.restore_pruned_weights()
     except Exception as error:
         what = f"{type(error).__name__}: {one_line(error)}"
-        raise UserError(f"sparsity.backend=apex: this apex fails at {calculator} masks ({what}). {USE}.") from error
+        raise UserError(
+            f"sparsity.backend=apex: this apex fails at {calculator} masks ({what}). {USE}."
+        ) from error
     for name, layer in owners.items():
         if not any(id(weight) in chosen for weight in layer.parameters(recurse=False)):
-            raise UserError(f"sparsity.backend=apex: apex's ASP cannot prune {type(layer).__name__} ({name}). {USE}, or sparsity.skip.")
+            raise UserError(
+                f"sparsity.backend=apex: apex's ASP cannot prune {type(layer).__name__} "
+                f"({name}). {USE}, or sparsity.skip."
+            )
     return [laid_out_as(chosen[id(weight)], weight) for weight in weights]
 
 
@@ -97,7 +119,9 @@ def _owners(model: nn.Module, weights: Sequence[Tensor]) -> dict[str, nn.Module]
 
 @contextmanager
 def emptied(asp: Any) -> Iterator[None]:
-    """Reset ASP to its uninitialised state on entry and on exit, and remove its mask buffers from the model."""
+    """Reset ASP to its uninitialised state on entry and on exit, and remove its mask buffers from the
+    model.
+    """
     empty(asp)
     try:
         yield

@@ -1,4 +1,6 @@
-"""The Lightning callback that runs a recipe during training, saves the masks in checkpoints and verifies them."""
+"""The Lightning callback that runs a recipe during training, saves the masks in checkpoints and verifies
+them.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,9 +22,10 @@ from mpx.sparsity.recipes import Recipe
 class Pruning(Callback):
     """Prunes the model of `masks` as `recipe` prescribes.
 
-    before: called in order just before the pruning; each returns findings for the record (`sensitivity`, `permutation`).
-    after: called right after the pruning, to restart what dense training had advanced, such as the schedule.
-    replayed: returns how many steps a CUDA graph has replayed. In these, no hook of the optimizer's step is called.
+    before: called in order just before the pruning; each returns findings for the record (`sensitivity`,
+    `permutation`). after: called right after the pruning, to restart what dense training had advanced, such
+    as the schedule. replayed: returns how many steps a CUDA graph has replayed. In these, no hook of the
+    optimizer's step is called.
     Raises RuntimeError if a saved or finished model breaks its pattern.
     """
 
@@ -35,13 +38,20 @@ class Pruning(Callback):
         after: Sequence[Callable[[pl.Trainer], None]] = (),
         replayed: Callable[[], int] = lambda: 0,
     ):
-        self.masks, self.recipe, self.before, self.after, self.replayed = masks, recipe, before, after, replayed
+        self.masks, self.recipe, self.before, self.after, self.replayed = (
+            masks,
+            recipe,
+            before,
+            after,
+            replayed,
+        )
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
         self._open = False  # an optimizer has its gradients, and its step has not ended
         self._replayed = 0  # steps, up to the newest batch's end
-        self._unproven = False  # pruned, and no step has ended since: the optimizers may yet move pruned weights
+        # pruned, and no step has ended since: the optimizers may yet move pruned weights
+        self._unproven = False
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls this when the weights are where they train, and the masks are loaded."""
@@ -51,21 +61,27 @@ class Pruning(Callback):
         """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
         for optimizer in filter(computes_loss_several_times, trainer.optimizers):
             raise UserError(
-                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the loss several times and moves "
-                "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or another optimizer."
+                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the "
+                "loss several times and moves "
+                "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or "
+                "another optimizer."
             )
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
         if not pl_module.automatic_optimization and not self.recipe.fixed:
-            for optimizer in trainer.optimizers:  # a batch may have several steps, and forward passes between them
+            # a batch may have several steps, and forward passes between them
+            for optimizer in trainer.optimizers:
                 optimizer.register_step_post_hook(partial(self._after_manual_step, trainer))
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         step, complete = self.step_of(trainer), self.masks.complete
         if step == self._step:  # another batch of an accumulated step
             return
         self._step = step
-        due = step >= self.recipe.plan.start  # the step is later than `start` if the run continues a dense checkpoint
+        # the step is later than `start` if the run continues a dense checkpoint
+        due = step >= self.recipe.plan.start
         if due and not (self.masks.active or self._prepared or self.recipe.after_training):
             self._prepare(trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
@@ -77,23 +93,33 @@ class Pruning(Callback):
             for action in self.after:
                 action(trainer)
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
         if self.masks.active:
-            if not pl_module.automatic_optimization:  # the optimizer before this one in the same batch may have been skipped
+            # the optimizer before this one in the same batch may have been skipped
+            if not pl_module.automatic_optimization:
                 self._end_step(self.step_of(trainer) + 1, [], None)
             self.recipe.on_gradients(self.masks, optimizer)
             self._open = True
 
     def _after_manual_step(self, trainer: pl.Trainer, optimizer: Optimizer, *_: Any) -> None:
-        overflowed = getattr(optimizer, "found_inf", None)  # a fused optimizer decides on the device whether it skips
-        self._end_step(self.step_of(trainer) + 1, [optimizer], None if overflowed is None else overflowed.bool())
+        # a fused optimizer decides on the device whether it skips
+        overflowed = getattr(optimizer, "found_inf", None)
+        self._end_step(
+            self.step_of(trainer) + 1, [optimizer], None if overflowed is None else overflowed.bool()
+        )
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         before, self._replayed = self._replayed, self.replayed()
         self._open |= self.masks.active and self._replayed > before
         proof = self._open and self._unproven
         skipped = getattr(trainer.precision_plugin, "skipped_last", None)
-        self._end_step(self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped)
+        self._end_step(
+            self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped
+        )
         if proof:
             self._unproven = False
             self.assert_pattern(trainer, "the first step after the pruning ended")
@@ -114,14 +140,20 @@ class Pruning(Callback):
         self.masks.prune(trainer.optimizers)
 
     def unfinished(self, trainer: pl.Trainer) -> str | None:
-        """Why the model is not pruned after training; None if it is. A callback may stop training before the pruning."""
+        """Why the model is not pruned after training; None if it is. A callback may stop training before the
+        pruning.
+        """
         if self.masks.complete:
             return None
         pattern = self.masks.pattern.name
         if self.recipe.after_training:
-            return f"the model is not {pattern} yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+            return (
+                f"the model is not {pattern} yet: call prune_now(trainer) of the mpx.Sparsity, then "
+                "trainer.test."
+            )
         return (
-            f"training stopped at step {self.step_of(trainer)}, and the pruning was due by step {self.recipe.plan.end}, so the model is "
+            f"training stopped at step {self.step_of(trainer)}, and the pruning was due by step "
+            f"{self.recipe.plan.end}, so the model is "
             f"not {pattern}. Prune earlier (sparsity.start, sparsity.end), or let it train longer."
         )
 
@@ -130,7 +162,9 @@ class Pruning(Callback):
         for action in self.before:
             self.findings |= action(trainer)
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         self.assert_pattern(trainer, "a checkpoint was about to be saved")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -141,7 +175,9 @@ class Pruning(Callback):
             return
         if broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ()):
             pattern, some = self.masks.pattern.name, ", ".join(broken[:3])
-            raise RuntimeError(f"When {when}, {len(broken)} pruned weights broke the {pattern} pattern: {some}")
+            raise RuntimeError(
+                f"When {when}, {len(broken)} pruned weights broke the {pattern} pattern: {some}"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         own = {"recipe": self.recipe.state_dict(), "by": self.by, "prepared": self._prepared}
@@ -162,5 +198,9 @@ class Pruning(Callback):
         return self.masks.pattern.name, self.recipe.name
 
     def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
-        """The sparsity part of result.json. fmt: the number format of the run's matrix products on `device`."""
-        return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | self.findings
+        """The sparsity part of result.json. fmt: the number format of the run's matrix products on
+        `device`.
+        """
+        return (
+            record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | self.findings
+        )

@@ -11,7 +11,8 @@ from mpx.sparsity.recipes import Gradual, OneShot, Plan, Recipe, SrSte
 from mpx.sparsity.tiles import Tiles
 from mpx.system.printing import how_many
 
-DENSITY_STEPS = 20  # `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
+# `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
+DENSITY_STEPS = 20
 
 
 def choose_pattern(sparsity: DictConfig) -> Pattern:
@@ -24,7 +25,8 @@ def choose_pattern(sparsity: DictConfig) -> Pattern:
 
 def choose_rules(sparsity: DictConfig) -> Rules:
     return Rules(
-        shape=sparsity.shape_rule, types=tuple(sparsity.types), skip=tuple(sparsity.skip), only=tuple(sparsity.only),
+        shape=sparsity.shape_rule, types=tuple(sparsity.types), skip=tuple(sparsity.skip),
+        only=tuple(sparsity.only),
         min_size=sparsity.min_size, dense_first=sparsity.dense_first, dense_last=sparsity.dense_last,
     )  # fmt: skip
 
@@ -40,15 +42,18 @@ def choose_recipe(sparsity: DictConfig, plan: Plan) -> Recipe:
 def plan(sparsity: DictConfig, total: float, epoch: float) -> Plan:
     """The plan of a run. total: steps of the run; epoch: steps per epoch; infinite where they are unknown.
 
-    At least one step follows the pruning. Raises UserError for a start or end beyond the run, and for a share of a run
-    of unknown length.
+    At least one step follows the pruning. Raises UserError for a start or end beyond the run, and for a share
+    of a run of unknown length.
     """
     start = _start(sparsity, total, epoch)
     if sparsity.recipe != "gradual":
         return Plan(start, start, sparsity.recompute_every)
     end = _share(sparsity, "end", total)
     if end < start:
-        raise UserError(f"sparsity.end={sparsity.end:g} is step {end}, before the pruning starts at step {start}. Raise sparsity.end.")
+        raise UserError(
+            f"sparsity.end={sparsity.end:g} is step {end}, before the pruning starts at step "
+            f"{start}. Raise sparsity.end."
+        )
     return Plan(start, end, sparsity.recompute_every or max(1, (end - start) // DENSITY_STEPS))
 
 
@@ -58,10 +63,13 @@ def _start(sparsity: DictConfig, total: float, epoch: float) -> int:
     for key, length in (("start_step", 1), ("start_epoch", epoch)):
         if (value := getattr(sparsity, key)) is not None:
             if math.isinf(length):
-                raise UserError(f"sparsity.{key}: how many steps an epoch has is unknown. Use sparsity.start_step.")
+                raise UserError(
+                    f"sparsity.{key}: how many steps an epoch has is unknown. Use sparsity.start_step."
+                )
             if value * length >= total:
                 raise UserError(
-                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(int(total), 'step')} ({epoch} an epoch). Lower it."
+                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(int(total), 'step')} "
+                    f"({epoch} an epoch). Lower it."
                 )
             return int(value * length)
     return _share(sparsity, "start", total)
@@ -74,5 +82,7 @@ def _share(sparsity: DictConfig, key: str, total: float) -> int:
         return 0
     if math.isinf(total):
         way = "trainer.max_steps" if key == "end" else "trainer.max_steps or sparsity.start_step"
-        raise UserError(f"sparsity.{key}={share:g} is a share of a run whose number of steps is unknown. Set {way}.")
+        raise UserError(
+            f"sparsity.{key}={share:g} is a share of a run whose number of steps is unknown. Set {way}."
+        )
     return int(min(round(share * total), max(total - 1, 0)))

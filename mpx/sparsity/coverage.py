@@ -1,5 +1,6 @@
-"""What a run reports of its pruning: the coverage table (one row per weight), the sparsity part of result.json, and how
-much the loss rises when a single layer is pruned."""
+"""What a run reports of its pruning: the coverage table (one row per weight), the sparsity part of
+result.json, and how much the loss rises when a single layer is pruned.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,8 @@ from mpx.sparsity.kernels import sparse_kernel
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import kept_magnitude
 
-DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {  # the sparsity part of a dense run
+# the sparsity part of a dense run
+DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
     "pattern": "dense",
     "pruned_share": 0.0,
     "layers": [],
@@ -19,8 +21,9 @@ NOT_YET = "the run ended before the pruning"
 
 
 def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, Any]]:
-    """One row per weight: name, type, shape, pruned, reason (why it stays dense), density and kept_magnitude (0 to 1), sparse_kernel (the
-    library by which mpx.deploy could serve it 2:4 on this device) and sparse_kernel_reason (why none can).
+    """One row per weight: name, type, shape, pruned, reason (why it stays dense), density and kept_magnitude
+    (0 to 1), sparse_kernel (the library by which mpx.deploy could serve it 2:4 on this device) and
+    sparse_kernel_reason (why none can).
 
     fmt: the number format of the run's matrix products on `device`.
     """
@@ -45,7 +48,9 @@ def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, 
 
 
 def _kept(masks: Masks, name: str, values: torch.Tensor) -> float:
-    """The share measured when the weight was pruned, or the current share if the masks change at every step."""
+    """The share measured when the weight was pruned, or the current share if the masks change at every
+    step.
+    """
     if name in masks.kept:
         return masks.kept[name]
     kept, lost = float(values.abs().double().sum()), float(masks.stash[name].abs().double().sum())
@@ -78,8 +83,8 @@ def weighted(rows: list[dict[str, Any]], key: str) -> float | None:
 def sensitivity(masks: Masks, loss: Callable[[], float]) -> list[dict[str, Any]]:
     """One row per layer to prune, the most sensitive first. The weights are unchanged on return.
 
-    loss: returns the loss of the model with its current weights. A row has name, type, shape, kept_magnitude (0 to 1), dense_loss (nothing
-    pruned), loss and loss_change.
+    loss: returns the loss of the model with its current weights. A row has name, type, shape, kept_magnitude
+    (0 to 1), dense_loss (nothing pruned), loss and loss_change.
     """
     dense = loss()
     rows = []
@@ -89,6 +94,11 @@ def sensitivity(masks: Masks, loss: Callable[[], float]) -> list[dict[str, Any]]
         values.masked_fill_(~mask, 0)
         pruned = loss()
         values.copy_(before)
-        row = {"name": weight.name, "type": weight.type, "shape": list(values.shape), "kept_magnitude": kept_magnitude(values, mask)}
+        row = {
+            "name": weight.name,
+            "type": weight.type,
+            "shape": list(values.shape),
+            "kept_magnitude": kept_magnitude(values, mask),
+        }
         rows.append(row | {"dense_loss": dense, "loss": pruned, "loss_change": pruned - dense})
     return sorted(rows, key=lambda row: -row["loss_change"])

@@ -6,7 +6,8 @@ from torch import nn
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern
 
-MULTIPLES = {"fp16": 16, "bf16": 16, "int8": 32}  # rows and columns must be multiples of this, by number format
+# rows and columns must be multiples of this, by number format
+MULTIPLES = {"fp16": 16, "bf16": 16, "int8": 32}
 _NO_SCALE = "PyTorch's 2:4 products of FP8 take no scale"
 NO_2OF4 = {
     "fp32": "cuSPARSELt has no fp32",
@@ -18,7 +19,9 @@ HARDWARE_PATTERNS = ("2of4", "2of4_2d")
 AMPERE = (8, 0)  # the first GPUs with sparse Tensor Cores
 
 
-def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.device) -> tuple[str | None, str | None]:
+def sparse_kernel(
+    weight: Weight, pattern: Pattern, fmt: str, device: torch.device
+) -> tuple[str | None, str | None]:
     """(the library, None) or (None, the reason). fmt: the number format of the run's matrix products."""
     reason = (
         unsupported_pattern(pattern.name)
@@ -67,6 +70,12 @@ def unsupported_gpu(device: torch.device) -> str | None:
 
 
 def misfit(shape: torch.Size, multiple: int, fmt: str) -> str | None:
-    """Why a weight of this shape does not fit a product in `fmt`; None if it does. A filter's values are one row."""
+    """Why a weight of this shape does not fit a product in `fmt`; None if it does. A filter's values are one
+    row.
+    """
     rows, columns = shape[0], shape[1:].numel()
-    return f"{rows}×{columns}: {fmt} needs multiples of {multiple}" if rows % multiple or columns % multiple else None
+    return (
+        f"{rows}×{columns}: {fmt} needs multiples of {multiple}"
+        if rows % multiple or columns % multiple
+        else None
+    )

@@ -10,7 +10,10 @@ from torch.nn.utils.parametrize import ParametrizationList
 from mpx.errors import UserError
 from mpx.sparsity.patterns import Pattern
 
-LAYERS = {layer.__name__: layer for layer in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU, nn.MultiheadAttention)}
+LAYERS = {
+    layer.__name__: layer
+    for layer in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU, nn.MultiheadAttention)
+}
 
 UNTRAINED = "no optimizer trains it"
 
@@ -29,12 +32,14 @@ class Weight:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that select the weights to prune. A weight must satisfy all of them; the coverage table shows the first that it fails.
+    """Rules that select the weights to prune. A weight must satisfy all of them; the coverage table shows the
+    first that it fails.
 
-    shape: "hardware" requires the shape of sparse Tensor Cores (2of4: rows % 8 == 0, columns % 16 == 0), "any" accepts every shape.
-    types: layer classes by name, from LAYERS. A subclass counts as its parent, and an attention's output projection as the attention.
-    skip: patterns (* and ?) of layer or parameter names that stay dense. only: patterns of the names to prune; empty means all.
-    min_size: smallest number of values in a weight. dense_first, dense_last: keep the model's first or last layer dense, in definition
+    shape: "hardware" requires the shape of sparse Tensor Cores (2of4: rows % 8 == 0, columns % 16 == 0),
+    "any" accepts every shape. types: layer classes by name, from LAYERS. A subclass counts as its parent, and
+    an attention's output projection as the attention. skip: patterns (* and ?) of layer or parameter names
+    that stay dense. only: patterns of the names to prune; empty means all. min_size: smallest number of
+    values in a weight. dense_first, dense_last: keep the model's first or last layer dense, in definition
     order.
     """
 
@@ -67,7 +72,9 @@ def weights(
             found[id(layer.weight)].reason = "shared with an embedding"
     every = list(found.values())
     _refuse_unknown_names(every, rules)
-    learning = None if trained is None else {id(parameter) for parameter in trained if parameter.requires_grad}
+    learning = (
+        None if trained is None else {id(parameter) for parameter in trained if parameter.requires_grad}
+    )
     for weight in every:
         if learning is not None and id(weight.parameter) not in learning:
             weight.reason = weight.reason or UNTRAINED
@@ -125,12 +132,18 @@ def _refuse_unknown_names(every: list[Weight], rules: Rules) -> None:
         for pattern in getattr(rules, key):
             if not any(_matches(weight, pattern) for weight in every):
                 names = ", ".join(weight.layer for weight in every[:4])
-                raise UserError(f'sparsity.{key}=["{pattern}"] names no layer of this model. Its layers: {names}, … Use one, or a pattern.')
+                raise UserError(
+                    f'sparsity.{key}=["{pattern}"] names no layer of this model. Its layers: '
+                    f"{names}, … Use one, or a pattern."
+                )
 
 
 def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
-    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
+    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or (
+        "no linear, convolution or recurrent layer"
+    )
     return (
-        f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use sparsity=dense, another model, or other "
+        f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use sparsity=dense, "
+        "another model, or other "
         "rules: sparsity.shape_rule=any, types, skip, only, min_size, density."
     )

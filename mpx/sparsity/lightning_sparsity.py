@@ -1,4 +1,6 @@
-"""The pruning callback by the name of a pattern: `pl.Trainer(callbacks=[mpx.Sparsity("2of4", recipe="asp")])`."""
+"""The pruning callback by the name of a pattern: `pl.Trainer(callbacks=[mpx.Sparsity("2of4",
+recipe="asp")])`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,38 +19,50 @@ from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Plan, Recipe
 
 PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
-OF_THE_COMMAND = ("pattern", "backend", "dense_ckpt", "permute", "coverage", "sensitivity")  # settings that no argument has
+# settings that no argument has
+OF_THE_COMMAND = ("pattern", "backend", "dense_ckpt", "permute", "coverage", "sensitivity")
 
 
 def arguments(pattern: str) -> dict[str, Any]:
     """Those of `Sparsity` for a pattern, and their defaults."""
-    return {name: value for name, value in defaults("sparsity", pattern).items() if name not in OF_THE_COMMAND}
+    return {
+        name: value for name, value in defaults("sparsity", pattern).items() if name not in OF_THE_COMMAND
+    }
 
 
 class Sparsity(Pruning):
-    """Prunes any LightningModule while it trains, and holds the masks: `pl.Trainer(callbacks=[mpx.Sparsity("2of4")])`.
+    """Prunes any LightningModule while it trains, and holds the masks:
+    `pl.Trainer(callbacks=[mpx.Sparsity("2of4")])`.
 
-    With fixed masks, pruned weights, their gradients and their optimizer state are exactly zero after every step.
+    With fixed masks, pruned weights, their gradients and their optimizer state are exactly zero after every
+    step.
 
-    pattern: 2of4, 2of4_2d (search: best or greedy), nofm (n of m neighbours), unstructured (density: share of weights that stay).
-    settings: the keys of sparsity=, explained in conf/sparsity/2of4.yaml:
-        recipe: asp, one_shot, from_start, gradual or sr_ste. decay: of sr_ste.
-        start: share of the run before the pruning, 0 to below 1 (0.5); or start_step in optimizer steps, start_epoch in epochs.
-        end: share of the run after which `gradual` has pruned everything. recompute_every: optimizer steps between two choices of masks.
-        types, skip, only, min_size, dense_first, dense_last, shape_rule: which layers; skip and only are name patterns.
+    pattern: 2of4, 2of4_2d (search: best or greedy), nofm (n of m neighbours), unstructured (density: share of
+    weights that stay). settings: the keys of sparsity=, explained in conf/sparsity/2of4.yaml:
+        recipe: asp, one_shot, from_start, gradual or sr_ste. decay: of sr_ste. start: share of the run before
+        the pruning, 0 to below 1 (0.5); or start_step in optimizer steps, start_epoch in epochs. end: share
+        of the run after which `gradual` has pruned everything. recompute_every: optimizer steps between two
+        choices of masks. types, skip, only, min_size, dense_first, dense_last, shape_rule: which layers; skip
+        and only are name patterns.
     after: functions that are called with the Trainer right after the pruning.
 
-    The masks are made when training starts, because the weights and the number of steps are known only then. A checkpoint holds them, and
-    a Trainer that loads it continues with them. With manual optimization, one batch is one step. With recipe="one_shot", call
-    `prune_now(trainer)` after `trainer.fit`. The learning rate is the module's, and its schedule goes on at the pruning; a function in
-    `after` may restart it.
+    The masks are made when training starts, because the weights and the number of steps are known only then.
+    A checkpoint holds them, and a Trainer that loads it continues with them. With manual optimization, one
+    batch is one step. With recipe="one_shot", call `prune_now(trainer)` after `trainer.fit`. The learning
+    rate is the module's, and its schedule goes on at the pruning; a function in `after` may restart it.
     Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
-    Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378 (2:4, asp); conf/sparsity/2of4.yaml names the others.
+    Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378 (2:4, asp);
+    conf/sparsity/2of4.yaml names the others.
     """
 
-    def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):
+    def __init__(
+        self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any
+    ):
         if pattern not in PATTERNS:
-            raise UserError(f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} Allowed: {', '.join(PATTERNS)}.")
+            raise UserError(
+                f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} "
+                f"Allowed: {', '.join(PATTERNS)}."
+            )
         usual = arguments(pattern)
         values = checked("sparsity", settings, usual, "mpx.Sparsity")
         self.pattern, self.then = pattern, after
@@ -71,13 +85,17 @@ class Sparsity(Pruning):
         return "Pruning"
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forget a checkpoint that an earlier Trainer loaded and could not continue. That of this one is loaded after this."""
+        """Forget a checkpoint that an earlier Trainer loaded and could not continue. That of this one is
+        loaded after this.
+        """
         if stage == "fit":
             self._loaded = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The masks are made at the start of training, which knows how many steps there are. Those of an earlier fit stay only where the
-        same Trainer goes on with the same module; a checkpoint brings its own."""
+        """The masks are made at the start of training, which knows how many steps there are. Those of an
+        earlier fit stay only where the same Trainer goes on with the same module; a checkpoint brings its
+        own.
+        """
         if trainer.global_step == 0 and self._loaded is None:
             self._batches = 0
         if trainer.global_step == 0 or self._loaded is not None or pl_module is not self._module:
@@ -91,7 +109,9 @@ class Sparsity(Pruning):
         super().on_train_start(trainer, pl_module)
 
     def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that is already complete lacks."""
+        """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that
+        is already complete lacks.
+        """
         if self.masks.weights:
             return
         self.recipe = choose_recipe(self.settings, plan(self.settings, *steps_of(trainer, pl_module)))
@@ -109,7 +129,9 @@ class Sparsity(Pruning):
     def step_of(self, trainer: pl.Trainer) -> int:
         return trainer.global_step if trainer.lightning_module.automatic_optimization else self._batches
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self._batches += 1
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
@@ -125,8 +147,10 @@ class Sparsity(Pruning):
             super().assert_pattern(trainer, when)
         except RuntimeError as error:
             raise UserError(
-                f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, or something in "
-                "the module or in a callback, such as an average of weights. Leave that out, or use sparsity=dense."
+                f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, "
+                "or something in "
+                "the module or in a callback, such as an average of weights. Leave that out, or use "
+                "sparsity=dense."
             ) from error
 
     def prune_now(self, trainer: pl.Trainer) -> None:
@@ -139,11 +163,16 @@ class Sparsity(Pruning):
         return super().state_dict() | {"batches": self._batches}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Kept until training starts, when the masks are made. Raises UserError for masks of another pattern."""
+        """Kept until training starts, when the masks are made. Raises UserError for masks of another
+        pattern.
+        """
         if not state_dict:
             return
         if state_dict["by"][0] != (name := self.masks.pattern.name):
-            raise UserError(f"the checkpoint was pruned to {state_dict['by'][0]}, mpx.Sparsity is {name}. Use the same pattern.")
+            raise UserError(
+                f"the checkpoint was pruned to {state_dict['by'][0]}, mpx.Sparsity is {name}. "
+                "Use the same pattern."
+            )
         self._loaded, self._batches = state_dict, state_dict.get("batches", 0)
 
 
@@ -161,8 +190,10 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
             continue
         if recipe.remember:
             raise UserError(
-                f"sparsity={masks.pattern.name} with {name}: recipe={recipe.name} chooses other masks again and again, "
-                "and an average over several masks has no pattern. Use recipe=asp without recompute_every, or leave the average out."
+                f"sparsity={masks.pattern.name} with {name}: recipe={recipe.name} chooses other masks "
+                "again and again, "
+                "and an average over several masks has no pattern. Use recipe=asp without recompute_every, "
+                "or leave the average out."
             )
         if averages is None:
             early = callback.swa_start <= end // epoch
@@ -171,14 +202,15 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
             early = steps or any(averages(epoch_idx=index) for index in range(int(end // epoch)))
         if early:
             raise UserError(
-                f"sparsity={masks.pattern.name} with {name}: it averages weights from before the pruning at step {end}. "
+                f"sparsity={masks.pattern.name} with {name}: it averages weights from before the pruning "
+                f"at step {end}. "
                 "Let it begin later, or prune earlier (sparsity.start_step, recipe=from_start)."
             )
 
 
 def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float, float]:
-    """(steps of the whole run, steps of an epoch). With manual optimization, a batch is a step. Infinite where they are unknown, as those
-    of a loader without a length are.
+    """(steps of the whole run, steps of an epoch). With manual optimization, a batch is a step. Infinite
+    where they are unknown, as those of a loader without a length are.
     """
     batches = trainer.num_training_batches
     if pl_module.automatic_optimization:
@@ -193,7 +225,9 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float,
 
 
 def _tell(trainer: pl.Trainer) -> None:
-    """The first steps after the pruning are warm-up again for mpx.Throughput, and mpx.Record forgets the values of the dense model."""
+    """The first steps after the pruning are warm-up again for mpx.Throughput, and mpx.Record forgets the
+    values of the dense model.
+    """
     for callback in vars(trainer)["callbacks"]:
         for name in ("restart_warmup", "forget_metrics"):
             if (hear := getattr(callback, name, None)) is not None:

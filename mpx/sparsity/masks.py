@@ -1,4 +1,5 @@
-"""Enforcement of masks. Once they are fixed, pruned weights, their gradients and their optimizer state are exactly zero, in every format.
+"""Enforcement of masks. Once they are fixed, pruned weights, their gradients and their optimizer state are
+exactly zero, in every format.
 
 Zeros are selected, not multiplied: an overflowed gradient × 0 would be NaN, and a negative weight × 0 is -0.
 Only `prune`, `verify` and the reports on a finished run wait for the device.
@@ -16,20 +17,22 @@ from mpx.errors import UserError
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern, kept_magnitude, laid_out_as, largest
 
-NEVER_ZERO = ("exp_inf", "step_size")  # state of Adamax and Rprop: it bounds the steps, and moves no weight without a gradient
+# state of Adamax and Rprop: it bounds the steps, and moves no weight without a gradient
+NEVER_ZERO = ("exp_inf", "step_size")
 
 
 class Masks:
     """The masks of one model. Empty (`active` False) until `prune`, `compute` or `load_state_dict` is called.
 
-    remember: keep the pruned values, so that they compete again when the masks are recomputed.
-    version: counts up when tensors that a training step reads are replaced, so that a CUDA graph of the step is recorded
-    again. What `compute` replaces, a step with SR-STE replaces itself.
+    remember: keep the pruned values, so that they compete again when the masks are recomputed. version:
+    counts up when tensors that a training step reads are replaced, so that a CUDA graph of the step is
+    recorded again. What `compute` replaces, a step with SR-STE replaces itself.
     """
 
     def __init__(self, weights: list[Weight], pattern: Pattern, *, remember: bool = False):
         self.weights, self.pattern, self.remember = weights, pattern, remember
-        self.pruned = [weight for weight in weights if weight.reason is None]  # also before their masks are computed
+        # also before their masks are computed
+        self.pruned = [weight for weight in weights if weight.reason is None]
         self.masks: dict[str, Tensor] = {}  # True stays
         self.kept: dict[str, float] = {}  # share of the magnitude that the pruning kept
         self.stash: dict[str, Tensor] = {}  # remembered values where pruned, zero elsewhere
@@ -62,7 +65,9 @@ class Masks:
 
     @torch.no_grad()
     def compute(self) -> None:
-        """Compute the masks without applying them. Never waits for the device, since SR-STE calls it at every step."""
+        """Compute the masks without applying them. Never waits for the device, since SR-STE calls it at every
+        step.
+        """
         self._set(self._chosen(compiled=self.pruned[0].parameter.is_cuda), complete=True)
 
     def _chosen(self, *, compiled: bool = False) -> list[Tensor]:
@@ -75,10 +80,15 @@ class Masks:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Zero the pruned weights. Remember their values first if `remember` is set, in place, where a CUDA graph finds them."""
+        """Zero the pruned weights. Remember their values first if `remember` is set, in place, where a CUDA
+        graph finds them.
+        """
         if self.remember:
             if not self.stash:
-                self.stash = {weight.name: torch.empty_like(weight.parameter, requires_grad=False) for weight in self.pruned}
+                self.stash = {
+                    weight.name: torch.empty_like(weight.parameter, requires_grad=False)
+                    for weight in self.pruned
+                }
                 self.version += 1
             stash = [self.stash[weight.name] for weight in self.pruned]
             torch._foreach_copy_(stash, [weight.parameter for weight in self.pruned])
@@ -89,7 +99,9 @@ class Masks:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Restore the remembered values of the pruned weights. Adding them is exact, since the weights are zero there."""
+        """Restore the remembered values of the pruned weights. Adding them is exact, since the weights are
+        zero there.
+        """
         if self.stash:
             values = [weight.parameter for weight in self.pruned]
             torch._foreach_add_(values, [self.stash[weight.name] for weight in self.pruned])
@@ -102,27 +114,32 @@ class Masks:
 
     @torch.no_grad()
     def mask_gradients(self) -> None:
-        """Zero the gradients of pruned weights, including infinities and NaN. With a zero state no optimizer then changes a zero weight."""
+        """Zero the gradients of pruned weights, including infinities and NaN. With a zero state no optimizer
+        then changes a zero weight.
+        """
         for weight in self.pruned:
             if weight.parameter.grad is not None:
                 weight.parameter.grad.masked_fill_(self._inverted[weight.name], 0)
 
     @torch.no_grad()
     def mask_averages(self, averages: Mapping[str, Tensor]) -> None:
-        """Zero the pruned positions of weight averages, by parameter name. Before the pruning no position is pruned."""
+        """Zero the pruned positions of weight averages, by parameter name. Before the pruning no position is
+        pruned.
+        """
         for name, inverted in self._inverted.items():
             averages[name].masked_fill_(inverted.to(averages[name].device), 0)
 
     def verify(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
         """Names of the tensors that break the masks; empty when none does. Waits for the device once.
 
-        A weight must have the pattern and be zero where it is pruned. The state of `optimizers` that moves weights must be
-        zero there, too.
+        A weight must have the pattern and be zero where it is pruned. The state of `optimizers` that moves
+        weights must be zero there, too.
         """
         names, flags = [], []
         for weight in self.pruned:
             values = weight.parameter.detach()
-            inverted = self._inverted[weight.name].to(values.device)  # Lightning moves the model to the CPU after training
+            # Lightning moves the model to the CPU after training
+            inverted = self._inverted[weight.name].to(values.device)
             broken = (values.ne(0) & inverted).any()
             names.append(weight.name)
             flags.append(broken | ~self.pattern.holds(values) if self.complete else broken)
@@ -144,10 +161,16 @@ class Masks:
                         yield weight, value, key
 
     def state_dict(self) -> dict[str, Any]:
-        return {"masks": dict(self.masks), "kept": dict(self.kept), "stash": dict(self.stash), "complete": self.complete}
+        return {
+            "masks": dict(self.masks),
+            "kept": dict(self.kept),
+            "stash": dict(self.stash),
+            "complete": self.complete,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the masks, on the weights' current devices. Lightning calls this before it moves the weights; see `bind`.
+        """Restore the masks, on the weights' current devices. Lightning calls this before it moves the
+        weights; see `bind`.
 
         Raises ValueError for masks that are not of these weights.
         """
@@ -164,21 +187,29 @@ class Masks:
         self._follow()
 
     def bind(self, model: nn.Module | Mapping[str, Tensor]) -> None:
-        """Mask the parameters that `model` has: a strategy, or the module itself, may have replaced or moved them.
+        """Mask the parameters that `model` has: a strategy, or the module itself, may have replaced or moved
+        them.
 
         model: also the tensors that the optimizers step, by the names of the parameters.
-        Raises UserError for a pruned weight that is gone, has another shape, or is spread over several processes.
+        Raises UserError for a pruned weight that is gone, has another shape, or is spread over several
+        processes.
         """
-        current = dict(model.named_parameters(remove_duplicate=False)) if isinstance(model, nn.Module) else model
+        current = (
+            dict(model.named_parameters(remove_duplicate=False)) if isinstance(model, nn.Module) else model
+        )
         for weight in self.weights:
             parameter = current.get(weight.name)
             if weight.reason is None and (parameter is None or parameter.shape != weight.parameter.shape):
                 raise UserError(
-                    f"the model no longer has {weight.name}, which is pruned, in its shape. Replace a layer before the "
+                    f"the model no longer has {weight.name}, which is pruned, in its shape. Replace a "
+                    "layer before the "
                     "training, or leave it dense with sparsity.skip."
                 )
             if isinstance(parameter, DTensor):
-                raise UserError(f"sparsity={self.pattern.name}: {weight.name} is spread over processes. Use DDP, or sparsity=dense.")
+                raise UserError(
+                    f"sparsity={self.pattern.name}: {weight.name} is spread over processes. "
+                    "Use DDP, or sparsity=dense."
+                )
             weight.parameter = weight.parameter if parameter is None else parameter
         self._follow()
 
@@ -204,7 +235,9 @@ def _as(values: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _partly(mask: Tensor, weight: Tensor, share: float) -> Tensor:
-    """A mask that prunes only `share` of what `mask` prunes: the smallest magnitudes. Among equal magnitudes the earlier one stays."""
+    """A mask that prunes only `share` of what `mask` prunes: the smallest magnitudes. Among equal magnitudes
+    the earlier one stays.
+    """
     pruned = ~mask
     kept = largest(weight.detach()[pruned], round((1 - share) * int(pruned.sum())))
     return laid_out_as(mask.masked_scatter(pruned, kept), weight)

@@ -1,9 +1,10 @@
-"""Patterns choose which values of a weight stay. This module has their interface, N:M along the inputs, with 2of4 as one
-case, and unstructured pruning.
+"""Patterns choose which values of a weight stay. This module has their interface, N:M along the inputs, with
+2of4 as one case, and unstructured pruning.
 
-All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Among equal magnitudes
-the earlier position stays, so a mask depends on the values only and not on the device. Infinite and NaN weights rank above every finite
-weight, the earlier first, so masks do not hide them and never keep more than the pattern allows.
+All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory
+layout. Among equal magnitudes the earlier position stays, so a mask depends on the values only and not on the
+device. Infinite and NaN weights rank above every finite weight, the earlier first, so masks do not hide them
+and never keep more than the pattern allows.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +24,9 @@ LARGEST_PAIRWISE = 8  # groups up to this size are ranked by comparing pairs, la
 
 
 class Pattern(ABC):
-    """Which values of a weight [out, in, ...] stay. Linear: [out, in]; Conv: [out, in/groups, k...]; LSTM: [4·hidden, in]."""
+    """Which values of a weight [out, in, ...] stay. Linear: [out, in]; Conv: [out, in/groups, k...]; LSTM:
+    [4·hidden, in].
+    """
 
     backend = "mpx"  # what chooses the masks: mpx or apex
     rows = 8  # sparse Tensor Cores take outputs in multiples of this
@@ -43,7 +46,9 @@ class Pattern(ABC):
 
     @abstractmethod
     def holds(self, weight: Tensor) -> Tensor:
-        """Whether the weight has the pattern: a bool on its device, so that a caller can check many weights with one wait."""
+        """Whether the weight has the pattern: a bool on its device, so that a caller can check many weights
+        with one wait.
+        """
 
     @abstractmethod
     def misfit(self, shape: Sequence[int]) -> str | None:
@@ -55,10 +60,12 @@ class Pattern(ABC):
 
 @dataclass(frozen=True)
 class NofM(Pattern):
-    """Keeps the n largest of every m neighbours along dimension 1: the inputs, per kernel position and group of a convolution.
+    """Keeps the n largest of every m neighbours along dimension 1: the inputs, per kernel position and group
+    of a convolution.
 
-    If m does not divide the number of inputs, the last group is smaller and keeps up to n values, as if padded with zeros.
-    Sparse Tensor Cores run 2 of 4. Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378.
+    If m does not divide the number of inputs, the last group is smaller and keeps up to n values, as if
+    padded with zeros. Sparse Tensor Cores run 2 of 4. Source: Mishra et al., Accelerating Sparse Deep Neural
+    Networks, arXiv:2104.08378.
     """
 
     n: int
@@ -69,9 +76,11 @@ class NofM(Pattern):
         return f"{self.n}of{self.m}"
 
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
-        """Rank all weights of one format together, so that a GPU runs a few kernels in total instead of a few per weight.
+        """Rank all weights of one format together, so that a GPU runs a few kernels in total instead of a few
+        per weight.
 
-        compiled: use the Triton kernel of mpx.sparsity.mask_launch, which reads the weights in place, for the weights it supports.
+        compiled: use the Triton kernel of mpx.sparsity.mask_launch, which reads the weights in place, for the
+        weights it supports.
         """
         compiled = compiled and builds_kernels()
         keep = _compiled() if compiled else keep_largest
@@ -84,7 +93,9 @@ class NofM(Pattern):
         return [found[place] for place in range(len(weights))]
 
     def _in_one_launch(self, weights: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Masks by the indices of their weights, without the weights that the Triton kernel does not support."""
+        """Masks by the indices of their weights, without the weights that the Triton kernel does not
+        support.
+        """
         if self.m != 4 or not all(weight.is_cuda for weight in weights) or not has_triton():
             return {}
         from mpx.sparsity.mask_launch import masks_by_place  # only CUDA builds of PyTorch ship Triton
@@ -112,9 +123,11 @@ class NofM(Pattern):
 
 @dataclass(frozen=True)
 class Unstructured(Pattern):
-    """The largest values of a layer stay, at any position. A baseline for accuracy, since no hardware runs it faster.
+    """The largest values of a layer stay, at any position. A baseline for accuracy, since no hardware runs it
+    faster.
 
-    density: share (0 to 1) of each layer's values that stay. Values are ranked within their layer, as in the other patterns.
+    density: share (0 to 1) of each layer's values that stay. Values are ranked within their layer, as in the
+    other patterns.
 
     Source: Han et al., Learning both Weights and Connections, arXiv:1506.02626.
     """
@@ -135,22 +148,30 @@ class Unstructured(Pattern):
     def misfit(self, shape: Sequence[int]) -> str | None:
         size = torch.Size(shape).numel()
         kept = self.kept(size)
-        return f"{kept} of {size} weights would stay at density {self.density:g}" if kept in (0, size) else None
+        return (
+            f"{kept} of {size} weights would stay at density {self.density:g}" if kept in (0, size) else None
+        )
 
 
 def magnitudes(values: Tensor, beyond: float = float("inf")) -> Tensor:
-    """|w|, and `beyond` where w is infinite or NaN, since NaN cannot be ranked. `beyond` must be finite if magnitudes are summed."""
+    """|w|, and `beyond` where w is infinite or NaN, since NaN cannot be ranked. `beyond` must be finite if
+    magnitudes are summed.
+    """
     return values.abs().nan_to_num_(nan=beyond, posinf=beyond)
 
 
 def keep_largest(values: Tensor, n: int) -> Tensor:
-    """The n largest magnitudes of each row, the earlier among equals. values: [groups, m]; returns bool [groups, m]."""
+    """The n largest magnitudes of each row, the earlier among equals. values: [groups, m]; returns bool
+    [groups, m].
+    """
     m = values.shape[1]
     if m > LARGEST_PAIRWISE:
         order = magnitudes(values).argsort(stable=True, dim=-1, descending=True)
         return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, order[:, :n], True)
-    columns = magnitudes(values).t().contiguous().unbind()  # m × [groups]: each comparison then reads neighbours
-    beaten = [torch.zeros_like(column, dtype=torch.uint8) for column in columns]  # number of group members that rank above it
+    # m × [groups]: each comparison then reads neighbours
+    columns = magnitudes(values).t().contiguous().unbind()
+    # number of group members that rank above it
+    beaten = [torch.zeros_like(column, dtype=torch.uint8) for column in columns]
     for i in range(m):
         for j in range(i + 1, m):
             earlier = columns[i] >= columns[j]
@@ -160,18 +181,23 @@ def keep_largest(values: Tensor, n: int) -> Tensor:
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """A bool tensor that marks the `count` largest magnitudes of a tensor. Of equal magnitudes the earlier (row by row) wins."""
+    """A bool tensor that marks the `count` largest magnitudes of a tensor. Of equal magnitudes the earlier
+    (row by row) wins.
+    """
     order = magnitudes(values.detach()).flatten().argsort(stable=True, dim=0, descending=True)
     return torch.zeros_like(order, dtype=torch.bool).index_fill_(0, order[:count], True).view(values.shape)
 
 
 @cache
 def _compiled():
-    return torch.compile(keep_largest, dynamic=True)  # one kernel: reads each value once, writes each mask once
+    # one kernel: reads each value once, writes each mask once
+    return torch.compile(keep_largest, dynamic=True)
 
 
 def mask_2of4(weight: Tensor) -> Tensor:
-    """The 2of4 mask of one weight [out, in, ...]: bool, True where a value stays. Raises ValueError for fewer than two dimensions."""
+    """The 2of4 mask of one weight [out, in, ...]: bool, True where a value stays. Raises ValueError for fewer
+    than two dimensions.
+    """
     if weight.dim() < 2:
         raise ValueError(f"2of4 needs a weight [out, in, ...], got {tuple(weight.shape)}")
     return NofM(2, 4).mask(weight)
@@ -183,7 +209,9 @@ def is_2of4(weight: Tensor) -> bool:
 
 
 def kept_magnitude(weight: Tensor, mask: Tensor) -> float:
-    """Share of Σ|w| that the mask keeps, 0 to 1; 1 for an all-zero weight, NaN for one with infinities or NaN."""
+    """Share of Σ|w| that the mask keeps, 0 to 1; 1 for an all-zero weight, NaN for one with infinities or
+    NaN.
+    """
     magnitude = weight.detach().abs().double()
     total = magnitude.sum()
     return float((magnitude * mask).sum() / total) if total != 0 else 1.0
@@ -191,7 +219,9 @@ def kept_magnitude(weight: Tensor, mask: Tensor) -> float:
 
 def laid_out_as(mask: Tensor, weight: Tensor) -> Tensor:
     """The mask in the weight's memory layout, so that kernels read both in the same order."""
-    return mask if mask.stride() == weight.stride() else torch.empty_like(weight, dtype=torch.bool).copy_(mask)
+    return (
+        mask if mask.stride() == weight.stride() else torch.empty_like(weight, dtype=torch.bool).copy_(mask)
+    )
 
 
 def _alike(weights: Sequence[Tensor], found: Collection[int]) -> list[list[int]]:

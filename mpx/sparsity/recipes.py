@@ -1,4 +1,5 @@
-"""Recipes: when a model is pruned, and what happens to the pruned weights. `mpx.sparsity.callback.Pruning` calls them during training.
+"""Recipes: when a model is pruned, and what happens to the pruned weights. `mpx.sparsity.callback.Pruning`
+calls them during training.
 
 | recipe | dense phase | pruning | afterwards |
 |---|---|---|---|
@@ -23,7 +24,9 @@ from mpx.sparsity.masks import Masks
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps at which a recipe prunes, counted in optimizer steps, with those that the loss scaler skips."""
+    """The steps at which a recipe prunes, counted in optimizer steps, with those that the loss scaler
+    skips.
+    """
 
     start: int  # the dense phase ends before this step's forward pass
     end: int  # gradual pruning reaches the full pattern before this step's forward pass
@@ -31,11 +34,13 @@ class Plan:
 
 
 class Recipe:
-    """Computes fixed masks before the forward pass of step `plan.start` and, if `plan.every` is set, again every `plan.every` steps.
+    """Computes fixed masks before the forward pass of step `plan.start` and, if `plan.every` is set, again
+    every `plan.every` steps.
 
-    With `plan.every` the pruned values are remembered and compete again at each computation (apex's `allow_recompute_mask`). Values that
-    win return to the weight, with a zero optimizer state. asp and from_start are this class, with different plans.
-    Source of asp: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378.
+    With `plan.every` the pruned values are remembered and compete again at each computation (apex's
+    `allow_recompute_mask`). Values that win return to the weight, with a zero optimizer state. asp and
+    from_start are this class, with different plans. Source of asp: Mishra et al., Accelerating Sparse Deep
+    Neural Networks, arXiv:2104.08378.
     """
 
     after_training = False
@@ -46,17 +51,25 @@ class Recipe:
         self.restarts_schedule = name == "asp"
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
-        """Called once per optimizer step, before its first forward pass. step: number of finished optimizer steps."""
+        """Called once per optimizer step, before its first forward pass. step: number of finished optimizer
+        steps.
+        """
         first = not masks.active and step >= self.plan.start
-        again = masks.active and self.plan.every is not None and (step - self.plan.start) % self.plan.every == 0
+        again = (
+            masks.active and self.plan.every is not None and (step - self.plan.start) % self.plan.every == 0
+        )
         if first or again:
             masks.prune(optimizers)
 
     def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
-        """Called when the gradients are complete: summed over batches and processes, unscaled, not yet clipped."""
+        """Called when the gradients are complete: summed over batches and processes, unscaled, not yet
+        clipped.
+        """
         masks.mask_gradients()
 
-    def after_step(self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
+    def after_step(
+        self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None
+    ) -> None:
         """Called after each optimizer step. step: number of finished steps, including this one.
 
         skipped: bool on the device, whether the loss scaler skipped this step; None without a scaler.
@@ -79,17 +92,21 @@ class OneShot(Recipe):
 
 
 class Gradual(Recipe):
-    """Prunes 1 - (1 - progress)³ of what the pattern prunes, every `plan.every` steps from `plan.start` to `plan.end`.
+    """Prunes 1 - (1 - progress)³ of what the pattern prunes, every `plan.every` steps from `plan.start` to
+    `plan.end`.
 
-    The schedule is the same for every pattern: each time, the full mask is computed from the current weights, and the smallest of each
-    layer's masked weights are pruned. Until `plan.end` a layer therefore holds both pruned and unpruned groups. (Lowering n of n:m
-    instead has only two steps for 2of4, and pruning layer by layer makes the result depend on the order of the layers.)
-    Pruned weights stay pruned, since they are the smallest.
+    The schedule is the same for every pattern: each time, the full mask is computed from the current weights,
+    and the smallest of each layer's masked weights are pruned. Until `plan.end` a layer therefore holds both
+    pruned and unpruned groups. (Lowering n of n:m instead has only two steps for 2of4, and pruning layer by
+    layer makes the result depend on the order of the layers.) Pruned weights stay pruned, since they are the
+    smallest.
     Source: Zhu and Gupta, To prune, or not to prune, arXiv:1710.01878.
     """
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
-        due = step >= self.plan.end or (step > self.plan.start and (step - self.plan.start) % (self.plan.every or 1) == 0)
+        due = step >= self.plan.end or (
+            step > self.plan.start and (step - self.plan.start) % (self.plan.every or 1) == 0
+        )
         if due and not masks.complete:
             masks.prune(optimizers, cubic(self.plan, step))
 
@@ -104,22 +121,25 @@ def cubic(plan: Plan, step: int) -> float:
 class SrSte(Recipe):
     """SR-STE recomputes the masks at every step, while the pruned weights keep learning.
 
-    Forward and backward passes, validation and checkpoints see the sparse weights. The remembered values of the
-    pruned weights are restored just before the optimizer steps, and removed again after the step. The gradient of
-    the sparse weights is applied unchanged to the dense ones (the straight-through estimator), and pruned weights
-    decay towards zero by λ, so that the masks settle. Source: Zhou et al., Learning N:M Fine-grained Structured
-    Sparse Neural Networks From Scratch, arXiv:2102.04010.
+    Forward and backward passes, validation and checkpoints see the sparse weights. The remembered values of
+    the pruned weights are restored just before the optimizer steps, and removed again after the step. The
+    gradient of the sparse weights is applied unchanged to the dense ones (the straight-through estimator),
+    and pruned weights decay towards zero by λ, so that the masks settle. Source: Zhou et al., Learning N:M
+    Fine-grained Structured Sparse Neural Networks From Scratch, arXiv:2102.04010.
 
     Under Adam, changing masks make the gradients of the second moment noisy, and the second moment would also
     divide the decay. Three things therefore differ (Lu et al., STEP, arXiv:2302.01172):
 
-    * The decay is decoupled, as in AdamW: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD it is
+    * The decay is decoupled, as in AdamW: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD
+    it is
       part of the gradient, as published.
-    * After a dense phase (`sparsity.start` above 0) the second moment of the pruned layers keeps its value from the
+    * After a dense phase (`sparsity.start` above 0) the second moment of the pruned layers keeps its value
+    from the
       dense phase. STEP ignores the newest gradient; here the newest gradient counts for its own step.
-    * A weight that hardly saw a gradient in the dense phase, as behind a ReLU that was never active, keeps Adam's
-      own second moment. The momentum of its first gradient, divided by a value near zero in the steps that follow,
-      would move it without bound.
+    * A weight that hardly saw a gradient in the dense phase, as behind a ReLU that was never active, keeps
+    Adam's
+      own second moment. The momentum of its first gradient, divided by a value near zero in the steps that
+      follow, would move it without bound.
 
     decay: λ. plan.every: steps between two computations of the masks; None: 1.
     """
@@ -147,10 +167,14 @@ class SrSte(Recipe):
         for _, weights in _groups(masks, optimizer):
             grads = {weight.name: grad for weight in weights if (grad := weight.parameter.grad) is not None}
             if grads:
-                torch._foreach_add_(list(grads.values()), [masks.stash[name] for name in grads], alpha=self.decay)
+                torch._foreach_add_(
+                    list(grads.values()), [masks.stash[name] for name in grads], alpha=self.decay
+                )
 
     @torch.no_grad()
-    def after_step(self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
+    def after_step(
+        self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None
+    ) -> None:
         for optimizer in filter(_is_adam, optimizers):
             for group, weights in _groups(masks, optimizer):
                 self._decay(masks, group["lr"], weights, skipped)
@@ -161,7 +185,8 @@ class SrSte(Recipe):
 
     def _decay(self, masks: Masks, lr: Any, weights: list[Weight], skipped: Tensor | None) -> None:
         rate = lr * self.decay
-        if isinstance(rate, Tensor):  # a number stays one, since its way to the device would wait for the steps before
+        # a number stays one, since its way to the device would wait for the steps before
+        if isinstance(rate, Tensor):
             rate = rate.to(weights[0].parameter.device)
         rate = rate if skipped is None else rate * ~skipped
         less = torch._foreach_mul([masks.stash[weight.name] for weight in weights], rate)
@@ -175,19 +200,28 @@ class SrSte(Recipe):
                 state = optimizer.state.get(weight.parameter, {})
                 if "exp_avg_sq" in state:
                     held = self.variances[weight.name] = state["exp_avg_sq"] / (1 - beta ** state["step"])
-                    held.masked_fill_(held < (1 - beta) * held.mean(), 0)  # the mean: a gradient of the layer's usual size
+                    # the mean: a gradient of the layer's usual size
+                    held.masked_fill_(held < (1 - beta) * held.mean(), 0)
 
     def _restore(self, optimizer: Optimizer, beta: float, weights: list[Weight]) -> None:
         """Put the kept second moments, with the bias of this step, in the place of the optimizer's."""
-        held = [weight for weight in weights if weight.name in self.variances and weight.parameter in optimizer.state]
+        held = [
+            weight
+            for weight in weights
+            if weight.name in self.variances and weight.parameter in optimizer.state
+        ]
         if not held:
             return
         states = [optimizer.state[weight.parameter] for weight in held]
         newest = [state["exp_avg_sq"] for state in states]
         for weight, variance in zip(held, newest, strict=True):
-            self.variances[weight.name] = self.variances[weight.name].to(variance)  # those of a checkpoint are on the host
-        steps = torch.stack([state["step"] for state in states]).to(newest[0].device)  # in one copy, since they may be on the host
-        values = torch._foreach_mul([self.variances[weight.name] for weight in held], (1 - beta**steps).unbind())
+            # those of a checkpoint are on the host
+            self.variances[weight.name] = self.variances[weight.name].to(variance)
+        # in one copy, since they may be on the host
+        steps = torch.stack([state["step"] for state in states]).to(newest[0].device)
+        values = torch._foreach_mul(
+            [self.variances[weight.name] for weight in held], (1 - beta**steps).unbind()
+        )
         for variance, value in zip(newest, values, strict=True):
             torch.where(value > 0, value, variance, out=variance)
 

@@ -1,8 +1,8 @@
-"""2of4 in both directions: each 4×4 tile keeps two values in every row and in every column. Both the weight and its transpose are then
-2:4 sparse, so the backward pass can use sparse kernels as well.
+"""2of4 in both directions: each 4×4 tile keeps two values in every row and in every column. Both the weight
+and its transpose are then 2:4 sparse, so the backward pass can use sparse kernels as well.
 
-Source: Hubara et al., Accelerated Sparse Neural Training, arXiv:2102.08124 (transposable masks). The greedy search follows PyTorch's
-`torch._sparse_semi_structured_tile(algorithm="largest_abs_values_greedy")`.
+Source: Hubara et al., Accelerated Sparse Neural Training, arXiv:2102.08124 (transposable masks). The greedy
+search follows PyTorch's `torch._sparse_semi_structured_tile(algorithm="largest_abs_values_greedy")`.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,11 @@ from mpx.sparsity.patterns import Pattern, laid_out_as, magnitudes
 
 SIDE = 4
 PAIRS = list(combinations(range(SIDE), 2))  # the columns that a row keeps, earlier columns first
-ROWS = [  # the 90 patterns, each as its four rows' indices into PAIRS; patterns that keep earlier positions come first
-    rows for rows in product(range(len(PAIRS)), repeat=SIDE) if all(sum(c in PAIRS[row] for row in rows) == 2 for c in range(SIDE))
+# the 90 patterns, each as its four rows' indices into PAIRS; patterns that keep earlier positions come first
+ROWS = [
+    rows
+    for rows in product(range(len(PAIRS)), repeat=SIDE)
+    if all(sum(c in PAIRS[row] for row in rows) == 2 for c in range(SIDE))
 ]
 CHUNK = 1 << 18  # tiles per chunk: bounds the memory for their 90 sums
 BEYOND = 2.0**1000  # stands for an infinite or NaN weight: sums of up to 16 of them are exact in FP64
@@ -29,10 +32,10 @@ BEYOND = 2.0**1000  # stands for an infinite or NaN weight: sums of up to 16 of 
 class Tiles(Pattern):
     """2of4 along both the inputs and the outputs of a weight [out, in, ...], per kernel position.
 
-    search: "best" takes the pattern with the largest Σ|w| of the 90, the first of equals. "greedy" takes the largest values
-    one by one while their row and column have room, as PyTorch's kernel does. It may be left with 7 values, none of which makes
-    room for an eighth; then it keeps more magnitude than "best" now and then, otherwise never.
-    Tiles at a border are padded with zeros.
+    search: "best" takes the pattern with the largest Σ|w| of the 90, the first of equals. "greedy" takes the
+    largest values one by one while their row and column have room, as PyTorch's kernel does. It may be left
+    with 7 values, none of which makes room for an eighth; then it keeps more magnitude than "best" now and
+    then, otherwise never. Tiles at a border are padded with zeros.
     """
 
     search: str = "best"
@@ -53,7 +56,8 @@ class Tiles(Pattern):
 
     def _tiles(self, weight: Tensor) -> Tensor:
         """[out, in, k...] -> [tiles, 16], row by row."""
-        planes = weight.detach().flatten(2).movedim(-1, 0) if weight.dim() > 2 else weight.detach()[None]  # [k, out, in]
+        # [k, out, in]
+        planes = weight.detach().flatten(2).movedim(-1, 0) if weight.dim() > 2 else weight.detach()[None]
         out, inputs = planes.shape[1:]
         planes = pad(planes, (0, -inputs % SIDE, 0, -out % SIDE))
         tiles = planes.unflatten(2, (-1, SIDE)).unflatten(1, (-1, SIDE))  # [k, out/4, 4, in/4, 4]
@@ -62,19 +66,26 @@ class Tiles(Pattern):
     def _back(self, kept: Tensor, weight: Tensor) -> Tensor:
         out, inputs, *kernel = weight.shape
         down, across = -(-out // SIDE), -(-inputs // SIDE)
-        planes = kept.view(prod(kernel), down, across, SIDE, SIDE).transpose(2, 3).reshape(prod(kernel), down * SIDE, across * SIDE)
+        planes = (
+            kept.view(prod(kernel), down, across, SIDE, SIDE)
+            .transpose(2, 3)
+            .reshape(prod(kernel), down * SIDE, across * SIDE)
+        )
         return laid_out_as(planes[:, :out, :inputs].movedim(0, -1).reshape(out, inputs, *kernel), weight)
 
 
 def best(tiles: Tensor) -> Tensor:
     """The pattern with the largest Σ|w| of each tile. tiles: [n, 16]; returns bool [n, 16].
 
-    The sums are computed in FP64 and in a fixed order, not by a matrix product, so that every device finds the same patterns.
+    The sums are computed in FP64 and in a fixed order, not by a matrix product, so that every device finds
+    the same patterns.
     """
     patterns = torch.tensor(ROWS, device=tiles.device)  # [90, 4]
     keeps = torch.zeros(len(PAIRS), SIDE, dtype=torch.bool).scatter_(1, torch.tensor(PAIRS), True)
     flat = keeps.to(tiles.device)[patterns].flatten(1)  # [90, 16]
-    return torch.cat([flat[_largest(magnitudes(chunk.double(), BEYOND), patterns)] for chunk in tiles.split(CHUNK)])
+    return torch.cat(
+        [flat[_largest(magnitudes(chunk.double(), BEYOND), patterns)] for chunk in tiles.split(CHUNK)]
+    )
 
 
 def _largest(tiles: Tensor, patterns: Tensor) -> Tensor:
@@ -88,7 +99,9 @@ def _largest(tiles: Tensor, patterns: Tensor) -> Tensor:
 
 
 def greedy(tiles: Tensor) -> Tensor:
-    """Keep values from the largest magnitude down while their row and column have room. tiles: [n, 16]; returns bool [n, 16]."""
+    """Keep values from the largest magnitude down while their row and column have room. tiles: [n, 16];
+    returns bool [n, 16].
+    """
     order = magnitudes(tiles).argsort(stable=True, dim=1, descending=True)
     kept = torch.zeros_like(tiles, dtype=torch.bool)
     rows = torch.zeros(len(tiles), SIDE, dtype=torch.uint8, device=tiles.device)  # kept so far

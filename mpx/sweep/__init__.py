@@ -1,7 +1,8 @@
 """A sweep, `python -m mpx.train -m …`: every job is a process with its own plain command line, and a table
 ends the sweep.
 
-    jobs.py      runs the jobs: on this machine by threads and a queue of GPUs; preload.py: what they fork with
+    jobs.py      runs the jobs: on this machine by threads and a queue of GPUs; preload.py: what they fork
+                 with
     cluster.py   jobs of Slurm, or as on a cluster, by submitit
     progress.py  what jobs report; the progress, the table and the exit code of a sweep
     checks.py    what is known and refused before the first job

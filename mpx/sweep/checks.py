@@ -34,7 +34,8 @@ def check_experiment(config: DictConfig) -> None:
     missing = [key for key in grid if key_of(key) not in given]
     if chosen is not None and missing:
         raise UserError(
-            f"experiment={chosen} is a grid over {', '.join(grid)}, and this is a single run. Start all of it with "
+            f"experiment={chosen} is a grid over {', '.join(grid)}, and this is a single run. Start all of "
+            "it with "
             f"python -m mpx.train -m experiment={chosen}, or give one value each to {', '.join(missing)}."
         )
 
@@ -43,7 +44,8 @@ def check_single(config: DictConfig) -> None:
     """Raise UserError for a run outside a sweep with a setting that only sweeps have."""
     if config.get("until") is not None and not in_sweep():
         raise UserError(
-            "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m."
+            "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m "
+            "mpx.train -m."
         )
 
 
@@ -54,7 +56,8 @@ def check_sweep(config: DictConfig) -> None:
     if cluster.launcher_of(hydra) is None and hydra.launcher["_target_"] != TARGET:
         given = hydra.runtime.choices["hydra/launcher"]
         raise UserError(
-            f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. Leave it out."
+            f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. "
+            "Leave it out."
         )
     cluster.check_launcher(hydra)
     for word in hydra.overrides.hydra:
@@ -63,7 +66,8 @@ def check_sweep(config: DictConfig) -> None:
     jobs, batch = hydra.launcher.get("n_jobs", 1), hydra.sweeper.get("max_batch_size")
     if type(jobs) is not int or jobs == 0:
         raise UserError(
-            f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores."
+            f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as "
+            "cores."
         )
     if batch is not None and (type(batch) is not int or batch < 1):
         raise UserError(
@@ -73,11 +77,13 @@ def check_sweep(config: DictConfig) -> None:
     words = words_of(hydra)
     if any(len(values) > 1 for values in grid({}, [word for word in words if key_of(word) == "output_dir"])):
         raise UserError(
-            "output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or give each a study=."
+            "output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or "
+            "give each a study=."
         )
     if total_jobs(hydra) == 0:
         raise UserError(
-            f"{' '.join(words)} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2."
+            f"{' '.join(words)} gives no job: of range(), glob() or choice() one has no values. Write the "
+            "values, as seed=0,1,2."
         )
     _refuse_mistakes(config)
 
@@ -93,7 +99,8 @@ def check_direction(sweeper: DictConfig) -> None:
     if names != ["maximize"] * (1 if one else 2):
         written = names[0] if one else f"[{','.join(map(str, names))}]"
         raise UserError(
-            f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and samples/s, more is better. "
+            f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and "
+            "samples/s, more is better. "
             "Use maximize for the first alone, or [maximize,maximize]."
         )
 
@@ -121,7 +128,8 @@ def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = T
             if not intervals:
                 continue
             raise UserError(
-                f"{override.input_line}: only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5."
+                f"{override.input_line}: only a search draws from an interval. Write the values of a grid, "
+                "as 0.1,0.2,0.5."
             )
         key = override.get_key_element()
         values = (

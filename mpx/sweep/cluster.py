@@ -39,7 +39,8 @@ def check_launcher(config: DictConfig) -> None:
         # No process would know which of them it is.
         if kind == LOCAL and (given := config.launcher[key]) != 1:
             raise UserError(
-                f"hydra.launcher.{key}={given}: hydra/launcher=submitit_local starts one process for each job. Leave it out; "
+                f"hydra.launcher.{key}={given}: hydra/launcher=submitit_local starts one process for each "
+                "job. Leave it out; "
                 "trainer.devices=N starts the others."
             )
 
@@ -66,7 +67,8 @@ def missing(kind: str, choice: str) -> str | None:
     ]
     if absent:
         return (
-            f"hydra/launcher=submitit_slurm needs {absent[0]}, which is not on this machine. Start the sweep where Slurm is, or use "
+            f"hydra/launcher=submitit_slurm needs {absent[0]}, which is not on this machine. Start the "
+            "sweep where Slurm is, or use "
             "hydra/launcher=submitit_local."
         )
     return None

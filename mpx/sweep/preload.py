@@ -15,7 +15,6 @@ MORE = ("sklearn.datasets", "tensorboard.summary", "torch.utils.serialization", 
 
 os.setsid()
 with heavy():
-
     for name in MORE:
         with suppress(ImportError):  # a job that needs the module reports that it is missing
             importlib.import_module(name)

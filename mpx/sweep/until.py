@@ -54,7 +54,8 @@ class Looks:
         self.new = not self.study.is_dir()  # otherwise another sweep may be training its first runs
         if any(run.looks is None for run in runs):
             raise UserError(
-                f"study={config.study} has runs that no plan of looks asked for, as by seed=. Use another study=NAME."
+                f"study={config.study} has runs that no plan of looks asked for, as by seed=. Use another "
+                "study=NAME."
             )
         plan = plan_of(runs)
         if plan is not None and plan != self.plan:
@@ -100,7 +101,9 @@ class Looks:
         """
         recorded = {(_folder(run.folder), run.seed) for run in runs}
         for setting, seeds in self.asked.items():
-            if missing := [str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in recorded]:
+            if missing := [
+                str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in recorded
+            ]:
                 which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
                 others = all((*setting, f"seed={seed}") in in_use for seed in missing)
                 again = (
@@ -125,7 +128,8 @@ class Looks:
         new = [report for report in each_report(self.sweep) if not report["skipped"]]
         spent, single = span(sum(report["seconds"] for report in new)), self.plan.fixed_seeds()
         return (
-            f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent} of jobs. A single test of about that "
+            f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent} of jobs. A "
+            "single test of about that "
             f"power takes {single} seeds of each setting, {how_many(single * len(self.asked), 'run')}"
         )
 
@@ -186,7 +190,8 @@ class Rounds(Sweeper):
         settings = list(itertools.product(*grid(params, arguments)))
         if looks.new and len(settings) == 1:
             raise UserError(
-                "until=decided compares settings, and this sweep has one. Give several values, as precision=fp32,amp_bf16."
+                "until=decided compares settings, and this sweep has one. Give several values, as "
+                "precision=fp32,amp_bf16."
             )
         while jobs := looks.further_jobs(settings):
             running[-1].expect(begun + len(jobs))
@@ -211,7 +216,8 @@ def _check(arguments: Sequence[str]) -> None:
         key = key_of(word)
         if key == "seed":
             raise UserError(
-                f"{word}: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N is the most for a setting."
+                f"{word}: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N is the "
+                "most for a setting."
             )
         if key.split(".")[0] in ONE and any(len(values) > 1 for values in grid({}, [word])):
             raise UserError(f"{word}: with until=decided a sweep has one {key}. Start one sweep for each.")

@@ -1,6 +1,7 @@
 """CSV files that a spreadsheet cannot run, and that a reader refuses where they are cut off.
 
-A spreadsheet takes a cell that begins with one of = + - @ for a formula. Such text gets a leading apostrophe, which reading removes again.
+A spreadsheet takes a cell that begins with one of = + - @ for a formula. Such text gets a leading apostrophe,
+which reading removes again.
 """
 
 import csv
@@ -9,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-FORMULA = re.compile(r"'*[=+\-@\t\r]")  # text that begins with apostrophes gets one more, so that reading finds the original
+# text that begins with apostrophes gets one more, so that reading finds the original
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
 NEUTRAL = re.compile(r"'+[=+\-@\t\r]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 MAX_FIELD = 2**24  # characters
@@ -29,7 +31,9 @@ def to_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def rows_of(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, its fields by column) of each row. Raises BadRow for a row that is cut off, too long or not CSV."""
+    """(line, its fields by column) of each row. Raises BadRow for a row that is cut off, too long or not
+    CSV.
+    """
     csv.field_size_limit(MAX_FIELD)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:

@@ -15,7 +15,7 @@ and the environment.
 
 MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/system/launch.py reads what
 torchrun and Slurm tell a process.
-"""
+"""  # noqa: E501
 
 import os
 import socket

@@ -43,6 +43,7 @@ def check_compilers_cache() -> None:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"TORCHINDUCTOR_CACHE_DIR={folder}: PyTorch cannot make this folder for its compiler ({error.strerror}). Name another "
+                f"TORCHINDUCTOR_CACHE_DIR={folder}: PyTorch cannot make this folder for its compiler "
+                f"({error.strerror}). Name another "
                 "folder, or unset it."
             ) from error

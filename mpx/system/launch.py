@@ -52,7 +52,8 @@ def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         if "SLURM_NTASKS_PER_NODE" not in environment:
             raise UserError(
-                "srun started several processes without --ntasks-per-node. Use srun --nodes=N --ntasks-per-node=DEVICES."
+                "srun started several processes without --ntasks-per-node. Use srun --nodes=N "
+                "--ntasks-per-node=DEVICES."
             )
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE")
         return Launch(SRUN, *(int(environment[name]) for name in names))
@@ -90,8 +91,9 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> None:
-    """`python -m mpx.system.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the exit code
-    of the run."""
+    """`python -m mpx.system.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the
+    exit code of the run.
+    """
     from mpx.runs.signals import end_with_parent
 
     logging.disable(logging.CRITICAL)  # the processes say why they end
@@ -132,25 +134,32 @@ def check_layout(devices: int, num_nodes: int) -> None:
     if started.by is None:
         if num_nodes > 1:
             raise UserError(
-                f"trainer.num_nodes={num_nodes}, but one process was started. Start one per device, on every machine: "
-                f"torchrun --nnodes={num_nodes} --nproc-per-node={devices} -m mpx.train …, or srun --ntasks-per-node={devices}."
+                f"trainer.num_nodes={num_nodes}, but one process was started. Start one per device, on "
+                "every machine: "
+                f"torchrun --nnodes={num_nodes} --nproc-per-node={devices} -m mpx.train …, or srun "
+                f"--ntasks-per-node={devices}."
             )
         return
     nodes = started.world // started.local_world
     if (devices, num_nodes) != (started.local_world, nodes):
         raise UserError(
-            f"trainer.devices={devices} trainer.num_nodes={num_nodes}, but {started.by} started {nodes} × {started.local_world} processes "
+            f"trainer.devices={devices} trainer.num_nodes={num_nodes}, but {started.by} started {nodes} × "
+            f"{started.local_world} processes "
             f"(machines × devices). Use trainer.devices={started.local_world} trainer.num_nodes={nodes}."
         )
 
 
 def refuse_sweep() -> None:
-    """Raise UserError where several processes were started, each of which would start all jobs of the sweep."""
+    """Raise UserError where several processes were started, each of which would start all jobs of the
+    sweep.
+    """
     started = launch()
     if started.world > 1:
         raise UserError(
-            f"-m: one process starts all jobs of a sweep, and {started.by} started {started.world}. Use python -m mpx.train -m …; "
-            "trainer.devices=N runs a job on several devices, and hydra/launcher=submitit_slurm on several machines."
+            f"-m: one process starts all jobs of a sweep, and {started.by} started {started.world}. Use "
+            "python -m mpx.train -m …; "
+            "trainer.devices=N runs a job on several devices, and hydra/launcher=submitit_slurm on several "
+            "machines."
         )
 
 

@@ -57,7 +57,9 @@ def installed_gpus() -> int:
 def visible_gpus(
     environment: Mapping[str, str] = os.environ, count: Callable[[], int] = installed_gpus
 ) -> list[str]:
-    """The GPUs in CUDA_VISIBLE_DEVICES of `environment`; without it, all GPUs of this machine, as "0", "1", …"""
+    """The GPUs in CUDA_VISIBLE_DEVICES of `environment`; without it, all GPUs of this machine, as "0", "1",
+    …
+    """
     if (chosen := environment.get(VISIBLE)) is None:
         return [str(index) for index in range(count())]
     names = [name.strip() for name in chosen.split(",")]

@@ -33,7 +33,8 @@ def refuse_sharded(weights: Iterable[Tensor]) -> None:
     part."""
     if any(isinstance(weight, DTensor) for weight in weights):
         raise UserError(
-            "the model's weights are sharded over processes (FSDP), which mpx does not support. Use DDP, with the whole model on each."
+            "the model's weights are sharded over processes (FSDP), which mpx does not support. Use DDP, "
+            "with the whole model on each."
         )
 
 

@@ -1,4 +1,6 @@
-"""Which mpx this is: the release, its source files, and the commit of the checkout that it is imported from. Imports nothing heavy."""
+"""Which mpx this is: the release, its source files, and the commit of the checkout that it is imported from.
+Imports nothing heavy.
+"""
 
 import hashlib
 import subprocess
@@ -22,8 +24,14 @@ def with_commit(release: str, found: Mapping[str, Any]) -> str:
 
 
 def with_digest(package: Path) -> str:
-    """`0.1.0+1a2b3c4d`: the release, and what tells the Python files of this folder of mpx from others, committed or not."""
-    files = {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py") if path.is_file()}
+    """`0.1.0+1a2b3c4d`: the release, and what tells the Python files of this folder of mpx from others,
+    committed or not.
+    """
+    files = {
+        path.relative_to(package).as_posix(): path.read_bytes()
+        for path in package.rglob("*.py")
+        if path.is_file()
+    }
     each = "".join(f"{name} {hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files))
     return f"{mpx.__version__}+{hashlib.sha256(each.encode()).hexdigest()[:8]}"
 

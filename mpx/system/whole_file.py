@@ -1,4 +1,6 @@
-"""Write a file, or a folder of files, whole or not at all; and say it in one line where output_dir cannot be written."""
+"""Write a file, or a folder of files, whole or not at all; and say it in one line where output_dir cannot be
+written.
+"""
 
 import errno
 import os
@@ -13,7 +15,9 @@ from mpx.errors import UserError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write beside `path`, then rename, so that no reader sees half a file and a full disk or Ctrl-C leaves the old one. Text is UTF-8."""
+    """Write beside `path`, then rename, so that no reader sees half a file and a full disk or Ctrl-C leaves
+    the old one. Text is UTF-8.
+    """
     beside = _beside(path)
     try:
         with open(beside, "wb") as file:
@@ -27,11 +31,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
-ENDINGS = {".json", ".csv", ".yaml", ".png", ".svg", ".gz", ".md", ".ckpt"}  # of files that mpx writes; its own folders have none
+# of files that mpx writes; its own folders have none
+ENDINGS = {".json", ".csv", ".yaml", ".png", ".svg", ".gz", ".md", ".ckpt"}
 
 
 def try_writing(folder: Path, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-    """Raise the OSError with which writing these names in `folder` would fail: before hours of work and not after them.
+    """Raise the OSError with which writing these names in `folder` would fail: before hours of work and not
+    after them.
 
     A file takes the place of a file or a link, never that of a folder, and the other way round.
     """
@@ -60,11 +66,15 @@ def below_output_dir(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or folder
-        raise UserError(f"output_dir: cannot write {where} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+        raise UserError(
+            f"output_dir: cannot write {where} ({error.strerror}). Choose another folder with output_dir=DIR."
+        ) from error
 
 
 def own_folder(path: Path) -> Path:
-    """Make the folder if it is not there. A link in its place is removed, since what is written there would change a folder elsewhere."""
+    """Make the folder if it is not there. A link in its place is removed, since what is written there would
+    change a folder elsewhere.
+    """
     if path.is_symlink():
         path.unlink()
     path.mkdir(parents=True, exist_ok=True)
@@ -73,7 +83,9 @@ def own_folder(path: Path) -> Path:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder, which takes the place of `path` and all that is in it when the block ends. After an error, `path` is as it was."""
+    """A new folder, which takes the place of `path` and all that is in it when the block ends. After an
+    error, `path` is as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside, old = _beside(path), _beside(path)
     try:

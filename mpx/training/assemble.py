@@ -64,7 +64,8 @@ class Run:
     advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
-    has: Callable[[str], bool] = lambda stage: True  # whether there are data for this stage: validation or test
+    # whether there are data for this stage: validation or test
+    has: Callable[[str], bool] = lambda stage: True
     release: Callable[[], None] = lambda: None  # frees what a run that failed would hold
 
 
@@ -94,7 +95,8 @@ class Steps:
 
 
 def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:
-    """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
+    """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot
+    meet.
 
     begin: called immediately before the first batch.
     """
@@ -102,7 +104,10 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     steps = build_steps(cfg, inputs)
     measuring = build_measuring(cfg, folder.path, inputs.precision, steps.acceleration, steps.choice)
     checkpoints = Checkpoints(
-        folder.path, *monitored(steps.module.spec), every_steps=cfg.trainer.checkpoint_every_n_steps, every_s=cfg.trainer.save_every_s
+        folder.path,
+        *monitored(steps.module.spec),
+        every_steps=cfg.trainer.checkpoint_every_n_steps,
+        every_s=cfg.trainer.save_every_s,
     )
     pruning = _build_pruning(cfg, inputs, steps, measuring, checkpoints)
     if pruning is not None and folder.resume_from is not None:
@@ -115,17 +120,22 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     trainer = build_trainer(
         cfg, folder.path, inputs.devices, inputs.precision, logger,
         callbacks(
-            cfg, measuring, inputs.precision, inputs.history, beginning, pruning=pruning, ema=steps.module.ema,
+            cfg, measuring, inputs.precision, inputs.history, beginning, pruning=pruning,
+            ema=steps.module.ema,
             compiling=compiling, ends=[last_validation, checkpoints], advice=advice,
         ),
     )  # fmt: skip
 
     def chosen() -> dict[str, Any]:
-        return (steps.choice if compiling is None else compiling.choice).record() | steps.acceleration.record()
+        return (
+            steps.choice if compiling is None else compiling.choice
+        ).record() | steps.acceleration.record()
 
     return Run(
-        inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history, beginning, checkpoints,
-        last_validation, trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen, release=steps.acceleration.release,
+        inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history,
+        beginning, checkpoints,
+        last_validation, trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen,
+        release=steps.acceleration.release,
     )  # fmt: skip
 
 
@@ -172,7 +182,9 @@ def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
     )
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, model, masks)
     tta = cfg.data.get("tta", "none")  # only images have it
-    module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, inputs.precision, acceleration, ema, tta)
+    module = TrainingModule(
+        loss, data.spec, cfg.optimizer, schedule, inputs.precision, acceleration, ema, tta
+    )
     return Steps(module, acceleration, choice, schedule, recipe, masks, total)
 
 
@@ -188,7 +200,8 @@ def _build_pruning(
     if recipe.restarts_schedule:
         after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
     return build_pruning(
-        cfg.sparsity, cfg.seed, steps.masks, recipe, measuring.throughput, module, inputs.datamodule, after, cfg.trainer.progress,
+        cfg.sparsity, cfg.seed, steps.masks, recipe, measuring.throughput, module, inputs.datamodule, after,
+        cfg.trainer.progress,
         lambda: steps.acceleration.counts()[0],
     )  # fmt: skip
 
@@ -197,11 +210,16 @@ def refuse_not_finite(model: nn.Module) -> None:
     """Raise UserError for weights with which no loss can be finite."""
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
-            raise UserError(f"model: the weights of {name} are infinite or NaN before the first step. Correct how they are made or loaded.")
+            raise UserError(
+                f"model: the weights of {name} are infinite or NaN before the first step. "
+                "Correct how they are made or loaded."
+            )
 
 
 def build_compiling(steps: Steps, measuring: Measuring, device: torch.device) -> CompileIfItPays | None:
-    """The callback that decides in the first steps whether to compile the rest. After that, speed and memory are measured again."""
+    """The callback that decides in the first steps whether to compile the rest. After that, speed and memory
+    are measured again.
+    """
     if not steps.choice.undecided:
         return None
     after = [] if measuring.profile is None else [measuring.profile.restart]

@@ -16,19 +16,24 @@ from mpx.acceleration.graph import agreed
 from mpx.measure.windows import Clock
 
 TIMED = 10  # batches, after those in which kernels are chosen and the step is recorded
-# Seconds of uncompiled steps. Compiling takes 8 to 43 s and saves 11 to 30 % of a step (experiments/speed, auto).
+# Seconds of uncompiled steps. Compiling takes 8 to 43 s and saves 11 to 30 % of a step (experiments/speed,
+# auto).
 PAYS_FROM_S = 90.0
 
 
 class CompileIfItPays(Callback):
-    """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not pay for one,
-    none compiles.
+    """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not
+    pay for one, none compiles.
 
     choice: as it stands now. after: called when the steps are compiled from now on.
     """
 
     def __init__(
-        self, choice: Choice, acceleration: Acceleration, clock: Clock, after: Sequence[Callable[[pl.Trainer], None]]
+        self,
+        choice: Choice,
+        acceleration: Acceleration,
+        clock: Clock,
+        after: Sequence[Callable[[pl.Trainer], None]],
     ):
         self.choice, self.acceleration, self.clock, self.after = choice, acceleration, clock, after
         self._ends: list[Any] = []  # marks at the batches' ends
@@ -62,7 +67,9 @@ class CompileIfItPays(Callback):
 
 
 def batches_left(trainer: pl.Trainer, done: int) -> float:
-    """The batches of the whole training that follow `done` batches of this epoch and their optimizer steps."""
+    """The batches of the whole training that follow `done` batches of this epoch and their optimizer
+    steps.
+    """
     batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
     left = batches - done
     limit = math.inf if trainer.max_epochs is None else trainer.max_epochs

@@ -20,12 +20,18 @@ class Devices:
 
 
 def choose_devices(trainer: DictConfig) -> Devices:
-    """Raises UserError for a device that this machine does not have, and for processes that do not fit the settings."""
+    """Raises UserError for a device that this machine does not have, and for processes that do not fit the
+    settings.
+    """
     gpus = usable_gpus("trainer.accelerator", trainer.accelerator)
     on_cpu = not gpus
     if on_cpu:
         check_cpu_devices(trainer.devices)
-    chosen = list(range(trainer.devices if isinstance(trainer.devices, int) else 1)) if on_cpu else _chosen(trainer.devices, gpus)
+    chosen = (
+        list(range(trainer.devices if isinstance(trainer.devices, int) else 1))
+        if on_cpu
+        else _chosen(trainer.devices, gpus)
+    )
     check_layout(len(chosen), trainer.num_nodes)
     root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
     return Devices(root, len(chosen) * trainer.num_nodes)
@@ -37,8 +43,9 @@ def processes_here(trainer: DictConfig) -> int:
 
 
 def divide_global_batch(cfg: DictConfig) -> DictConfig:
-    """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises UserError if it is no multiple of the
-    number of devices."""
+    """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises
+    UserError if it is no multiple of the number of devices.
+    """
     total = cfg.data.global_batch_size
     if total is None:
         return cfg
@@ -46,7 +53,8 @@ def divide_global_batch(cfg: DictConfig) -> DictConfig:
     if total % count:
         near = max(total // count, 1) * count
         raise UserError(
-            f"data.global_batch_size={total} is not a multiple of the {count} devices. For example data.global_batch_size={near}."
+            f"data.global_batch_size={total} is not a multiple of the {count} devices. For example "
+            f"data.global_batch_size={near}."
         )
     divided = copy.deepcopy(cfg)
     divided.data.batch_size = total // count
@@ -60,5 +68,7 @@ def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
     else:
         chosen = list(range(devices if isinstance(devices, int) else gpus))
     if max(chosen) >= gpus:
-        raise UserError(f"trainer.devices={devices}: this machine has {how_many(gpus, 'GPU')}. Lower trainer.devices.")
+        raise UserError(
+            f"trainer.devices={devices}: this machine has {how_many(gpus, 'GPU')}. Lower trainer.devices."
+        )
     return chosen

@@ -1,4 +1,6 @@
-"""An exponential moving average of the weights, for validation and test. A skipped step does not advance it."""
+"""An exponential moving average of the weights, for validation and test. A skipped step does not advance
+it.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,33 +17,42 @@ from mpx.sparsity.masks import Masks
 class Ema(Callback):
     """After every optimizer step that was taken: average ← decay · average + (1 - decay) · weight.
 
-    After t steps the decay is at most (1 + t) / (10 + t), as with num_updates in TensorFlow's ExponentialMovingAverage. Otherwise an
-    average with decay 0.999 would still be mostly the first, random weights after hundreds of steps.
+    After t steps the decay is at most (1 + t) / (10 + t), as with num_updates in TensorFlow's
+    ExponentialMovingAverage. Otherwise an average with decay 0.999 would still be mostly the first, random
+    weights after hundreds of steps.
 
-    Averages are FP32 whatever the format of the weights, because (1 - decay) of a difference is rounded away in 16 bits. The statistics of
-    batch norms are averaged too, as by timm's ModelEmaV2 and torch's AveragedModel(use_buffers=True), because those of the newest weights
-    do not fit the average. A checkpoint holds the training weights as the model's state and the averages under this callback's name.
+    Averages are FP32 whatever the format of the weights, because (1 - decay) of a difference is rounded away
+    in 16 bits. The statistics of batch norms are averaged too, as by timm's ModelEmaV2 and torch's
+    AveragedModel(use_buffers=True), because those of the newest weights do not fit the average. A checkpoint
+    holds the training weights as the model's state and the averages under this callback's name.
 
-    masks: of a model that is pruned; None: it stays dense. Where recipes change the masks, averages are not zero at all positions that are
-    pruned now. They are evaluated as if they were, and go on unchanged, so that the number of validations does not change them.
+    masks: of a model that is pruned; None: it stays dense. Where recipes change the masks, averages are not
+    zero at all positions that are pruned now. They are evaluated as if they were, and go on unchanged, so
+    that the number of validations does not change them.
     """
 
     def __init__(self, decay: float, model: nn.Module, masks: Masks | None = None):
         self.decay, self.model, self.masks = decay, model, masks
         self.averages: dict[str, Tensor] = {}  # by the name of the parameter or buffer
-        self.steps = torch.zeros(())  # averaged so far; a tensor on the device, so that a replayed step counts itself
+        # averaged so far; a tensor on the device, so that a replayed step counts itself
+        self.steps = torch.zeros(())
         self._loaded: dict[str, Tensor] = {}
-        self._training: list[Tensor] = []  # the trained weights and statistics while the averages are in their place
+        # the trained weights and statistics while the averages are in their place
+        self._training: list[Tensor] = []
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for name, value in _averaged(self.model):
             average = self._loaded[name] if self._loaded else value.detach()
-            self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False).copy_(average)
+            self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False).copy_(
+                average
+            )
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()
     def update(self, skipped: Tensor | None) -> None:
-        """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it was not."""
+        """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it
+        was not.
+        """
         averages = list(self.averages.values())
         share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 minus an FP32 decay has few digits left
         self.steps.add_(1 if skipped is None else ~skipped)
@@ -51,7 +62,9 @@ class Ema(Callback):
         torch._foreach_add_(averages, towards)
 
     def restart(self, trainer: pl.Trainer) -> None:
-        """Start again from the present weights: averages from before the pruning are not zero where the weights now are."""
+        """Start again from the present weights: averages from before the pruning are not zero where the
+        weights now are.
+        """
         for name, value in _averaged(self.model):
             self.averages[name].copy_(value.detach())
         self.steps.zero_()

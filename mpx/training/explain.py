@@ -21,23 +21,36 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     if isinstance(error, (UserError, Diverged)):
         return str(error)
     if out_of_memory(error):
-        batch = f"data.batch_size={cfg.data.batch_size}" if "data" in cfg else "this batch size"  # a project's data have their own key
+        # a project's data have their own key
+        batch = f"data.batch_size={cfg.data.batch_size}" if "data" in cfg else "this batch size"
         return (
-            f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective batch), use precision=amp or "
+            f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective "
+            "batch), use precision=amp or "
             f"amp_bf16, or a smaller model.{_crowded()}"
         )
     if isinstance(error, RuntimeError) and UNUSED in str(error):
         return (
-            "several devices cannot train parameters that take no part in the loss of a step, as some of this model do. Freeze them "
+            "several devices cannot train parameters that take no part in the loss of a step, as some of "
+            "this model do. Freeze them "
             "(requires_grad_(False)), or use trainer.devices=1."
         )
     if (limit := re.search(NO_BATCH, str(error))) is not None:
         return f"trainer.{limit[2]}={limit[1]} leaves no batch. Give a larger share, or a number such as 8."
     if _disk_full(error):
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
-        return f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose another: output_dir=DIR."
-    if isinstance(error, OSError) and error.filename is not None and folder.absolute() in Path(error.filename).absolute().parents:
-        return f"{error.filename} cannot be written ({error.strerror}). Choose another folder with output_dir=DIR."
+        return (
+            f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose "
+            "another: output_dir=DIR."
+        )
+    if (
+        isinstance(error, OSError)
+        and error.filename is not None
+        and folder.absolute() in Path(error.filename).absolute().parents
+    ):
+        return (
+            f"{error.filename} cannot be written ({error.strerror}). Choose another folder with "
+            "output_dir=DIR."
+        )
     if isinstance(error, PermissionError) and error.filename is not None:
         return f"{error.filename} cannot be used ({error.strerror}). Allow it, or name another."
     return None
@@ -50,7 +63,9 @@ def line_and_bug(error: Exception, cfg: DictConfig, folder: Path) -> tuple[str, 
 
 
 def _crowded() -> str:
-    """A hint where other programs hold much of the GPU, so that they may be the reason why it is full; else an empty text."""
+    """A hint where other programs hold much of the GPU, so that they may be the reason why it is full; else
+    an empty text.
+    """
     if not torch.cuda.is_initialized():
         return ""
     try:
@@ -59,7 +74,10 @@ def _crowded() -> str:
         return ""
     if others < total / 4:
         return ""
-    return f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer at once."
+    return (
+        f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer "
+        "at once."
+    )
 
 
 def _disk_full(error: BaseException) -> bool:

@@ -46,9 +46,11 @@ EXPECTED_WARNINGS = (
 
 
 def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, config: str) -> None:
-    """Train, validate and test one setting. Fills in `record`, the content of result.json, as far as it gets, also when it raises.
+    """Train, validate and test one setting. Fills in `record`, the content of result.json, as far as it gets,
+    also when it raises.
 
-    trial: the setting's name without the seed; TensorBoard averages the seeds of a trial. config: the text of config.yaml.
+    trial: the setting's name without the seed; TensorBoard averages the seeds of a trial. config: the text of
+    config.yaml.
     Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
     quiet()
@@ -63,7 +65,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     def begin(trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:
             folder.begin(config)
-            record["environment"]["threads"] = torch.get_num_threads()  # of several processes, for which Lightning has lowered it
+            # of several processes, for which Lightning has lowered it
+            record["environment"]["threads"] = torch.get_num_threads()
             run.logger.begin()
             start_logs(trainer, cfg, record, trial)
             _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
@@ -95,10 +98,14 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
 
 
 def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Folder) -> None:
-    """Record what the run continues and, of data that a user's function makes, a hash. Raises UserError for other data of the same name."""
+    """Record what the run continues and, of data that a user's function makes, a hash. Raises UserError for
+    other data of the same name.
+    """
     record["environment"]["resumed_from_steps"] = run.history.steps
     if run.history.before:
-        record["environment"][TRAINED_BEFORE] = [f"{key}={value}" for key, value in run.history.before.items()]
+        record["environment"][TRAINED_BEFORE] = [
+            f"{key}={value}" for key, value in run.history.before.items()
+        ]
     if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
         record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
         if folder.resume_from is None and not folder.replaces:
@@ -109,22 +116,39 @@ def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str])
     """Print what the run begins from. before: settings of its earlier steps that are not its own."""
     if not is_project(cfg):
         train, *others = run.history.data
-        if same := [name for name, checksum in zip(("validation", "test"), others, strict=True) if checksum == train]:
-            print(f"the {' and '.join(same)} data are the train data: the results say nothing about new samples", flush=True)
+        if same := [
+            name for name, checksum in zip(("validation", "test"), others, strict=True) if checksum == train
+        ]:
+            print(
+                f"the {' and '.join(same)} data are the train data: the results say nothing about new "
+                "samples",
+                flush=True,
+            )
         if nothing_to_train(cfg.sparsity):
             print("nothing is trained: the checkpoint is pruned", flush=True)
     if folder.resume_from is not None:
         print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
         if before:
-            print(f"earlier steps were trained with {', '.join(before)}: the result is not of this setting alone", flush=True)
+            print(
+                f"earlier steps were trained with {', '.join(before)}: the result is not of this setting "
+                "alone",
+                flush=True,
+            )
     elif cfg.if_exists == "resume":
-        print("if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True)
+        print(
+            "if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True
+        )
 
 
 def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
     """Raises UserError for a checkpoint that a part of the run cannot continue from."""
     try:
-        run.trainer.fit(run.module, datamodule=run.datamodule, ckpt_path=folder.resume_from, weights_only=not is_project(cfg))
+        run.trainer.fit(
+            run.module,
+            datamodule=run.datamodule,
+            ckpt_path=folder.resume_from,
+            weights_only=not is_project(cfg),
+        )
     except Exception as error:
         if run.beginning.begun or folder.resume_from is None or explain(error, cfg, folder.path) is not None:
             raise
@@ -137,11 +161,15 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
 def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
     """Begin a run whose checkpoint has all of its steps, or that has none.
 
-    Raises UserError for a checkpoint from elsewhere with more steps or of another setting, and for data without a batch.
+    Raises UserError for a checkpoint from elsewhere with more steps or of another setting, and for data
+    without a batch.
     """
     trainer, path = run.trainer, folder.resume_from
     if path is None and not nothing_to_train(cfg.sparsity):
-        raise UserError("the data for training have no batch, so that nothing is trained. Give them more samples, or a smaller batch size.")
+        raise UserError(
+            "the data for training have no batch, so that nothing is trained. Give them more "
+            "samples, or a smaller batch size."
+        )
     if path is None or path.resolve().parent == (folder.path / CHECKPOINTS).resolve():
         run.beginning.ensure_begun(trainer)
     else:
@@ -150,22 +178,30 @@ def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
         run.beginning.ensure_begun(trainer)
         if trainer.is_global_zero:
             print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
-        run.checkpoints.save_both(trainer)  # the run keeps the checkpoint as its own, to be served and continued from
-    if path is not None and is_project(cfg) and run.has("validation"):  # its checkpoint does not hold what it logged
+        # the run keeps the checkpoint as its own, to be served and continued from
+        run.checkpoints.save_both(trainer)
+    # its checkpoint does not hold what it logged
+    if path is not None and is_project(cfg) and run.has("validation"):
         trainer.validate(run.module, datamodule=run.datamodule, verbose=False)
 
 
 def _refuse_more_steps(trainer: pl.Trainer, path: Path) -> None:
     """The record would call it a run of fewer steps."""
-    for key, unit, done in (("max_steps", "steps", trainer.global_step), ("max_epochs", "epochs", trainer.current_epoch)):
+    for key, unit, done in (
+        ("max_steps", "steps", trainer.global_step),
+        ("max_epochs", "epochs", trainer.current_epoch),
+    ):
         if (most := getattr(trainer, key)) is not None and 0 <= most < done:
             raise UserError(
-                f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use trainer.{key}={done + 1}."
+                f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use "
+                f"trainer.{key}={done + 1}."
             )
 
 
 def _prune_after_training(run: Run) -> None:
-    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
+    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model,
+    also the best one.
+    """
     pruning, trainer, module = run.pruning, run.trainer, run.module
     if isinstance(pruning, Sparsity):
         pruning.make_ready(trainer, module)
@@ -180,8 +216,9 @@ def _prune_after_training(run: Run) -> None:
 
 
 def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str] | None) -> None:
-    """Raise Diverged for a test result, or a project's metric, that is not finite. A perplexity, e to the power of the loss, is infinite
-    above a loss of 710."""
+    """Raise Diverged for a test result, or a project's metric, that is not finite. A perplexity, e to the
+    power of the loss, is infinite above a loss of 710.
+    """
     for name, value in results.items():
         if (name.startswith("test/") or (metric and name == metric["name"])) and not math.isfinite(value):
             raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
@@ -190,11 +227,15 @@ def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str]
 def _check_weights(model: nn.Module, advice: str) -> None:
     """Raise Diverged for weights that are not finite, though the results are.
 
-    The loss does not see all weights. A filter of 3 × 3 with stride 2 reads an image of one pixel with its middle, and in BF16 on a CPU
-    oneDNN leaves the gradient of the rest unwritten (PyTorch 2.14).
+    The loss does not see all weights. A filter of 3 × 3 with stride 2 reads an image of one pixel with its
+    middle, and in BF16 on a CPU oneDNN leaves the gradient of the rest unwritten (PyTorch 2.14).
     """
-    if (name := next(filter(None, from_all(not_finite(model))), None)) is not None:  # each rank may have a part of the weights
-        raise Diverged(f"the weights of {name} are infinite or NaN after the training, though the results are finite. {advice}")
+    # each rank may have a part of the weights
+    if (name := next(filter(None, from_all(not_finite(model))), None)) is not None:
+        raise Diverged(
+            f"the weights of {name} are infinite or NaN after the training, though the results "
+            f"are finite. {advice}"
+        )
 
 
 LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")

@@ -21,13 +21,15 @@ from mpx.training.tasks import loss_in
 
 
 class RunLogger(TensorBoardLogger):
-    """Writes events directly into the run's folder, so that TensorBoard names the run after it, and curves.csv beside them. What a module
-    logs before the first batch is dropped: until then the folder may be that of an earlier run.
+    """Writes events directly into the run's folder, so that TensorBoard names the run after it, and
+    curves.csv beside them. What a module logs before the first batch is dropped: until then the folder may be
+    that of an earlier run.
 
-    purge_step: the first step that an interrupted part may have logged and this part logs again; 0 for a new run.
+    purge_step: the first step that an interrupted part may have logged and this part logs again; 0 for a new
+    run.
 
-    A signal waits until its methods have written: KeyboardInterrupt amid a call of the queue that the writer's thread reads would leave a
-    wrong count there, by which the thread ends with a traceback.
+    A signal waits until its methods have written: KeyboardInterrupt amid a call of the queue that the
+    writer's thread reads would leave a wrong count there, by which the thread ends with a traceback.
     """
 
     def __init__(self, folder: Path, purge_step: int):
@@ -69,7 +71,9 @@ class RunLogger(TensorBoardLogger):
                 self._curves.close()
 
     def save(self) -> None:
-        """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
+        """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the
+        settings.
+        """
 
 
 Source = Callable[[], Mapping[str, float | None]]
@@ -78,7 +82,9 @@ Place = tuple[int, int]  # an epoch and a batch in it, both counted from 0
 
 @dataclass(frozen=True)
 class Losses:
-    """On the device: whether every loss so far was finite, and how many batches came before the first that was not."""
+    """On the device: whether every loss so far was finite, and how many batches came before the first that
+    was not.
+    """
 
     first: Place  # of this process
     finite: Tensor
@@ -92,7 +98,9 @@ class Losses:
 
 @dataclass(frozen=True)
 class Due:
-    """The values to log for one step, as copies on the device. event: done when they can be read; None on a CPU."""
+    """The values to log for one step, as copies on the device. event: done when they can be read; None on a
+    CPU.
+    """
 
     step: int
     loss: Tensor | None
@@ -105,19 +113,35 @@ class Due:
 
 
 class Scalars(Callback):
-    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch. Where batches are
-    accumulated, it counts batches, and logs at the end of the step: a value logged within a step would be logged again after an
-    interruption.
+    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch.
+    Where batches are accumulated, it counts batches, and logs at the end of the step: a value logged within a
+    step would be logged again after an interruption.
 
-    On a GPU the values of a step are read some steps later, when the step has finished, on a stream of their own. The host waits for the
-    device only at the end of an epoch, after validation has been queued, so that the device always has work. With several processes the
-    values are read at once, because all processes decide together whether to stop.
+    On a GPU the values of a step are read some steps later, when the step has finished, on a stream of their
+    own. The host waits for the device only at the end of an epoch, after validation has been queued, so that
+    the device always has work. With several processes the values are read at once, because all processes
+    decide together whether to stop.
 
-    Raises Diverged with `advice` if the loss was not finite at any step, and Diverged with the text that `trouble` returns, if any.
+    Raises Diverged with `advice` if the loss was not finite at any step, and Diverged with the text that
+    `trouble` returns, if any.
     """
 
-    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
-        self.every, self.per_step, self.per_epoch, self.trouble, self.advice = every, per_step, per_epoch, trouble, advice
+    def __init__(
+        self,
+        every: int,
+        *,
+        per_step: Source,
+        per_epoch: Source,
+        trouble: Callable[[], str | None],
+        advice: str,
+    ):
+        self.every, self.per_step, self.per_epoch, self.trouble, self.advice = (
+            every,
+            per_step,
+            per_epoch,
+            trouble,
+            advice,
+        )
         self._losses: Losses | None = None
         self._due: Due | None = None
         self._wanted = False  # since a batch of the present step
@@ -136,7 +160,9 @@ class Scalars(Callback):
         if loss is not None:
             finite = torch.isfinite(loss)
             here = (trainer.current_epoch, batch_idx)
-            self._losses = Losses(here, finite, finite.long()) if self._losses is None else self._losses.then(finite)
+            self._losses = (
+                Losses(here, finite, finite.long()) if self._losses is None else self._losses.then(finite)
+            )
         before, self._step = self._step, trainer.global_step
         self._wanted |= (batch_idx + 1) % self.every == 0
         if (self._wanted and self._step != before) or trainer.is_last_batch:
@@ -167,7 +193,8 @@ class Scalars(Callback):
         with self._aside:
             self._stop_unless_finite(due.losses, trainer, due.step)
             values = {} if due.lr is None else {"train/lr": float(due.lr)}
-            if due.loss is not None and "train/loss" not in trainer.callback_metrics:  # a module of the user's own may log it
+            # a module of the user's own may log it
+            if due.loss is not None and "train/loss" not in trainer.callback_metrics:
                 values["train/loss"] = due.loss.item() * trainer.accumulate_grad_batches
             _log(trainer, values, due.step)
             _log(trainer, self.per_step(), due.step)
@@ -177,7 +204,9 @@ class Scalars(Callback):
         self._stop_unless_finite(self._losses, trainer, trainer.global_step)
         _log(trainer, self.per_epoch(), trainer.global_step)
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Write out what a run that continues from this checkpoint will not log again.
 
         SummaryWriter would keep it in memory for two minutes, in which a kill would lose it.
@@ -191,7 +220,8 @@ class Scalars(Callback):
         if trainer.strategy.reduce_boolean_decision(lost, all=False):  # all ranks stop when one must
             lr = trainer.optimizers[0].defaults.get("lr", math.nan)
             raise Diverged(
-                f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "
+                f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, "
+                f"optimizer.lr={lr:.3g}). "
                 f"{_origin(trainer, losses)} {self.advice}"
             )
         if (trouble := self.trouble()) is not None:
@@ -204,11 +234,15 @@ def _reads_later(trainer: pl.Trainer) -> bool:
 
 def _log(trainer: pl.Trainer, values: Mapping[str, float | None], step: int) -> None:
     if trainer.logger is not None:
-        trainer.logger.log_metrics({tag: value for tag, value in values.items() if value is not None}, step=step)
+        trainer.logger.log_metrics(
+            {tag: value for tag, value in values.items() if value is not None}, step=step
+        )
 
 
 def _origin(trainer: pl.Trainer, losses: Losses | None) -> str:
-    """One sentence about the batch in which the loss became infinite or NaN, and the first layer whose output is."""
+    """One sentence about the batch in which the loss became infinite or NaN, and the first layer whose output
+    is.
+    """
     clean = 0 if losses is None else int(trainer.strategy.reduce(losses.clean, reduce_op="min"))
     batches = trainer.num_training_batches
     if losses is None or math.isinf(batches):

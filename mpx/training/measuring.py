@@ -1,4 +1,6 @@
-"""What a run measures while it trains: throughput, the first step's operations and FLOPs, numerics, and a profile if asked for."""
+"""What a run measures while it trains: throughput, the first step's operations and FLOPs, numerics, and a
+profile if asked for.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -41,20 +43,33 @@ class Measuring:
         self.exclusivity.look()
         memory = peak_memory(self.exclusivity.device)
         kept = ("peak_allocated_gib", "peak_reserved_gib", "peak_rss_gib")
-        return {"speed/train_samples_per_s": self.throughput.samples_per_s} | {f"memory/{key}": memory[key] for key in kept}
+        return {"speed/train_samples_per_s": self.throughput.samples_per_s} | {
+            f"memory/{key}": memory[key] for key in kept
+        }
 
 
 def build_measuring(
-    cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice, *, own: bool = False
+    cfg: DictConfig,
+    folder: Path,
+    precision: ModePrecision,
+    acceleration: Acceleration,
+    choice: Choice,
+    *,
+    own: bool = False,
 ) -> Measuring:
-    """folder: the run's; a profile writes its trace there. own: for a module of the user's own. Its steps may be short, so they are sampled
-    as rarely as beside a CUDA graph."""
+    """folder: the run's; a profile writes its trace there. own: for a module of the user's own. Its steps may
+    be short, so they are sampled as rarely as beside a CUDA graph.
+    """
     throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
     then = partial(conclude_audit, precision, show=cfg.audit, strict=cfg.precision.strict)
     watch = WatchFirstStep(FirstStep(audit_of(precision, kernels_of), then))
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
-    numerics = Numerics(every, histogram=cfg.numerics.histogram, network=(lambda pl_module: pl_module) if own else attrgetter("model"))
+    numerics = Numerics(
+        every,
+        histogram=cfg.numerics.histogram,
+        network=(lambda pl_module: pl_module) if own else attrgetter("model"),
+    )
     profile = None
     if cfg.profile:
         profile = Profile(
@@ -64,7 +79,9 @@ def build_measuring(
 
 
 def conclude_audit(precision: ModePrecision, audit: Audit, *, show: bool, strict: bool) -> None:
-    """After the audited step. show: print its table. strict: raise UserError for an operation in another format than the mode promises."""
+    """After the audited step. show: print its table. strict: raise UserError for an operation in another
+    format than the mode promises.
+    """
     if show and launch().rank == 0:
         print_audit(audit.record(), precision.record().get("linear_layers", []))
     if strict and (line := complaint(audit)) is not None:

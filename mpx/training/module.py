@@ -1,4 +1,6 @@
-"""The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so a checkpoint loads into the plain model."""
+"""The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so a checkpoint loads
+into the plain model.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -45,12 +47,19 @@ class TrainingModule(pl.LightningModule):
     ):
         super().__init__()
         self.model: nn.Module = loss.model
-        self.loss, self.spec, self.optimizer_cfg, self.schedule, self.plugin = loss, spec, optimizer, schedule, plugin
+        self.loss, self.spec, self.optimizer_cfg, self.schedule, self.plugin = (
+            loss,
+            spec,
+            optimizer,
+            schedule,
+            plugin,
+        )
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
         self._meters = {stage: Meters(spec.task, spec.classes) for stage in ("val_", "test_")}
         self.meters = nn.ModuleDict(self._meters)  # moves them to the device
         self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
-        self.right: np.ndarray | None = None  # bool [samples]: those of the test set that the run has right, where that is kept
+        # bool [samples]: those of the test set that the run has right, where that is kept
+        self.right: np.ndarray | None = None
         self._right = Right(spec)
         self._batch: tuple[Tensor, Tensor]  # of the present step
 
@@ -67,8 +76,9 @@ class TrainingModule(pl.LightningModule):
         return loss * self._share(y) if self.spec.task == "tokens" and self.trainer.world_size > 1 else loss
 
     def _share(self, y: Tensor) -> Tensor:
-        """The factor of this process's mean loss in the mean over the labels of all: processes have different numbers of them, and their
-        gradients are averaged."""
+        """The factor of this process's mean loss in the mean over the labels of all: processes have different
+        numbers of them, and their gradients are averaged.
+        """
         labels = (y != NO_LABEL).sum().float()
         total = labels.clone()
         dist.all_reduce(total)  # Lightning's reduce has a barrier, which a CUDA graph cannot record
@@ -98,13 +108,17 @@ class TrainingModule(pl.LightningModule):
         self.right = self._right.take()
 
     def _log_epoch(self, stage: str) -> None:
-        values = {f"{stage[:-1]}/{name}": value for name, value in self._meters[stage].take(self.spec.kind).items()}
+        values = {
+            f"{stage[:-1]}/{name}": value for name, value in self._meters[stage].take(self.spec.kind).items()
+        }
         self.log_dict(values, logger=False, sync_dist=True)  # equal on all ranks already
         plain = {name: value.item() for name, value in values.items()}
         self.results |= plain
         if stage == "val_" and self.trainer.logger is not None:
-            # Lightning would give the validation after N steps the number N − 1, which a run that is continued may log again.
-            pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING  # after training, whose last validation has this number already
+            # Lightning would give the validation after N steps the number N − 1, which a run that is
+            # continued may log again.
+            # after training, whose last validation has this number already
+            pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING
             self.trainer.logger.log_metrics(plain, step=self.trainer.global_step + pruned_since)
 
     def forget_results(self, trainer: pl.Trainer) -> None:
@@ -117,11 +131,14 @@ class TrainingModule(pl.LightningModule):
         self.schedule.apply(optimizer)
         return optimizer
 
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+    ) -> None:
         graph, compiled = self.acceleration.graph, self.acceleration.compiled
         closure = optimizer_closure
         if compiled is not None and self.trainer.world_size == self.trainer.accumulate_grad_batches == 1:
-            closure = compiled.guarded(closure)  # other ranks would wait in their all-reduce; a second pass would accumulate twice
+            # other ranks would wait in their all-reduce; a second pass would accumulate twice
+            closure = compiled.guarded(closure)
         step = partial(self.take_step, optimizer, closure)
         if graph is None:
             step()
@@ -131,7 +148,9 @@ class TrainingModule(pl.LightningModule):
             graph.run(self._batch, step, optimizer_closure, watched=self._watched(), failed=failed)
 
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
-        """Take one optimizer step. A step that the loss scaler skips advances neither the schedule nor the average of the weights."""
+        """Take one optimizer step. A step that the loss scaler skips advances neither the schedule nor the
+        average of the weights.
+        """
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
         search = self.acceleration.search
@@ -148,11 +167,14 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["schedule"] = {"position": int(self.schedule.position)}
-        checkpoint["results"] = dict(self.results)  # a run that was cut off after its last step validates no more
+        # a run that was cut off after its last step validates no more
+        checkpoint["results"] = dict(self.results)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint without a position has Lightning's count of steps, which includes skipped ones."""
-        self.schedule.position.fill_(checkpoint.get("schedule", {"position": checkpoint["global_step"]})["position"])
+        self.schedule.position.fill_(
+            checkpoint.get("schedule", {"position": checkpoint["global_step"]})["position"]
+        )
         self.results = {name: float(value) for name, value in checkpoint.get("results", {}).items()}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -163,11 +185,12 @@ class TrainingModule(pl.LightningModule):
 
 
 def averaged(forward: Callable[[Tensor], Tensor], x: Tensor, kind: str) -> Tensor:
-    """Test-time augmentation: logits [B, classes] averaged over views of images x [B, C, H, W], in FP32 if there are several.
+    """Test-time augmentation: logits [B, classes] averaged over views of images x [B, C, H, W], in FP32 if
+    there are several.
 
-    kind: none takes the image alone; x may then be any input. flip also takes its mirror image. flip_shift gives these two
-    half of the weight, and a quarter each to the same two moved one pixel down and right, and one pixel up and left, with
-    the border mirrored. Source: Jordan 2024, arXiv:2404.00498, section 3.5.
+    kind: none takes the image alone; x may then be any input. flip also takes its mirror image. flip_shift
+    gives these two half of the weight, and a quarter each to the same two moved one pixel down and right, and
+    one pixel up and left, with the border mirrored. Source: Jordan 2024, arXiv:2404.00498, section 3.5.
     """
     if kind == "none":
         return forward(x)

@@ -1,6 +1,7 @@
 """Give a project that says `import lightning` the classes of pytorch_lightning.
 
-The package lightning holds second copies of pytorch_lightning and lightning_fabric, and a Trainer of one copy takes no module of the other.
+The package lightning holds second copies of pytorch_lightning and lightning_fabric, and a Trainer of one copy
+takes no module of the other.
 """
 
 import os
@@ -46,7 +47,10 @@ FINDER = OneLightning()
 
 
 def use_one_lightning() -> None:
-    """From now on `import lightning` gives these, unless it has been imported already, or is a package of the project itself."""
-    local = PathFinder.find_spec("lightning", [os.getcwd()])  # without an origin if it is a folder that has no code
+    """From now on `import lightning` gives these, unless it has been imported already, or is a package of the
+    project itself.
+    """
+    # without an origin if it is a folder that has no code
+    local = PathFinder.find_spec("lightning", [os.getcwd()])
     if FINDER not in sys.meta_path and (local is None or local.origin is None):
         sys.meta_path.insert(0, FINDER)

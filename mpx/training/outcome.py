@@ -162,7 +162,10 @@ def _interrupted(folder: Folder, record: dict[str, Any]) -> str:
     if not folder.begun:
         return "interrupted before training began; nothing was changed"
     instead = " in place of ckpt_path" if record["config"]["ckpt_path"] is not None else ""
-    return f"interrupted; the same command {'' if sweep.in_sweep() else f'with if_exists=resume{instead} '}continues it"
+    return (
+        "interrupted; the same command "
+        f"{'' if sweep.in_sweep() else f'with if_exists=resume{instead} '}continues it"
+    )
 
 
 def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
@@ -207,7 +210,10 @@ def _leave_as_it_is(path: Path, finished: dict[str, Any]) -> int:
     elif status == "diverged" and sweep.in_sweep():
         line = _ended_earlier(path, finished, "if_exists=overwrite repeats it.")
     else:
-        line = f"{path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new starts another beside it."
+        line = (
+            f"{path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new "
+            "starts another beside it."
+        )
     print(line)
     sweep.report(status, path, line, skipped=True)
     if sweep.in_sweep():

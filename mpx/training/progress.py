@@ -1,4 +1,6 @@
-"""Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below them."""
+"""Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below
+them.
+"""
 
 import sys
 from typing import Any
@@ -18,7 +20,8 @@ SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validatio
 class EpochLines(Callback):
     """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch.
 
-    The loss is that of the first process. In a job of Slurm, the others may have no such callback, so a mean over all would never end.
+    The loss is that of the first process. In a job of Slurm, the others may have no such callback, so a mean
+    over all would never end.
     """
 
     def __init__(self, throughput: Throughput, metric: str | None):
@@ -26,7 +29,9 @@ class EpochLines(Callback):
         self._loss: Tensor | None = None
         self._validated = False  # in this epoch
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self._loss = loss_in(outputs)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -38,9 +43,19 @@ class EpochLines(Callback):
         values = trainer.callback_metrics if self._validated else {}  # of an earlier epoch
         self._validated = False
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
-        parts += [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"] if self._loss is not None else []
-        parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values.keys() - {self.metric}]
-        parts += [f"{self.metric} {number(values[self.metric].item(), '#.4g')}"] if self.metric in values else []
+        parts += (
+            [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"]
+            if self._loss is not None
+            else []
+        )
+        parts += [
+            f"val {name} {values[f'val/{name}'].item():.4f}"
+            for name in SHOWN
+            if f"val/{name}" in values.keys() - {self.metric}
+        ]
+        parts += (
+            [f"{self.metric} {number(values[self.metric].item(), '#.4g')}"] if self.metric in values else []
+        )
         if (rate := self.throughput.samples_per_s) is not None:
             parts.append(f"{number(rate, rate_spec(rate))} samples/s")
         print("  ".join(parts), flush=True)

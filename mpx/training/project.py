@@ -1,4 +1,5 @@
-"""Build a run of the user's own LightningModule and LightningDataModule: a Trainer with mpx's precision, sparsity and record.
+"""Build a run of the user's own LightningModule and LightningDataModule: a Trainer with mpx's precision,
+sparsity and record.
 
 How such a run continues is up to Lightning and to the project.
 """
@@ -52,11 +53,18 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         load_dense_weights(cfg.sparsity, module)
         checkpoint = None
     else:
-        with continuing(folder.resume_from):  # it may hold any object of the project, whose code runs in any case
+        # it may hold any object of the project, whose code runs in any case
+        with continuing(folder.resume_from):
             checkpoint = torch.load(folder.resume_from, map_location="meta", weights_only=False)
-    history, logged, choice = History(checkpoint, setting_of(cfg)), Logged(cfg.metric), _choice(cfg.trainer, module)
+    history, logged, choice = (
+        History(checkpoint, setting_of(cfg)),
+        Logged(cfg.metric),
+        _choice(cfg.trainer, module),
+    )
     measuring = build_measuring(cfg, folder.path, precision, Acceleration(), choice, own=True)
-    validated = cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
+    validated = (
+        cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
+    )
     checkpoints = Checkpoints(
         folder.path, validated, cfg.metric_goal, every_steps=cfg.trainer.checkpoint_every_n_steps,
         every_s=cfg.trainer.save_every_s, check=logged.check,
@@ -70,14 +78,17 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     trainer = build_trainer(
         cfg, folder.path, devices, precision, logger,
         callbacks(
-            cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None, advice=advice,
+            cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None,
+            advice=advice,
             ends=[logged, last_validation, checkpoints], project=True,
         ),
         project=True, manual=not module.automatic_optimization,
     )  # fmt: skip
     return Run(
-        devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints, last_validation, trainer, logger,
-        advice, results=lambda: logged.values, chosen=choice.record, has=lambda stage: offers(stage, module, datamodule),
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints,
+        last_validation, trainer, logger,
+        advice, results=lambda: logged.values, chosen=choice.record, has=lambda stage: offers(stage, module,
+        datamodule),
     )  # fmt: skip
 
 
@@ -86,7 +97,9 @@ def build_module(module: DictConfig) -> pl.LightningModule:
     made = _build(module, "module", pl.LightningModule)
     for name in ("training_step", "configure_optimizers"):
         if not is_overridden(name, made):
-            raise UserError(f"module._target_={module['_target_']} has no {name}. Add one, or name another class.")
+            raise UserError(
+                f"module._target_={module['_target_']} has no {name}. Add one, or name another class."
+            )
     return made
 
 
@@ -96,7 +109,8 @@ def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.L
         return _build(datamodule, "datamodule", pl.LightningDataModule)
     if not is_overridden("train_dataloader", module):
         raise UserError(
-            f"datamodule._target_ is not set, and {type(module).__name__} has no train_dataloader. Name a LightningDataModule, as "
+            f"datamodule._target_ is not set, and {type(module).__name__} has no train_dataloader. Name a "
+            "LightningDataModule, as "
             "datamodule._target_=package.module.Class."
         )
     return None
@@ -107,27 +121,37 @@ def _build(settings: DictConfig, part: str, kind: type) -> Any:
     made = target.build(f"{part}._target_", given, part)
     path = given.pop("_target_")
     if not isinstance(made, kind):
-        raise UserError(f"{part}._target_={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
+        raise UserError(
+            f"{part}._target_={path} made a {type(made).__name__}; it must make a {kind.__name__}."
+        )
     if given and not is_overridden("__init__", made, kind):  # which takes any argument, and drops it
-        raise UserError(f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its own. Leave it out.")
+        raise UserError(
+            f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its "
+            "own. Leave it out."
+        )
     return made
 
 
 def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> bool:
     """Whether the project has a step and a loader for this stage: validation or test."""
     loader = "val_dataloader" if stage == "validation" else f"{stage}_dataloader"
-    source = module if datamodule is None else datamodule  # beside which Lightning takes no loader of the module's
+    # beside which Lightning takes no loader of the module's
+    source = module if datamodule is None else datamodule
     return is_overridden(f"{stage}_step", module) and is_overridden(loader, source)
 
 
 def _choice(trainer: DictConfig, module: pl.LightningModule) -> Choice:
-    """The module itself says how its steps run. It gets cuDNN's search and channels_last where the user asks for them."""
+    """The module itself says how its steps run. It gets cuDNN's search and channels_last where the user asks
+    for them.
+    """
     benchmark, channels_last = trainer.benchmark is True, trainer.channels_last is True
     torch.backends.cudnn.benchmark = benchmark
     if channels_last:
         module.to(memory_format=torch.channels_last)
     against = dict.fromkeys(("cuda_graphs", "compile"), "a module's own training_step")
-    why = against | {key: f"trainer.{key}={str(trainer[key]).lower()}" for key in ("benchmark", "channels_last")}
+    why = against | {
+        key: f"trainer.{key}={str(trainer[key]).lower()}" for key in ("benchmark", "channels_last")
+    }
     return Choice(False, "off", False, benchmark, channels_last, why, against=against)
 
 
@@ -138,19 +162,26 @@ def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None
         settings |= {"start": 0.0, "start_step": None, "start_epoch": None}
     # mpx.Sparsity refuses what its recipe ignores
     read = [name for name in usual if sparsity.recipe in RECIPES_OF.get(name, (sparsity.recipe,))]
-    return Sparsity(sparsity.pattern, after=after, **{name: settings[name] for name in read if settings[name] != usual[name]})
+    return Sparsity(
+        sparsity.pattern,
+        after=after,
+        **{name: settings[name] for name in read if settings[name] != usual[name]},
+    )
 
 
 def _check_manual(trainer: DictConfig, module: pl.LightningModule) -> None:
     for key, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
         if trainer[key] != default and not module.automatic_optimization:
             raise UserError(
-                f"trainer.{key}={trainer[key]}: {type(module).__name__} has manual optimization, and steps its optimizers itself. "
+                f"trainer.{key}={trainer[key]}: {type(module).__name__} has manual optimization, and steps "
+                "its optimizers itself. "
                 "Leave it out, and do it in training_step."
             )
 
 
-def _check_metric(metric: str | None, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
+def _check_metric(
+    metric: str | None, module: pl.LightningModule, datamodule: pl.LightningDataModule | None
+) -> None:
     stage = {"val": "validation", "test": "test"}.get(_stage(metric) or "")
     if stage is not None and not offers(stage, module, datamodule):
         raise UserError(
@@ -164,16 +195,20 @@ def _stage(metric: str | None) -> str | None:
 
 
 class Logged(Callback):
-    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing must."""
+    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing
+    must.
+    """
 
     def __init__(self, metric: str | None):
         self.metric = metric
         self.values = Newest()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not any(optimizer.param_groups for optimizer in trainer.optimizers):  # Lightning's own stands for None
+        # Lightning's own stands for None
+        if not any(optimizer.param_groups for optimizer in trainer.optimizers):
             raise UserError(
-                f"module: configure_optimizers of {type(pl_module).__name__} returns no optimizer, so that mpx sees no step. "
+                f"module: configure_optimizers of {type(pl_module).__name__} returns no optimizer, so that "
+                "mpx sees no step. "
                 "Return those that it steps."
             )
 

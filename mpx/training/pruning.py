@@ -48,14 +48,18 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
     if not masks.pruned:
         raise UserError(nothing_to_prune(pattern, masks.weights))
-    if isinstance(pattern, Apex):  # what this version of apex cannot do comes before the training, not after the dense phase
+    # what this version of apex cannot do comes before the training, not after the dense phase
+    if isinstance(pattern, Apex):
         pattern.masks([weight.parameter for weight in masks.pruned])
     return masks
 
 
 def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
     if device.type != "cuda":
-        raise UserError("sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
+        raise UserError(
+            "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. "
+            "Use sparsity.backend=mpx."
+        )
     return Apex(pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
 
 
@@ -71,39 +75,57 @@ def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:
                 load_averages(found, model)
         except UNREADABLE as error:
             raise UserError(
-                f"sparsity.dense_ckpt={sparsity.dense_ckpt}: its averages (trainer.ema_decay) are damaged, or another model's "
+                f"sparsity.dense_ckpt={sparsity.dense_ckpt}: its averages (trainer.ema_decay) are damaged, "
+                "or another model's "
                 f"({first_line(error)[:160]}). Give another checkpoint."
             ) from error
 
 
 def build_pruning(
-    sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, module: TrainingModule, data: DataModule,
+    sparsity: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput,
+    module: TrainingModule, data: DataModule,
     after: list[Callable], progress: str, replayed: Callable[[], int],
 ) -> Pruning:  # fmt: skip
-    """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress. replayed: see Pruning."""
+    """after: functions of the trainer, called when the model has been pruned. progress: trainer.progress.
+    replayed: see Pruning.
+    """
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
     if sparsity.get("permute"):
         before.append(partial(_permute, masks, module, data, seed, progress))
     if sparsity.sensitivity:
-        before.append(lambda trainer: {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer, module, data))})
+        before.append(
+            lambda trainer: {
+                "sensitivity": sensitivity(masks, lambda: validation_loss(trainer, module, data))
+            }
+        )
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
     return Pruning(masks, recipe, before=untimed, after=after, replayed=replayed)
 
 
 def check_resumed(pruning: Pruning, path: Path, history: History, steps: int) -> None:
-    """Raise UserError for a checkpoint that was pruned in another way, and for a dense one at whose step a run of `steps` is over."""
-    pruned, (theirs, ours) = set(history.pruned.get("masks", ())), (history.pruned.get("by", pruning.by), pruning.by)
+    """Raise UserError for a checkpoint that was pruned in another way, and for a dense one at whose step a
+    run of `steps` is over.
+    """
+    pruned, (theirs, ours) = (
+        set(history.pruned.get("masks", ())),
+        (history.pruned.get("by", pruning.by), pruning.by),
+    )
     if pruned and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
         raise UserError(
-            f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command has {ours[0]} with {ours[1]}. "
+            f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command "
+            f"has {ours[0]} with {ours[1]}. "
             "Use the settings of sparsity that it was trained with."
         )
     if pruned and (other := sorted(pruned ^ {weight.name for weight in pruning.masks.pruned})):
         where = "only there" if other[0] in pruned else "only by this command"
-        raise UserError(f"ckpt_path={path}: {other[0]} is pruned {where}. Use the settings of sparsity that it was trained with.")
+        raise UserError(
+            f"ckpt_path={path}: {other[0]} is pruned {where}. Use the settings of sparsity "
+            "that it was trained with."
+        )
     if not pruned and not pruning.recipe.after_training and history.steps[-1] >= steps:
         raise UserError(
-            f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} steps ends before it prunes. "
+            f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} "
+            "steps ends before it prunes. "
             "Raise trainer.max_epochs or trainer.max_steps."
         )
 
@@ -116,15 +138,26 @@ def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: p
 def _permute(
     masks: Masks, module: TrainingModule, data: DataModule, seed: int, progress: str, trainer: pl.Trainer
 ) -> dict[str, Any]:
-    """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
+    """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same
+    function.
+    """
     from mpx.sparsity.permutation import permute_model  # imports scipy and the tracer
 
     x, _ = next(iter(data.val_dataloader()))
-    x = trainer.strategy.broadcast(x[:2].cpu()).to(trainer.strategy.root_device)  # all processes come to the same result
+    # all processes come to the same result
+    x = trainer.strategy.broadcast(x[:2].cpu()).to(trainer.strategy.root_device)
     model = module.model
     x = x.to(next(model.parameters()).dtype) if x.is_floating_point() else x
     shown = progress != "off" and trainer.is_global_zero
-    report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, exhaustive=True, seed=seed, progress=shown)
+    report = permute_model(
+        model,
+        x,
+        weights=masks.weights,
+        optimizer=trainer.optimizers,
+        exhaustive=True,
+        seed=seed,
+        progress=shown,
+    )
     if module.ema is not None:
         report.permutation.apply(module.ema.averages)
     found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
@@ -133,7 +166,9 @@ def _permute(
 
 @torch.no_grad()
 def validation_loss(trainer: pl.Trainer, module: TrainingModule, data: DataModule) -> float:
-    """The model's mean loss over the validation batches of all processes. Leaves random states and the layers' modes as they are."""
+    """The model's mean loss over the validation batches of all processes. Leaves random states and the
+    layers' modes as they are.
+    """
     device, limit, batches = trainer.strategy.root_device, trainer.limit_val_batches, data.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))
     totals = torch.zeros(2, dtype=torch.float64, device=device)  # Σ loss · targets, targets
@@ -145,6 +180,8 @@ def validation_loss(trainer: pl.Trainer, module: TrainingModule, data: DataModul
                 if y.numel() == 0:
                     continue
                 loss = loss_of(logits, y, task=module.spec.task)
-            totals += torch.stack([loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)])
+            totals += torch.stack(
+                [loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)]
+            )
     total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
     return total / count

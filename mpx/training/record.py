@@ -35,7 +35,9 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
     config = OmegaConf.to_yaml(cfg, resolve=True)
     logger: Any = trainer.logger
     with signals.held():  # as in RunLogger
-        tensorboard.write_first(logger.experiment, record["setting"], trial, config, record["environment"], **more)
+        tensorboard.write_first(
+            logger.experiment, record["setting"], trial, config, record["environment"], **more
+        )
 
 
 def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
@@ -52,10 +54,13 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
-    record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)  # of a project
+    # of a project
+    record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
-    record["precision"] = precision_part(precision, measuring.first.audit, measuring.numerics, precision.steps)
+    record["precision"] = precision_part(
+        precision, measuring.first.audit, measuring.numerics, precision.steps
+    )
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record(record["speed"], record["precision"])
     record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
@@ -69,17 +74,28 @@ def test_set(run: Run) -> str:
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
     measuring = run.measuring
-    speed = speed_part(measuring.throughput, measuring.first, measuring.exclusivity, output_dir, devices=run.trainer.world_size)
+    speed = speed_part(
+        measuring.throughput,
+        measuring.first,
+        measuring.exclusivity,
+        output_dir,
+        devices=run.trainer.world_size,
+    )
     return speed | {"chosen": run.chosen()}
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
-    """A figure of the exponents of all layers' gradients, with the limits of FP16 or, for 16 bits or fewer, of the mode's format."""
-    from mpx.render.run_figures import exponent_figure  # and with it matplotlib, only where there is something to draw
+    """A figure of the exponents of all layers' gradients, with the limits of FP16 or, for 16 bits or fewer,
+    of the mode's format.
+    """
+    # and with it matplotlib, only where there is something to draw
+    from mpx.render.run_figures import exponent_figure
 
     scale, fmt = precision.loss_scale, FORMATS[precision.mode.narrowest]
     layers = {name: counts.tolist() for name, counts in numerics.layers.items()}
-    return exponent_figure(layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0)
+    return exponent_figure(
+        layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0
+    )
 
 
 def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
@@ -89,13 +105,18 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
             raise UserError(reason)
         run.pruning.assert_pattern(run.trainer, "the training was over")
     if isinstance(run.module, TrainingModule) and run.module.right is not None:
-        write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
+        write_predictions(
+            folder.path,
+            Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()),
+        )
     trainer, numerics = run.trainer, run.measuring.numerics
     logger: Any = trainer.logger
     with signals.held():
         tensorboard.write_final(logger.experiment, record, trainer.global_step)
         if numerics.layers:
-            logger.experiment.add_figure("numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step)
+            logger.experiment.add_figure(
+                "numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step
+            )
         logger.close()
     print_run(record, folder.path)
     if record["config"]["sparsity"].get("coverage"):

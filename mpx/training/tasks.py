@@ -1,5 +1,5 @@
-"""What a data set's task is judged by: its loss, torchmetrics' metrics, the metric of a verdict with its direction, and which test
-samples a run has right. One code for a training's test and for a served model.
+"""What a data set's task is judged by: its loss, torchmetrics' metrics, the metric of a verdict with its
+direction, and which test samples a run has right. One code for a training's test and for a served model.
 
 | task           | loss                     | metrics                        | a verdict and best.ckpt go by |
 |----------------|--------------------------|--------------------------------|-------------------------------|
@@ -26,27 +26,41 @@ from mpx.system.processes import from_all
 LOSSES: dict[str, Callable[..., Tensor]] = {  # of float logits and targets of one shape
     "regression": mse_loss, "multilabel": binary_cross_entropy_with_logits,
 }  # fmt: skip
-JUDGED = {"classification": ("accuracy", "max"), "regression": ("mse", "min"), "multilabel": ("map", "max"), "tokens": ("f1", "max")}
+JUDGED = {
+    "classification": ("accuracy", "max"),
+    "regression": ("mse", "min"),
+    "multilabel": ("map", "max"),
+    "tokens": ("f1", "max"),
+}
 
 
 def primary_metric(spec: Spec) -> tuple[str, str]:
-    """The metric by which runs on such data are compared, and whether it should be high (max) or low (min)."""
+    """The metric by which runs on such data are compared, and whether it should be high (max) or low
+    (min).
+    """
     return ("perplexity", "min") if spec.kind == "lm" else JUDGED[spec.task]
 
 
 def monitored(spec: Spec) -> tuple[str, str]:
-    """The metric that best.ckpt goes by. A language model's loss tells more than its perplexity, which can overflow."""
+    """The metric that best.ckpt goes by. A language model's loss tells more than its perplexity, which can
+    overflow.
+    """
     name, goal = primary_metric(spec)
     return ("val/loss" if spec.kind == "lm" else f"val/{name}", goal)
 
 
 def meters_of(task: str, classes: int) -> dict[str, Metric]:
-    """The metrics of a task beside loss and accuracy. Their arguments are not checked, since that waits for the device.
+    """The metrics of a task beside loss and accuracy. Their arguments are not checked, since that waits for
+    the device.
 
-    The errors are summed in float64: after many batches, a sum in FP32 rounds away a part of each further one.
+    The errors are summed in float64: after many batches, a sum in FP32 rounds away a part of each further
+    one.
     """
     if task == "regression":
-        return {"mse": MeanSquaredError().set_dtype(torch.float64), "mae": MeanAbsoluteError().set_dtype(torch.float64)}
+        return {
+            "mse": MeanSquaredError().set_dtype(torch.float64),
+            "mae": MeanAbsoluteError().set_dtype(torch.float64),
+        }
     if task == "multilabel":
         return {
             "map": MultilabelAveragePrecision(classes, validate_args=False),
@@ -62,23 +76,29 @@ def update(meter: Metric, task: str, logits: Tensor, y: Tensor) -> None:
     if task == "regression":
         meter.update(logits.float(), y)
     elif task == "multilabel":
-        meter.update(logits.double().sigmoid(), y.long())  # in FP32, all logits above 17 become 1 and lose their order
+        # in FP32, all logits above 17 become 1 and lose their order
+        meter.update(logits.double().sigmoid(), y.long())
     else:
         meter.update(logits.argmax(-1), y)
 
 
 def loss_of(logits: Tensor, y: Tensor, label_smoothing: float = 0.0, task: str = "classification") -> Tensor:
-    """The task's loss in FP32, the mean over targets: cross-entropy, or what LOSSES has. logits, y: as in Spec."""
+    """The task's loss in FP32, the mean over targets: cross-entropy, or what LOSSES has. logits, y: as in
+    Spec.
+    """
     if task in LOSSES:
         return LOSSES[task](logits.float(), y)
     logits, y = logits.flatten(0, -2).float(), y.flatten()
     if task == "tokens":  # the mean over no label is NaN, and a small batch may have none
-        return cross_entropy(logits, y, reduction="sum", label_smoothing=label_smoothing) / (y != NO_LABEL).sum().clamp(min=1)
+        return cross_entropy(logits, y, reduction="sum", label_smoothing=label_smoothing) / (
+            y != NO_LABEL
+        ).sum().clamp(min=1)
     return cross_entropy(logits, y, label_smoothing=label_smoothing)
 
 
 class TrainingLoss:
-    """The loss of a batch: forward pass and the task's loss in one function, which torch.compile takes as a whole.
+    """The loss of a batch: forward pass and the task's loss in one function, which torch.compile takes as a
+    whole.
 
     label_smoothing: share of each target that is spread evenly over the classes (arXiv:1512.00567).
     """
@@ -91,19 +111,23 @@ class TrainingLoss:
 
 
 def loss_in(outputs: Any) -> Tensor | None:
-    """The loss in what a training step returned, which Lightning has divided by trainer.accumulate_grad_batches; None where a manual
-    optimization returns none."""
+    """The loss in what a training step returned, which Lightning has divided by
+    trainer.accumulate_grad_batches; None where a manual optimization returns none.
+    """
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return loss if isinstance(loss, Tensor) else None
 
 
 def judged(logits: Tensor, y: Tensor, task: str) -> tuple[Tensor, Tensor]:
-    """The logits and targets that count: of tokens only those with a label, as [N, classes] and [N]. logits, y: as in Spec."""
+    """The logits and targets that count: of tokens only those with a label, as [N, classes] and [N]. logits,
+    y: as in Spec.
+    """
     return (logits[y != NO_LABEL], y[y != NO_LABEL]) if task == "tokens" else (logits, y)
 
 
 class Meters(nn.ModuleDict):
-    """Means in float64 on the device, and the metrics of the task. Without nan_strategy="disable" every update would wait for the device.
+    """Means in float64 on the device, and the metrics of the task. Without nan_strategy="disable" every
+    update would wait for the device.
 
     task, classes: of the data's Spec.
     """
@@ -149,10 +173,11 @@ class Right:
             self._batches.append(logits.argmax(-1) == y)
 
     def take(self) -> np.ndarray | None:
-        """Bool [samples] of all processes, which all call this, since the last call; None where it is not kept.
+        """Bool [samples] of all processes, which all call this, since the last call; None where it is not
+        kept.
 
-        Sample i is number i // ranks of rank i % ranks, as mpx.data.order.eval_batches spreads them. A test that is limited to some
-        batches may leave gaps, and then nothing is kept.
+        Sample i is number i // ranks of rank i % ranks, as mpx.data.order.eval_batches spreads them. A test
+        that is limited to some batches may leave gaps, and then nothing is kept.
         """
         if not self.kept:
             return None
@@ -160,7 +185,9 @@ class Right:
         self._batches = []
         parts = from_all(mine)
         ranks, total = len(parts), sum(map(len, parts))
-        if total > MAX_SAMPLES or [len(part) for part in parts] != [-(-(total - rank) // ranks) for rank in range(ranks)]:
+        if total > MAX_SAMPLES or [len(part) for part in parts] != [
+            -(-(total - rank) // ranks) for rank in range(ranks)
+        ]:
             return None
         found = np.empty(total, dtype=bool)
         for rank, part in enumerate(parts):

@@ -33,14 +33,16 @@ from mpx.training.measuring import Measuring
 from mpx.training.progress import progress
 
 PASSED = (  # settings that the Trainer gets as they are
-    "max_epochs", "devices", "num_nodes", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "log_every_n_steps",
+    "max_epochs", "devices", "num_nodes", "accumulate_grad_batches", "gradient_clip_val",
+    "gradient_clip_algorithm", "log_every_n_steps",
     "check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches",
 )  # fmt: skip
 
 
 class Beginning(Callback):
-    """Calls `begin` once, immediately before the first batch. By then everything that a user can get wrong has been checked, including the
-    checkpoint, whose parts Lightning has restored."""
+    """Calls `begin` once, immediately before the first batch. By then everything that a user can get wrong
+    has been checked, including the checkpoint, whose parts Lightning has restored.
+    """
 
     def __init__(self, begin: Callable[[pl.Trainer], Any]):
         self.begin, self.begun = begin, False
@@ -56,10 +58,11 @@ class Beginning(Callback):
 
 
 class LastValidation(Callback):
-    """Has Lightning validate after the last step, so that `val/…` and `test/…` of a record are of the same weights.
+    """Has Lightning validate after the last step, so that `val/…` and `test/…` of a record are of the same
+    weights.
 
-    Lightning itself validates at the end of an epoch; not where max_steps ends the training within it, nor in an epoch that
-    check_val_every_n_epoch leaves out.
+    Lightning itself validates at the end of an epoch; not where max_steps ends the training within it, nor in
+    an epoch that check_val_every_n_epoch leaves out.
     """
 
     def __init__(self) -> None:
@@ -86,7 +89,9 @@ class LastValidation(Callback):
 
 
 class SameBuffers(Callback):
-    """Gives all processes rank 0's buffers before they evaluate, since each has running means of its own batches."""
+    """Gives all processes rank 0's buffers before they evaluate, since each has running means of its own
+    batches.
+    """
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for buffer in pl_module.buffers() if trainer.world_size > 1 else ():
@@ -96,14 +101,17 @@ class SameBuffers(Callback):
 
 
 def callbacks(
-    cfg: DictConfig, measuring: Measuring, precision: ModePrecision, history: History, beginning: Beginning, *,
-    pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback], advice: str, project: bool = False,
+    cfg: DictConfig, measuring: Measuring, precision: ModePrecision, history: History, beginning: Beginning,
+    *,
+    pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback],
+    advice: str, project: bool = False,
 ) -> list[Callback]:  # fmt: skip
     """compiling: decides after the first steps whether to compile the rest. ends: what validates and saves.
     advice: what to try when the run has diverged. project: Lightning says how it continues."""
     settings = cfg.trainer
     scalars = Scalars(
-        settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch, trouble=precision.trouble,
+        settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch,
+        trouble=precision.trouble,
         advice=advice,
     )  # fmt: skip
     ordered = [
@@ -126,14 +134,16 @@ def callbacks(
 
 
 def build_trainer(
-    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, logger: RunLogger, callbacks: list[Callback], *,
+    cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, logger: RunLogger,
+    callbacks: list[Callback], *,
     project: bool = False, manual: bool = False,
 ) -> pl.Trainer:  # fmt: skip
     """project: its loaders are the user's. manual: steps may leave
     out parameters, as those of one optimizer leave out another's."""
     settings, values = cfg.trainer, as_dict(cfg.trainer)
     skip_empty_hooks(callbacks)
-    vars(rank_zero_only)["rank"] = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
+    # Lightning reads it from RANK or SLURM_PROCID, which others set as well
+    vars(rank_zero_only)["rank"] = launch().rank
     trainer = pl.Trainer(
         **{key: values[key] for key in PASSED},
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,

@@ -1,4 +1,6 @@
-"""Stands in for a CUDA graph on a CPU: what was recorded is repeated by running its Python again, on the same input memory."""
+"""Stands in for a CUDA graph on a CPU: what was recorded is repeated by running its Python again, on the same
+input memory.
+"""
 
 import json
 

@@ -1,4 +1,5 @@
-"""Stands in for a CUDA graph on a CPU more strictly than again.py: repeats the recorded operations on the memory that they used.
+"""Stands in for a CUDA graph on a CPU more strictly than again.py: repeats the recorded operations on the
+memory that they used.
 
 No Python of the step runs again. Learning rates are numbers on a CPU, so a tape holds that of its recording.
 """
@@ -46,4 +47,8 @@ class Played:
 
 
 def _tensors(out):
-    return [value for value in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(value, torch.Tensor)]
+    return [
+        value
+        for value in (out if isinstance(out, (tuple, list)) else [out])
+        if isinstance(value, torch.Tensor)
+    ]

@@ -1,4 +1,6 @@
-"""cuDNN's search belongs to training from its first step on: PyTorch keeps whichever algorithm a convolution ran with first."""
+"""cuDNN's search belongs to training from its first step on: PyTorch keeps whichever algorithm a convolution
+ran with first.
+"""
 
 import pytest
 import torch
@@ -17,8 +19,16 @@ def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, sear
         return forward(self, x)
 
     monkeypatch.setattr(BasicBlock, "forward", looked_at)
-    monkeypatch.setattr(choice, "_search", lambda *asked: (searches, "on a CPU there would be nothing to search"))
-    few = ["trainer.max_steps=3", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "numerics.every=2", "data.batch_size=4"]
+    monkeypatch.setattr(
+        choice, "_search", lambda *asked: (searches, "on a CPU there would be nothing to search")
+    )
+    few = [
+        "trainer.max_steps=3",
+        "trainer.limit_val_batches=1",
+        "trainer.limit_test_batches=1",
+        "numerics.every=2",
+        "data.batch_size=4",
+    ]
     assert train(*few, "data.eval_batch_size=4").code == 0
     assert set(seen) == {(True, searches), (False, False)}
     assert not torch.backends.cudnn.benchmark

@@ -1,6 +1,5 @@
 """What is chosen of CUDA graphs and torch.compile, and the words for it."""
 
-
 import pytest
 
 from mpx.acceleration.choice import SEARCH_FROM, Facts, choose
@@ -14,14 +13,20 @@ def test_short_run_on_a_gpu():
     assert (choice.cuda_graphs, choice.compile) == (True, "off")
     assert choice.undecided
     assert choice.line() == (
-        "speed: CUDA graphs (the whole step repeats); not compiled yet (the first steps are timed, to see whether it pays); "
+        "speed: CUDA graphs (the whole step repeats); not compiled yet (the first steps are timed, to see "
+        "whether it pays); "
         "channels_last (cuDNN's Tensor Core and batch norm kernels read it)"
     )
 
 
 def test_long_run_on_a_gpu():
     choice = choose("auto", "auto", "auto", "auto", "auto", LONG)
-    assert (choice.cuda_graphs, choice.compile, choice.benchmark, choice.undecided) == (True, "off", True, True)
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark, choice.undecided) == (
+        True,
+        "off",
+        True,
+        True,
+    )
     assert "; cuDNN's algorithms timed (1,000 steps, pays from about 1,000); channels_last (" in choice.line()
 
 
@@ -34,7 +39,9 @@ def test_plain(facts):
 
 
 def test_each_by_hand_wins_over_speed():
-    assert choose("plain", "default", True, True, True, GPU).with_loader("workers", "data.loader=workers").record() == {
+    assert choose("plain", "default", True, True, True, GPU).with_loader(
+        "workers", "data.loader=workers"
+    ).record() == {
         "cuda_graphs": True,
         "compile": "default",
         "benchmark": True,
@@ -52,8 +59,15 @@ def test_each_by_hand_wins_over_speed():
 
 
 def test_on_a_cpu_nothing_is_chosen_and_compiling_can_be():
-    cpu = Facts(cuda=False, steps=SEARCH_FROM, against_graphs="no CUDA device", against_channels_last="no convolutions of images")
-    assert choose("auto", "auto", "auto", "auto", "auto", cpu).line() == "speed: not compiled (on a CPU it rarely pays)"
+    cpu = Facts(
+        cuda=False,
+        steps=SEARCH_FROM,
+        against_graphs="no CUDA device",
+        against_channels_last="no convolutions of images",
+    )
+    assert choose("auto", "auto", "auto", "auto", "auto", cpu).line() == (
+        "speed: not compiled (on a CPU it rarely pays)"
+    )
     assert choose("auto", "default", "auto", "auto", "auto", cpu).compile == "default"
 
 
@@ -61,9 +75,17 @@ def test_what_stands_in_the_way_is_said_or_refused():
     facts = Facts(cuda=True, steps=SEARCH_FROM, against_graphs="G", against_compiling="C")
     why = choose("auto", "auto", "auto", "auto", "auto", facts).why
     assert (why["cuda_graphs"], why["compile"]) == ("G", "C")
-    with pytest.raises(UserError, match=r"trainer.compile=default is not possible: C. Use trainer.compile=off."):
+    with pytest.raises(
+        UserError,
+        match=r"trainer.compile=default is not possible: C. Use "
+        r"trainer.compile=off.",
+    ):
         choose("auto", "default", "auto", "auto", "auto", facts)
-    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: G. Use trainer.cuda_graphs=auto."):
+    with pytest.raises(
+        UserError,
+        match=r"trainer.cuda_graphs=true is not possible: G. Use "
+        r"trainer.cuda_graphs=auto.",
+    ):
         choose("auto", "auto", True, "auto", "auto", facts)
 
 
@@ -72,5 +94,7 @@ def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
     cpu = Facts(cuda=False, steps=400, filters=filters, pixels=64)
     choice = choose("auto", "auto", "auto", "auto", "auto", cpu)
     assert choice.channels_last is expected
-    assert choice.why["channels_last"] == f"{filters:,} filter weights, pays up to about 32,000 at this batch size"
+    assert choice.why["channels_last"] == (
+        f"{filters:,} filter weights, pays up to about 32,000 at this batch size"
+    )
     assert choose("plain", "auto", "auto", "auto", "auto", cpu).why["channels_last"] == "speed=plain"

@@ -1,4 +1,6 @@
-"""Compiled steps train as plain ones, and the model stays what it is. What is compiled to C++ is slow; on a CUDA device see tests/gpu."""
+"""Compiled steps train as plain ones, and the model stays what it is. What is compiled to C++ is slow; on a
+CUDA device see tests/gpu.
+"""
 
 import shutil
 from functools import partial
@@ -14,8 +16,16 @@ from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.compiled import Compiled
 from mpx.errors import UserError
 
-needs_compiler = pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
-STEPS = ["model=mlp", "trainer.max_epochs=1", "trainer.progress=off", "data.batch_size=64", "numerics.every=8"]
+needs_compiler = pytest.mark.skipif(
+    not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler"
+)
+STEPS = [
+    "model=mlp",
+    "trainer.max_epochs=1",
+    "trainer.progress=off",
+    "data.batch_size=64",
+    "numerics.every=8",
+]
 
 
 @pytest.mark.parametrize(
@@ -27,8 +37,11 @@ STEPS = ["model=mlp", "trainer.max_epochs=1", "trainer.progress=off", "data.batc
 )
 def test_compiled_run(train, monkeypatch, precision, backend):
     compiler = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": backend}))
-    native = [f"precision={precision}", "precision.emulate=never"]  # emulated, as on a CPU without BF16 instructions, nothing is compiled
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": backend})
+    )
+    # emulated, as on a CPU without BF16 instructions, nothing is compiled
+    native = [f"precision={precision}", "precision.emulate=never"]
     plain = train(*STEPS, *native, "speed=plain", "study=plain")
     compiled = train(*STEPS, *native, "trainer.compile=default", "study=compiled")
     assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
@@ -36,7 +49,8 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     weights, records = zip(*(of(compiled, study) for study in ("plain", "compiled")), strict=True)
     assert weights[0].keys() == weights[1].keys()
     chosen = records[1]["speed"]["chosen"]
-    assert chosen["compiled"] == {"compiled_calls": 20 - 3, "from_step": 0, "given_up": None}  # sampled at 0, 8 and 16
+    # sampled at 0, 8 and 16
+    assert chosen["compiled"] == {"compiled_calls": 20 - 3, "from_step": 0, "given_up": None}
     assert records[1]["metrics"]["test/loss"] == pytest.approx(
         records[0]["metrics"]["test/loss"], rel=1e-4 if precision == "fp32" else 0.02
     )
@@ -70,12 +84,18 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
 
 def test_asked_for_by_hand_it_must_compile(monkeypatch):
     layer = broken(monkeypatch, required=True, tell=print)
-    with pytest.raises(UserError, match=r"trainer\.compile failed: .*no such backend here\. Use trainer\.compile=off"):
+    with pytest.raises(
+        UserError,
+        match=r"trainer\.compile failed: .*no such backend here\. Use "
+        r"trainer\.compile=off",
+    ):
         layer(torch.ones(1, 2))
 
 
 def failing_backward(compiler, function, **kwargs):
-    """torch.compile with a compiler that makes wrong code for the backward pass: it fails when it runs, not when it is made."""
+    """torch.compile with a compiler that makes wrong code for the backward pass: it fails when it runs, not
+    when it is made.
+    """
 
     def wrong(graph, inputs):
         def call(args):
@@ -84,14 +104,19 @@ def failing_backward(compiler, function, **kwargs):
         call._boxed_call = True
         return call
 
-    backend = aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graph.forward), bw_compiler=wrong)
+    backend = aot_autograd(
+        fw_compiler=lambda graph, inputs: make_boxed_func(graph.forward), bw_compiler=wrong
+    )
     return compiler(function, **kwargs | {"backend": backend})
 
 
 def test_a_compiled_backward_pass_that_fails_runs_uncompiled(train, monkeypatch):
     plain = train(*STEPS, "study=plain")
     monkeypatch.setattr(torch, "compile", partial(failing_backward, torch.compile))
-    monkeypatch.setattr("mpx.training.assemble.apply", lambda choice, model, loss, **kwargs: Acceleration(compiled=optional(loss, model)))
+    monkeypatch.setattr(
+        "mpx.training.assemble.apply",
+        lambda choice, model, loss, **kwargs: Acceleration(compiled=optional(loss, model)),
+    )
     failed = train(*STEPS, "study=failed")
     assert (plain.code, failed.code) == (0, 0), plain.err + failed.err
     assert "speed: not compiled after all (cannot access local variable 'buf29')" in failed.out
@@ -127,7 +152,11 @@ def test_a_compiled_pass_that_fails_leaves_batch_norms_as_they_were(monkeypatch,
     norm, alone, x = nn.BatchNorm1d(3), nn.BatchNorm1d(3), torch.randn(8, 3)
     alone(x)
     made.clear()
-    backend = partial(torch.compile, backend=second_fails) if at == "forward" else partial(failing_backward, torch.compile)
+    backend = (
+        partial(torch.compile, backend=second_fails)
+        if at == "forward"
+        else partial(failing_backward, torch.compile)
+    )
     monkeypatch.setattr(torch, "compile", backend)
     compiled = optional(loss, norm)
     compiled.guarded(lambda: compiled(x).backward())()

@@ -1,5 +1,6 @@
-"""When the steps of a run are compiled, and that they then train as others do. On a CPU the compiler only traces, and a
-stand-in repeats the step; tests/gpu/test_gpu_speed.py has the real ones."""
+"""When the steps of a run are compiled, and that they then train as others do. On a CPU the compiler only
+traces, and a stand-in repeats the step; tests/gpu/test_gpu_speed.py has the real ones.
+"""
 
 import math
 from dataclasses import replace
@@ -17,8 +18,19 @@ from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.training import compiling
 from mpx.training.compiling import TIMED, CompileIfItPays
 
-STEPS = ["model=mlp", "precision=fp32", "trainer.progress=off", "data.batch_size=32", "trainer.warmup_steps=4"]
-STEPS += ["trainer.max_epochs=3", "trainer.limit_train_batches=20", "trainer.limit_val_batches=1", "numerics.every=30"]
+STEPS = [
+    "model=mlp",
+    "precision=fp32",
+    "trainer.progress=off",
+    "data.batch_size=32",
+    "trainer.warmup_steps=4",
+]
+STEPS += [
+    "trainer.max_epochs=3",
+    "trainer.limit_train_batches=20",
+    "trainer.limit_val_batches=1",
+    "numerics.every=30",
+]
 STEPS += ["trainer.limit_test_batches=1"]
 DECIDED_AT = WARMUP + 3 + TIMED
 
@@ -47,7 +59,9 @@ def decided(batches, step_s, *, epoch=200, validation_s=0.0, accumulated=1, done
     trainer.max_epochs = batches // epoch
     for batch in range(done, batches):
         trainer.current_epoch, number = divmod(batch, epoch)
-        trainer.global_step = trainer.current_epoch * math.ceil(epoch / accumulated) + (number + 1) // accumulated
+        trainer.global_step = (
+            trainer.current_epoch * math.ceil(epoch / accumulated) + (number + 1) // accumulated
+        )
         clock.now += step_s
         callback.on_train_batch_end(trainer, None, None, None, number)
         clock.now += validation_s if number + 1 == epoch else 0.0
@@ -80,11 +94,17 @@ def undecided(monkeypatch):
     def switch(pays_from_s, graphed):
         def apply(choice, model, loss, *, ranks, version, searched):
             recorder = Again()
-            recorder.graph = StepGraph(model, version, required=False, tell=print, recorder=recorder) if graphed else None
-            compiled = Compiled(loss, model, "default", in_graph=graphed, required=False, tell=print, later=True)
+            recorder.graph = (
+                StepGraph(model, version, required=False, tell=print, recorder=recorder) if graphed else None
+            )
+            compiled = Compiled(
+                loss, model, "default", in_graph=graphed, required=False, tell=print, later=True
+            )
             return Acceleration(graph=recorder.graph, compiled=compiled)
 
-        monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": "eager"}))
+        monkeypatch.setattr(
+            torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": "eager"})
+        )
         monkeypatch.setattr(rules, "choose", lambda *wishes: replace(choose(*wishes), undecided=True))
         monkeypatch.setattr(compiling, "PAYS_FROM_S", pays_from_s)
         monkeypatch.setattr("mpx.training.assemble.apply", apply)
@@ -106,7 +126,8 @@ def test_compiled_from_some_step_on(train, undecided, graphed):
     chosen = record["speed"]["chosen"]
     assert (chosen["compile"], chosen["compiled"]["from_step"]) == ("default", DECIDED_AT)
     assert not graphed or chosen["graph"]["recorded"] == 3  # plain, compiled, pruned
-    assert record["speed"]["measured_steps"] == 60 - DECIDED_AT - 4 - 4  # after warming up: compiled, and pruned
+    # after warming up: compiled, and pruned
+    assert record["speed"]["measured_steps"] == 60 - DECIDED_AT - 4 - 4
 
 
 def test_what_does_not_pay_is_said(train, undecided):

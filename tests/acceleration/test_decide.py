@@ -1,6 +1,5 @@
 """What stands in the way of CUDA graphs and of compiling, as seen from a whole configuration."""
 
-
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -21,21 +20,40 @@ def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True):
         cfg = compose("train", list(overrides))
     mode, here = MODES[cfg.precision.mode], torch.device("cuda" if cuda else "cpu")
     emulate = cfg.precision.emulate == "always" if cuda else emulated(mode, here, cfg.precision.emulate)
-    return rules.decide(cfg, ModePrecision(mode, here, emulate=emulate), model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps)
+    return rules.decide(
+        cfg,
+        ModePrecision(mode, here, emulate=emulate),
+        model or nn.Sequential(nn.Conv2d(1, 1, 1)),
+        spec,
+        steps,
+    )
 
 
-@pytest.mark.parametrize("words", [[], ["sparsity=2of4", "sparsity.recipe=sr_ste"]], ids=["dense", "masks that move"])
+@pytest.mark.parametrize(
+    "words", [[], ["sparsity=2of4", "sparsity.recipe=sr_ste"]], ids=["dense", "masks that move"]
+)
 def test_a_long_run_of_a_convolutional_network(words):
     choice = decide("precision=amp", *words)
-    assert (choice.cuda_graphs, choice.compile, choice.benchmark, choice.undecided) == (True, "off", True, True)
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark, choice.undecided) == (
+        True,
+        "off",
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
         (["trainer.compile=reduce-overhead"], "trainer.compile=reduce-overhead makes its own"),
-        (["trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"),
-        (["precision=amp", "precision.emulate=always"], "precision=amp is emulated here, operation by operation"),
+        (
+            ["trainer.accumulate_grad_batches=2"],
+            "trainer.accumulate_grad_batches is above 1, so that not all batches do the same",
+        ),
+        (
+            ["precision=amp", "precision.emulate=always"],
+            "precision=amp is emulated here, operation by operation",
+        ),
     ],
 )
 def test_no_graphs(overrides, reason):
@@ -48,8 +66,16 @@ def test_no_graphs(overrides, reason):
     [
         (["precision=amp"], nn.LSTM(2, 2), "recurrent layers are cuDNN's, not the compiler's"),
         (["precision=o2"], None, "precision=o2 replaces weights as it goes"),
-        (["precision=fp32"], None, "FP32 products take most of a step, and the compiler does not shorten them"),
-        (["precision=tf32"], None, "TF32 products take most of a step, and the compiler does not shorten them"),
+        (
+            ["precision=fp32"],
+            None,
+            "FP32 products take most of a step, and the compiler does not shorten them",
+        ),
+        (
+            ["precision=tf32"],
+            None,
+            "TF32 products take most of a step, and the compiler does not shorten them",
+        ),
     ],
 )
 def test_graphs_but_not_compiled(overrides, model, reason):
@@ -62,7 +88,9 @@ def test_a_recurrent_language_model_is_compiled_where_the_loss_takes_long(vocab_
     spec = Spec("lm", (8,), vocab_size, vocab_size=vocab_size)
     choice = decide("precision=amp_bf16", "data.batch_size=64", model=nn.LSTM(2, 2), spec=spec)
     assert choice.undecided is undecided
-    assert choice.why["compile"].startswith("the first steps are timed" if undecided else "recurrent layers are cuDNN's")
+    assert choice.why["compile"].startswith(
+        "the first steps are timed" if undecided else "recurrent layers are cuDNN's"
+    )
 
 
 class Flattening(nn.Module):
@@ -70,7 +98,12 @@ class Flattening(nn.Module):
 
     def __init__(self, how):
         super().__init__()
-        self.how, self.conv, self.norm, self.fc = how, nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(72, 10)
+        self.how, self.conv, self.norm, self.fc = (
+            how,
+            nn.Conv2d(1, 2, 3),
+            nn.BatchNorm2d(2),
+            nn.Linear(72, 10),
+        )
 
     def forward(self, x):
         x = self.norm(self.conv(x))
@@ -82,4 +115,7 @@ class Flattening(nn.Module):
     [("amp", "flatten", True), ("amp", "view", False), ("fp32", "flatten", True), ("fp32", "view", False)],
 )
 def test_layout_on_a_gpu(precision, how, expected):
-    assert decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last is expected
+    assert (
+        decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last
+        is expected
+    )

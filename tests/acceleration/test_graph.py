@@ -1,4 +1,5 @@
-"""Runs whose steps are repeated from a recording end with the weights of plain ones; the recording is the stand-in of again.py.
+"""Runs whose steps are repeated from a recording end with the weights of plain ones; the recording is the
+stand-in of again.py.
 
 tests/gpu/test_gpu_speed.py does the same with real CUDA graphs.
 """
@@ -19,7 +20,13 @@ from mpx.acceleration.graph import WARMUP, Repeatable, StepGraph
 from mpx.errors import UserError
 from mpx.training.module import TrainingModule
 
-STEPS = ["model=mlp", "trainer.max_epochs=2", "trainer.progress=off", "numerics.every=7", "trainer.log_every_n_steps=1"]
+STEPS = [
+    "model=mlp",
+    "trainer.max_epochs=2",
+    "trainer.progress=off",
+    "numerics.every=7",
+    "trainer.log_every_n_steps=1",
+]
 
 
 @pytest.fixture
@@ -42,9 +49,20 @@ def graphed(monkeypatch):
     [
         ["precision=fp32"],
         ["precision=amp", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9", "schedule.warmup=0.2"],
-        ["precision=amp", "precision.loss_scale.initial=1e12", "precision.loss_scale.ceiling=1e13", "optimizer=adamw"],
+        [
+            "precision=amp",
+            "precision.loss_scale.initial=1e12",
+            "precision.loss_scale.ceiling=1e13",
+            "optimizer=adamw",
+        ],
         ["precision=o2", "sparsity=2of4", "sparsity.shape_rule=any"],
-        ["precision=fp32", "sparsity=2of4", "sparsity.recipe=gradual", "sparsity.recompute_every=3", "optimizer=adamw"],
+        [
+            "precision=fp32",
+            "sparsity=2of4",
+            "sparsity.recipe=gradual",
+            "sparsity.recompute_every=3",
+            "optimizer=adamw",
+        ],
     ],
     ids=" ".join,
 )
@@ -66,22 +84,49 @@ def test_same_weights(train, graphed, choice):
     assert graph["recorded"] == (1 if "sparsity=2of4" not in choice else graph["recorded"])
 
 
-FP16 = ["precision=amp", "precision.loss_scale.initial=1e12", "precision.loss_scale.ceiling=1e13", "precision.loss_scale.growth_interval=3"]
+FP16 = [
+    "precision=amp",
+    "precision.loss_scale.initial=1e12",
+    "precision.loss_scale.ceiling=1e13",
+    "precision.loss_scale.growth_interval=3",
+]
 
 
 @pytest.mark.parametrize(
     "choice",
     [
-        ["precision=fp32", "optimizer=sgd", "sparsity.start=0", "trainer.ema_decay=0.9", "trainer.gradient_clip_val=0.5"],
-        ["precision=fp32", "optimizer=adamw", "optimizer.lr=1e-3", "sparsity.start=0.3", "trainer.ema_decay=0.9"],
+        [
+            "precision=fp32",
+            "optimizer=sgd",
+            "sparsity.start=0",
+            "trainer.ema_decay=0.9",
+            "trainer.gradient_clip_val=0.5",
+        ],
+        [
+            "precision=fp32",
+            "optimizer=adamw",
+            "optimizer.lr=1e-3",
+            "sparsity.start=0.3",
+            "trainer.ema_decay=0.9",
+        ],
         [*FP16, "optimizer=sgd", "sparsity.start=0.3", "sparsity.recompute_every=3"],
         [*FP16, "optimizer=adamw", "optimizer.lr=1e-3", "sparsity.start=0"],
     ],
     ids=" ".join,
 )
 def test_masks_that_move_between_replays(train, graphed, choice):
-    """sr_ste chooses masks after each replay, whose hooks are not called, and which reads the remembered values where they were."""
-    choice = [*STEPS, *choice, "sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.decay=0.01", "schedule=constant", "schedule.warmup=0"]
+    """sr_ste chooses masks after each replay, whose hooks are not called, and which reads the remembered
+    values where they were.
+    """
+    choice = [
+        *STEPS,
+        *choice,
+        "sparsity=2of4",
+        "sparsity.recipe=sr_ste",
+        "sparsity.decay=0.01",
+        "schedule=constant",
+        "schedule.warmup=0",
+    ]
     plain = train(*choice, "study=plain")
     assert plain.code == 0, plain.err
     graphed(Tape())
@@ -105,9 +150,19 @@ def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
     def watched(self, optimizer, closure):
         step(self, optimizer, closure)
         precision, inner = self.trainer.precision_plugin, optimizer.optimizer
-        lasting = [self.schedule.position, self.schedule.rate, *self.ema.averages.values(), *self.model.state_dict().values()]
+        lasting = [
+            self.schedule.position,
+            self.schedule.rate,
+            *self.ema.averages.values(),
+            *self.model.state_dict().values(),
+        ]
         lasting += [value for value in vars(precision.loss_scale).values() if isinstance(value, torch.Tensor)]
-        lasting += [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+        lasting += [
+            value
+            for state in inner.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        ]
         seen.append([value.data_ptr() for value in lasting])
 
     monkeypatch.setattr(TrainingModule, "take_step", watched)
@@ -140,7 +195,11 @@ def test_asked_for_by_hand_it_must_work():
     batch = torch.ones(1, 2), torch.ones(1)
     for _ in range(WARMUP - 1):
         graph.run(batch, lambda: torch.rand(()), None, watched=False)
-    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: the model draws random numbers on the CPU"):
+    with pytest.raises(
+        UserError,
+        match=r"trainer.cuda_graphs=true is not possible: the model draws random "
+        r"numbers on the CPU",
+    ):
         graph.run(batch, lambda: torch.rand(()), None, watched=False)
 
 

@@ -8,7 +8,13 @@ import torch
 
 from mpx.runs.checkpoint import WholeFiles
 
-STEPS = ["trainer.accelerator=cpu", "trainer.limit_train_batches=1", "trainer.max_epochs=2", "trainer.progress=off", "optimizer.lr=0.001"]
+STEPS = [
+    "trainer.accelerator=cpu",
+    "trainer.limit_train_batches=1",
+    "trainer.max_epochs=2",
+    "trainer.progress=off",
+    "optimizer.lr=0.001",
+]
 STEPS += ["data.eval_batch_size=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
 
 
@@ -35,7 +41,9 @@ def filters(state):
 
 
 def test_layouts_continue_each_other(train, kept, tmp_path):
-    """One step in the same layout and one in either. In more steps rounding errors grow: a ReLU opens here and not there."""
+    """One step in the same layout and one in either. In more steps rounding errors grow: a ReLU opens here
+    and not there.
+    """
 
     def run(study, *overrides):
         ran = train(*STEPS, "optimizer=sgd", f"study={study}", *overrides)
@@ -51,7 +59,10 @@ def test_layouts_continue_each_other(train, kept, tmp_path):
     on = run("on", f"ckpt_path={contiguous}")
     back = run("back", "speed=plain", f"ckpt_path={laid_out}")
     assert [chosen for _, chosen in (plain, auto, on, back)] == [False, True, True, False]
-    found = [state["layer3.1.conv1.weight"].is_contiguous(memory_format=torch.channels_last) for state, _ in (plain, auto, on, back)]
+    found = [
+        state["layer3.1.conv1.weight"].is_contiguous(memory_format=torch.channels_last)
+        for state, _ in (plain, auto, on, back)
+    ]
     assert found == [False, True, True, False]
     moved = (filters(plain[0]) - filters(after_one)).norm()
     for one, other in ((plain, on), (auto, back)):

@@ -26,15 +26,22 @@ def bench(folder, *overrides, env=None):
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """In a process of its own, as a user starts it. Lightning takes seconds to import, and measures nothing here."""
+    """In a process of its own, as a user starts it. Lightning takes seconds to import, and measures nothing
+    here.
+    """
     folder = tmp_path_factory.mktemp("bench")
     program = (
-        f"import runpy, sys; sys.argv[1:] = {list(SMALL)}\nrunpy.run_module('mpx.bench', run_name='__main__', alter_sys=True)\n"
+        f"import runpy, sys; sys.argv[1:] = {list(SMALL)}\nrunpy.run_module('mpx.bench', "
+        "run_name='__main__', alter_sys=True)\n"
         "assert not {'pytorch_lightning', 'transformers', 'torchvision'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    return SimpleNamespace(out=done.stdout, err=done.stderr, files=sorted(folder.rglob("*")), folder=folder / "outputs" / "bench")
+    return SimpleNamespace(
+        out=done.stdout, err=done.stderr, files=sorted(folder.rglob("*")), folder=folder / "outputs" / "bench"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +56,15 @@ def test_both_tables_show_every_format_at_120_columns(ran):
         first = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
         assert list(filter(None, first)) == FORMATS  # a long reason goes on in a second line
     assert max(len(line) for line in ran.out.splitlines()) <= 120
-    for fact in ("65504", "1.192e-07", "57344", "448", "CPUs have no TF32", "CPUs have no FP8 arithmetic", "int8: an integer format"):
+    for fact in (
+        "65504",
+        "1.192e-07",
+        "57344",
+        "448",
+        "CPUs have no TF32",
+        "CPUs have no FP8 arithmetic",
+        "int8: an integer format",
+    ):
         assert fact in ran.out
 
 
@@ -60,8 +75,17 @@ def test_progress_is_shown_and_nothing_else_on_stderr(ran):
 def test_rows_are_formats_with_a_rate_or_a_reason(rows):
     assert list(rows) == FORMATS
     fp16, int8 = rows["fp16"], rows["int8"]
-    assert (float(fp16["epsilon"]), float(fp16["largest"]), float(fp16["smallest_subnormal"])) == (2**-10, 65504, 2**-24)
-    assert (int8["bits"], int8["largest"], int8["epsilon"], int8["significant_digits"]) == ("8", "127", "", "")
+    assert (float(fp16["epsilon"]), float(fp16["largest"]), float(fp16["smallest_subnormal"])) == (
+        2**-10,
+        65504,
+        2**-24,
+    )
+    assert (int8["bits"], int8["largest"], int8["epsilon"], int8["significant_digits"]) == (
+        "8",
+        "127",
+        "",
+        "",
+    )
     for row in rows.values():
         assert bool(row["tflops_per_s"]) != bool(row["reason"])
         assert not row["tflops_per_s"] or 0 < float(row["tflops_per_s"]) < 100
@@ -77,7 +101,11 @@ def test_json_holds_rows_and_environment(ran, rows):
 
 
 def test_table_record_and_picture_are_left_and_nothing_else(ran):
-    assert [path.name for path in ran.files] == ["outputs", "bench", *(f"formats.{end}" for end in ("csv", "json", "png", "svg"))]
+    assert [path.name for path in ran.files] == [
+        "outputs",
+        "bench",
+        *(f"formats.{end}" for end in ("csv", "json", "png", "svg")),
+    ]
 
 
 MISTAKES = [
@@ -90,7 +118,10 @@ MISTAKES = [
     (["sise=64"], "sise: no such key. Did you mean size? python -m mpx.bench --help lists them all."),
     (["-m", "size=64,128"], "mpx.bench has no sweeps"),
     (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each."),
-    (["--what", "gemm"], "--what: no such option. Settings are written key=value, without dashes. Did you mean what?"),
+    (
+        ["--what", "gemm"],
+        "--what: no such option. Settings are written key=value, without dashes. Did you mean what?",
+    ),
     (["what="], "what= must be a text."),
     (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere (No such file"),
 ]
@@ -111,8 +142,25 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
     ("what", "shown"),
     [
         ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
-        ("gemm", ("Square products on", "64 small products at once", "CPUs have no FP8 arithmetic", "checked against float64")),
-        ("blas", ("BLAS on", "Arithmetic intensity", "│ axpy    │ fp32   │  0.167 │", "Share of the roof", "Roofs seen in this run")),
+        (
+            "gemm",
+            (
+                "Square products on",
+                "64 small products at once",
+                "CPUs have no FP8 arithmetic",
+                "checked against float64",
+            ),
+        ),
+        (
+            "blas",
+            (
+                "BLAS on",
+                "Arithmetic intensity",
+                "│ axpy    │ fp32   │  0.167 │",
+                "Share of the roof",
+                "Roofs seen in this run",
+            ),
+        ),
         pytest.param(
             "conv",
             ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient"),
@@ -122,7 +170,13 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
         ("attention", ("Attention on", "causal counts half", "padding")),
         pytest.param(
             "triton",
-            ("2:4 mask and pruned weight on", "PyTorch", "torch.compile", "– fp32 by Triton, ", "need a CUDA device"),
+            (
+                "2:4 mask and pruned weight on",
+                "PyTorch",
+                "torch.compile",
+                "– fp32 by Triton, ",
+                "need a CUDA device",
+            ),
             marks=pytest.mark.slow,
         ),
     ],
@@ -134,14 +188,21 @@ def test_benchmark_prints_writes_and_draws(tmp_path, hurried, monkeypatch, capsy
     assert not [line for line in printed.err.splitlines() if not line.startswith("measuring ")]
     assert all(text in printed.out for text in shown)
     assert max(len(line) for line in printed.out.splitlines() if not line.startswith("written to ")) <= 120
-    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == [f"{what}.{end}" for end in ("csv", "json", "png", "svg")]
+    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == [
+        f"{what}.{end}" for end in ("csv", "json", "png", "svg")
+    ]
     assert (tmp_path / "bench" / f"{what}.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
     assert record["environment"]["torch"] == torch.__version__
     assert any(row["ms"] for row in record["rows"])
-    assert all(bool(row["ms"]) != bool(row["reason"]) and set(row) == set(record["rows"][0]) for row in record["rows"])
+    assert all(
+        bool(row["ms"]) != bool(row["reason"]) and set(row) == set(record["rows"][0])
+        for row in record["rows"]
+    )
     with open(tmp_path / "bench" / f"{what}.csv", newline="") as file:
-        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
+        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [
+            row["ms"] or 0 for row in record["rows"]
+        ]
 
 
 @pytest.mark.slow
@@ -170,7 +231,10 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
 def test_a_gpu_that_is_not_there(tmp_path):
     done = bench(tmp_path, "accelerator=gpu")
     assert (done.code, done.files) == (2, [])
-    assert done.err == "error: accelerator=gpu: no CUDA device is visible here. Use accelerator=cpu or auto, or check nvidia-smi.\n"
+    assert done.err == (
+        "error: accelerator=gpu: no CUDA device is visible here. Use accelerator=cpu or "
+        "auto, or check nvidia-smi.\n"
+    )
 
 
 def test_traceback_on_request(tmp_path):
@@ -187,7 +251,14 @@ def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path):
 
 ABOUT = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
 ABOUT |= {"environment": {"device": ["NVIDIA H200"], "cpu": "A CPU", "threads": 16}}
-DONE = {"ms": 1.0, "tflops_per_s": 500.0, "gb_per_s": 3000.0, "relative_error": 1e-3, "samples": 5, "reason": None}
+DONE = {
+    "ms": 1.0,
+    "tflops_per_s": 500.0,
+    "gb_per_s": 3000.0,
+    "relative_error": 1e-3,
+    "samples": 5,
+    "reason": None,
+}
 
 
 def of_formats():
@@ -196,9 +267,23 @@ def of_formats():
 
 
 def of_gemm():
-    ways = {("dense", "eager"): 400.0, ("dense", "graph"): 500.0, ("2of4", "eager"): 100.0, ("2of4", "graph"): 700.0}
+    ways = {
+        ("dense", "eager"): 400.0,
+        ("dense", "graph"): 500.0,
+        ("2of4", "eager"): 100.0,
+        ("2of4", "graph"): 700.0,
+    }
     return [
-        {"format": fmt, "shape": shape, "batch": 1, "rows": n, "columns": n, "inner": n, "pattern": pattern, "how": how}
+        {
+            "format": fmt,
+            "shape": shape,
+            "batch": 1,
+            "rows": n,
+            "columns": n,
+            "inner": n,
+            "pattern": pattern,
+            "how": how,
+        }
         | DONE
         | {"tflops_per_s": rate}
         for fmt in gemm.MEASURED
@@ -209,7 +294,15 @@ def of_gemm():
 
 def of_conv():
     return [
-        {"layer": layer.name, "direction": direction, "format": fmt, "layout": layout, "algorithm": algorithm, "batch": 9} | DONE
+        {
+            "layer": layer.name,
+            "direction": direction,
+            "format": fmt,
+            "layout": layout,
+            "algorithm": algorithm,
+            "batch": 9,
+        }
+        | DONE
         for layer in conv.LAYERS
         for direction in conv.DIRECTIONS
         for fmt in conv.MEASURED
@@ -246,7 +339,11 @@ def of_triton():
         (formats, of_formats, ("Products of 8192² matrices on NVIDIA H200", "50%")),
         (gemm, of_gemm, ("Square products on NVIDIA H200", "1024×1024×1024", "2:4 ÷ dense", "1.40")),
         (conv, of_conv, ("Convolutions of 9 images on NVIDIA H200", "autotuned", "im2col + GEMM")),
-        (attention, of_attention, ("16×16 heads of 64, 2048 tokens", "cudnn", "flash fp32 padding", "non-null attn_mask")),
+        (
+            attention,
+            of_attention,
+            ("16×16 heads of 64, 2048 tokens", "cudnn", "flash fp32 padding", "non-null attn_mask"),
+        ),
         (triton, of_triton, ("2:4 mask and pruned weight on NVIDIA H200", "torch.compile", "3,000")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -255,11 +352,15 @@ def test_tables_of_a_gpu_fit_and_are_drawn(capsys, benchmark, make, shown):
     """As a GPU would fill them, which no CPU can; someone else is on the device."""
     benchmark.show(ABOUT, make())
     printed = capsys.readouterr().out
-    everywhere = ("Not alone on the device (1 other process on the device)", "Vendor's peaks: NVIDIA H200 datasheet, SXM.")
+    everywhere = (
+        "Not alone on the device (1 other process on the device)",
+        "Vendor's peaks: NVIDIA H200 datasheet, SXM.",
+    )
     assert [text for text in (*shown, *everywhere) if text not in printed] == []
     lines = printed.splitlines()
     assert max(map(len, lines)) <= 120
-    assert not [line for line in lines if line.startswith("│") and not line.endswith("│")]  # cut at the page's edge
+    # cut at the page's edge
+    assert not [line for line in lines if line.startswith("│") and not line.endswith("│")]
     drawn = benchmark.plot(ABOUT, make())
     assert not drawn.reason
     assert drawn.png.startswith(b"\x89PNG")
@@ -276,7 +377,9 @@ def test_nothing_measured_is_not_drawn():
 def test_a_busy_cpu_is_named_where_it_was_measured(capsys, busy, said):
     for device, expected in (("cpu", said), ("cuda", False)):
         triton.show(ABOUT | {"cpu_busy": busy, "device": device}, of_triton())
-        assert ("Other work kept 45% of the CPU's cores busy when this began" in capsys.readouterr().out) is expected
+        assert (
+            "Other work kept 45% of the CPU's cores busy when this began" in capsys.readouterr().out
+        ) is expected
 
 
 @pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.picture.write_whole"])

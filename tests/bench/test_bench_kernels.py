@@ -1,4 +1,6 @@
-"""Kernels: checked against float64 before they are timed, timed against a known truth, refused with a reason."""
+"""Kernels: checked against float64 before they are timed, timed against a known truth, refused with a
+reason.
+"""
 
 import pytest
 import torch
@@ -55,7 +57,9 @@ def test_what_would_take_too_long_is_left_out(clock):
     assert too_slow(probe, 10_000.0, CPU).startswith("one call would take about 1")
 
 
-@pytest.mark.parametrize(("largest", "steps", "sizes"), [(64, 6, [32, 64]), (8192, 3, [2048, 4096, 8192]), (96, 6, [48, 96])])
+@pytest.mark.parametrize(
+    ("largest", "steps", "sizes"), [(64, 6, [32, 64]), (8192, 3, [2048, 4096, 8192]), (96, 6, [48, 96])]
+)
 def test_sizes_double(largest, steps, sizes):
     assert ladder(largest, steps) == sizes
 
@@ -81,7 +85,9 @@ def test_a_transposed_product_is_wrong():
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])
 def test_2of4_operands(monkeypatch, fmt):
-    """With a dense product in cuSPARSELt's place: the weight has the pattern, and both operands lie as the library reads."""
+    """With a dense product in cuSPARSELt's place: the weight has the pattern, and both operands lie as the
+    library reads.
+    """
     monkeypatch.setattr(gemm, "compress_2of4", lambda weight: weight)
     monkeypatch.setattr(gemm, "fastest_mm_2of4", lambda *operands: {"alg_id": 7})
     monkeypatch.setattr(gemm, "mm_2of4", lambda packed, b, out, alg_id: torch.mm(packed, b))
@@ -94,7 +100,11 @@ def test_2of4_operands(monkeypatch, fmt):
 
 @pytest.mark.parametrize(
     ("routine", "flops", "moved"),
-    [("axpy", 2 * 64**2, 3 * 64**2 * 4), ("gemv", 2 * 64**2, (64**2 + 128) * 4), ("gemm", 2 * 64**3, 3 * 64**2 * 4)],
+    [
+        ("axpy", 2 * 64**2, 3 * 64**2 * 4),
+        ("gemv", 2 * 64**2, (64**2 + 128) * 4),
+        ("gemm", 2 * 64**3, 3 * 64**2 * 4),
+    ],
 )
 def test_cost_of_blas(routine, flops, moved):
     assert blas.cost(routine, 64, 4) == (flops, moved)
@@ -120,7 +130,11 @@ def test_share_is_of_the_lower_roof():
     ("earlier", "tops", "source"),
     [
         (None, {"fp16": 0.02, "fp32": 0.1}, "seen in this run"),
-        (Ceilings(9.0, {"fp16": 0.006, "fp32": 0.2}), {"fp16": 0.02, "fp32": 0.2}, "here, or of a faster routine"),
+        (
+            Ceilings(9.0, {"fp16": 0.006, "fp32": 0.2}),
+            {"fp16": 0.02, "fp32": 0.2},
+            "here, or of a faster routine",
+        ),
         (Ceilings(9.0, {"fp16": 0.03}), {"fp16": 0.03}, "of what=copy and what=gemm here"),
     ],
 )
@@ -138,7 +152,9 @@ def test_no_roof_is_below_what_a_routine_reaches(monkeypatch, tmp_path, earlier,
 SMALL = conv.Layer("3×3/2, 8→16", 8, 16, 3, 2, 1)
 
 
-@pytest.mark.parametrize(("layout", "algorithm"), [("NCHW", "oneDNN"), ("channels_last", "oneDNN"), ("NCHW", conv.IM2COL)])
+@pytest.mark.parametrize(
+    ("layout", "algorithm"), [("NCHW", "oneDNN"), ("channels_last", "oneDNN"), ("NCHW", conv.IM2COL)]
+)
 @pytest.mark.parametrize("layer", [SMALL, conv.LAYERS[0], conv.LAYERS[3]], ids=lambda layer: layer.name)
 @pytest.mark.parametrize("direction", conv.DIRECTIONS)
 def test_a_convolution_is_autograds(direction, layer, layout, algorithm):
@@ -184,7 +200,9 @@ def test_attention_reference_is_pytorchs_in_float64(mask):
 
 @pytest.mark.parametrize("direction", attention.DIRECTIONS)
 def test_another_mask_would_be_noticed(direction):
-    plain, causal = (attention.work(direction, mask, "bf16", (2, 2, 32, 64), CPU) for mask in ("none", "causal"))
+    plain, causal = (
+        attention.work(direction, mask, "bf16", (2, 2, 32, 64), CPU) for mask in ("none", "causal")
+    )
     assert plain.error(plain.call()) < 0.01
     assert causal.flops == plain.flops / 2
     with pytest.raises(WrongProductError):
@@ -193,7 +211,8 @@ def test_another_mask_would_be_noticed(direction):
 
 def test_why_a_kernel_refuses_is_what_pytorch_says():
     said = [
-        "Memory efficient kernel not used because: (Triggered internally at /pytorch/aten/sdp_utils.cpp:920.)",
+        "Memory efficient kernel not used because: (Triggered internally at "
+        "/pytorch/aten/sdp_utils.cpp:920.)",
         "Memory Efficient attention has been runtime disabled. (Triggered internally at x)",
         "Flash Attention does not support non-null attn_mask. (Triggered internally at\n x)",
     ]

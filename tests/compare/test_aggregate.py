@@ -16,10 +16,20 @@ from mpx.compare.run import text_of
 def test_the_usual_study():
     losing = seeds("amp-2of4", [0.930, 0.931, 0.929, 0.933, 0.930], [3200] * 5)
     group, rows = only(compared([*losing, *AMP, *CONTROL]))
-    assert [row.setting for row in group.rows] == ["fp32-dense", "amp-2of4", "amp-dense"]  # the control, then the fastest first
-    assert (group.control, group.metric.name, group.changes, group.notes) == ("fp32-dense", "test/accuracy", {}, ())
+    # the control, then the fastest first
+    assert [row.setting for row in group.rows] == ["fp32-dense", "amp-2of4", "amp-dense"]
+    assert (group.control, group.metric.name, group.changes, group.notes) == (
+        "fp32-dense",
+        "test/accuracy",
+        {},
+        (),
+    )
     amp = rows["amp-dense"]
-    assert (amp.decision.verdict, amp.decision.method, amp.decision.more_seeds) == (Verdict.NO_LOSS, Method.PAIRED, None)
+    assert (amp.decision.verdict, amp.decision.method, amp.decision.more_seeds) == (
+        Verdict.NO_LOSS,
+        Method.PAIRED,
+        None,
+    )
     assert amp.speedup.ratio == pytest.approx(3.1)
     assert amp.speedup.low < 3.1 < amp.speedup.high
     assert rows["amp-2of4"].decision.verdict == Verdict.LOSS
@@ -31,7 +41,9 @@ def test_few_and_noisy_seeds_are_not_enough_and_say_how_many_are():
     decision = rows["amp-dense"].decision
     assert decision.verdict == Verdict.UNDECIDED
     assert decision.more_seeds > 1
-    assert f"amp-dense: not enough seeds to tell, about {decision.more_seeds} more would" in group.train_verdict
+    assert (
+        f"amp-dense: not enough seeds to tell, about {decision.more_seeds} more would" in group.train_verdict
+    )
 
 
 def test_seeds_that_differ_are_compared_by_welch():
@@ -41,7 +53,11 @@ def test_seeds_that_differ_are_compared_by_welch():
 
 def test_holm_over_the_settings_of_a_group():
     rng = np.random.default_rng(1)
-    others = [run for name in ("amp-dense", "tf32-dense", "amp-2of4") for run in seeds(name, list(0.947 + 0.004 * rng.random(5)))]
+    others = [
+        run
+        for name in ("amp-dense", "tf32-dense", "amp-2of4")
+        for run in seeds(name, list(0.947 + 0.004 * rng.random(5)))
+    ]
     rows = [row for row in only(compared([*CONTROL, *others]))[0].rows if row.decision]
     ordered = sorted(rows, key=lambda row: row.decision.p)
     expected, largest = [], 0.0
@@ -65,14 +81,18 @@ def test_the_p_value_shown_is_that_of_the_test_that_decided():
 
 @pytest.mark.slow
 def test_any_wrong_no_loss_in_a_group_is_as_rare_as_stated():
-    """Four settings that lose just the margin, one control: at most 5 % of studies call any of them no loss."""
+    """Four settings that lose just the margin, one control: at most 5 % of studies call any of them no
+    loss.
+    """
     rng = np.random.default_rng(4)
     studies, wrong = 250, 0
     for _ in range(studies):
         runs = seeds("fp32-dense", list(rng.normal(0.95, 0.005, 4)))
         for name in ("tf32-dense", "amp-dense", "amp-2of4", "fp32-2of4"):
             runs += seeds(name, list(rng.normal(0.94, 0.005, 4)))
-        wrong += any(row.decision and row.decision.verdict == Verdict.NO_LOSS for row in only(compared(runs))[0].rows)
+        wrong += any(
+            row.decision and row.decision.verdict == Verdict.NO_LOSS for row in only(compared(runs))[0].rows
+        )
     assert wrong / studies <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5
 
 
@@ -122,10 +142,17 @@ def test_a_shared_device_shows_what_was_measured_there():
 
 def test_memory_is_that_of_one_device():
     """Neither a mean of a GPU's memory and of a host's RAM, nor of two kinds of GPU."""
-    ram = [made("amp-dense", seed, device="a CPU, 8 threads", exclusive=None, peak_gib=40.0) for seed in (5, 6, 7, 8, 9, 10)]
+    ram = [
+        made("amp-dense", seed, device="a CPU, 8 threads", exclusive=None, peak_gib=40.0)
+        for seed in (5, 6, 7, 8, 9, 10)
+    ]
     rows = only(compared([*CONTROL, *AMP, *ram]))[1]
     assert (rows["amp-dense"].peak_gib.mean, rows["amp-dense"].peak_gib.n) == (2.5, 5)
-    rows = only(compared([*CONTROL, *ram, made("amp-dense", device="a CPU, 4 threads", exclusive=None, peak_gib=20.0)]))[1]
+    rows = only(
+        compared(
+            [*CONTROL, *ram, made("amp-dense", device="a CPU, 4 threads", exclusive=None, peak_gib=20.0)]
+        )
+    )[1]
     assert (rows["amp-dense"].peak_gib.mean, rows["amp-dense"].peak_gib.n) == (40.0, 6)
 
 
@@ -140,11 +167,22 @@ def test_only_the_runs_whose_speed_counts_are_averaged():
 def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
     how = {"metric": "test/mse", "metric_goal": "min"}
     control = [replace(run, **how) for run in seeds("fp32-dense", [4.0, 4.01, 3.99, 4.0], metric="test/mse")]
-    better = [replace(run, **how) for run in seeds("amp-dense", [3.5, 3.52, 3.49, 3.51], [3000, 3010, 2990, 3000], metric="test/mse")]
+    better = [
+        replace(run, **how)
+        for run in seeds("amp-dense", [3.5, 3.52, 3.49, 3.51], [3000, 3010, 2990, 3000], metric="test/mse")
+    ]
     worse = [replace(run, **how) for run in seeds("tf32-dense", [4.5, 4.52, 4.49, 4.51], metric="test/mse")]
     group, rows = only(compared([*control, *better, *worse], metric=AUTO))
-    assert (group.metric.name, group.metric.sign, group.metric.words, group.metric.relative) == ("test/mse", -1, "test mse", True)
-    assert (rows["amp-dense"].decision.verdict, rows["tf32-dense"].decision.verdict) == (Verdict.NO_LOSS, Verdict.LOSS)
+    assert (group.metric.name, group.metric.sign, group.metric.words, group.metric.relative) == (
+        "test/mse",
+        -1,
+        "test mse",
+        True,
+    )
+    assert (rows["amp-dense"].decision.verdict, rows["tf32-dense"].decision.verdict) == (
+        Verdict.NO_LOSS,
+        Verdict.LOSS,
+    )
     assert group.train_verdict.startswith("Fastest to train at no worse mse: amp-dense")
     again = reread([*control, *better, *worse])
     assert only(compared(again, metric=AUTO)) == (group, rows)
@@ -181,15 +219,23 @@ def test_speeds_of_two_hosts_are_not_compared(there, here, note):
     runs = [*on(here, CONTROL), *on(there, AMP)]
     for found in (runs, reread(runs)):
         group, rows = only(compared(found))
-        assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (None, None, note)
+        assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (
+            None,
+            None,
+            note,
+        )
         assert f"amp-dense: speed not compared, {note}" in group.notes
-        assert group.train_verdict == f"At no loss of accuracy: amp-dense. Which setting is fastest to train is not known ({note})."
+        assert group.train_verdict == (
+            f"At no loss of accuracy: amp-dense. Which setting is fastest to train is not known ({note})."
+        )
         assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
         assert rows["amp-dense"].metric.n == 5
 
 
 def by(mpx, runs, *, git=None, dirty=False):
-    """The runs as this version of mpx recorded them, at this commit. mpx: its release, with a digest of its source in newer records."""
+    """The runs as this version of mpx recorded them, at this commit. mpx: its release, with a digest of its
+    source in newer records.
+    """
     commit = {"git": git, "git_dirty": dirty} if git else {}
     return [replace(run, environment=run.environment | {"mpx": mpx} | commit) for run in runs]
 
@@ -199,7 +245,8 @@ ONE, TWO = 40 * "1", 40 * "2"  # commits
 
 @pytest.mark.parametrize(("control", "amp", "here", "there"), [
     (by("0.1.0+1a2b3c4d", CONTROL), by("0.1.0+99999999", AMP), "0.1.0+99999999", "0.1.0+1a2b3c4d"),
-    (by("0.1.0", CONTROL, git=ONE), by("0.1.0", AMP, git=TWO), "0.1.0 (git 2222222222)", "0.1.0 (git 1111111111)"),
+    (by("0.1.0", CONTROL, git=ONE), by("0.1.0", AMP, git=TWO), "0.1.0 (git 2222222222)", "0.1.0 (git "
+                                                                                         "1111111111)"),
     (by("0.1.0", CONTROL, git=ONE), by("0.1.0", AMP, git=ONE, dirty=True),
      "0.1.0 (git 1111111111, with changes)", "0.1.0 (git 1111111111)"),
     (by("0.1.0+1a2b3c4d", CONTROL, git=ONE), by("0.1.0", AMP, git=ONE), "0.1.0 (git 1111111111)", "0.1.0+1a2b3c4d"),
@@ -209,7 +256,11 @@ def test_speeds_of_two_versions_of_mpx_are_not_compared(control, amp, here, ther
     runs, note = [*control, *amp], f"measured with mpx {here}, fp32-dense with mpx {there}"
     for found in (runs, reread(runs)):
         group, rows = only(compared(found))
-        assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (None, None, note)
+        assert (rows["amp-dense"].speedup, rows["amp-dense"].sooner, rows["amp-dense"].speed_note) == (
+            None,
+            None,
+            note,
+        )
         assert f"amp-dense: speed not compared, {note}" in group.notes
         assert (rows["amp-dense"].decision.verdict, rows["amp-dense"].metric.n) == (Verdict.NO_LOSS, 5)
 
@@ -217,8 +268,10 @@ def test_speeds_of_two_versions_of_mpx_are_not_compared(control, amp, here, ther
 def any_ways(rng):
     return tuple(
         served(
-            rng.choice(["fp32", "int8"]), 1 + rng.random(), sparse=rng.random() < 0.5, device=rng.choice("ab"),
-            batch=(1, rng.choice([2, 4])), exclusive=rng.choice([True, True, None]), accurate=rng.random() < 0.8,
+            rng.choice(["fp32", "int8"]), 1 + rng.random(), sparse=rng.random() < 0.5,
+            device=rng.choice("ab"),
+            batch=(1, rng.choice([2, 4])), exclusive=rng.choice([True, True, None]),
+            accurate=rng.random() < 0.8,
         )
         for _ in range(rng.choice([0, 1, 3]))
     )  # fmt: skip
@@ -230,20 +283,30 @@ def test_any_mixture_of_runs_is_compared(seed):
     rng = random.Random(seed)
     runs = [
         made(
-            name + change, number, rng.choice([1.0, 0.95, rng.random(), None]), rng.choice([1000.0, 1 + rng.random(), None]),
-            metric=rng.choice(["test/accuracy"] * 3 + ["test/perplexity"]), model=rng.choice("xxy"), device=rng.choice(["a", "a", None]),
-            exclusive=rng.choice([True, True, None, False]), emulated=rng.choice([False, False, True]), batch_size=rng.choice([2, 2, 3]),
+            name + change, number, rng.choice([1.0, 0.95, rng.random(), None]), rng.choice([1000.0,
+            1 + rng.random(), None]),
+            metric=rng.choice(["test/accuracy"] * 3 + ["test/perplexity"]), model=rng.choice("xxy"),
+            device=rng.choice(["a", "a", None]),
+            exclusive=rng.choice([True, True, None, False]), emulated=rng.choice([False, False, True]),
+            batch_size=rng.choice([2, 2, 3]),
             status=rng.choice(["completed"] * 4 + ["diverged"]), served=any_ways(rng),
         )
         for name in rng.sample(["fp32-dense", "amp-dense", "amp-2of4", "tf32-dense"], rng.randint(1, 4))
-        for change in rng.sample(["", " data.batch_size=2", " data.batch_size=2 optimizer.lr=0.1"], rng.randint(1, 2))
+        for change in rng.sample(["", " data.batch_size=2", " data.batch_size=2 optimizer.lr=0.1"],
+        rng.randint(1, 2))
         for number in rng.sample(range(6), rng.randint(1, 5))
     ]  # fmt: skip
     comparison = compared(runs, confidence=rng.choice([0.95, 0.5]))
-    rows = [(group.model, text_of(group.changes), group.control, row.setting) for group in comparison.groups for row in group.rows]
+    rows = [
+        (group.model, text_of(group.changes), group.control, row.setting)
+        for group in comparison.groups
+        for row in group.rows
+    ]
     assert len(set(rows)) == len(rows)
     assert sum(len(row.runs) for group in comparison.groups for row in group.rows) == len(runs)
-    said = " ".join(" ".join([group.train_verdict, group.serve_verdict, *group.notes]) for group in comparison.groups)
+    said = " ".join(
+        " ".join([group.train_verdict, group.serve_verdict, *group.notes]) for group in comparison.groups
+    )
     assert not {"nan", "inf", "None"} & set(re.findall(r"\w+", said))
 
 
@@ -251,12 +314,22 @@ def test_any_mixture_of_runs_is_compared(seed):
     ("first", "second", "said"),
     [
         ({"torch": "2.11"}, {"torch": "2.12"}, "PyTorch 2.11 and 2.12"),
-        ({"code": {"model._target_=a.Net": "1"}}, {"code": {"model._target_=a.Net": "2"}}, "the file of model._target_=a.Net"),
-        ({"samples": {"train_set": "1", "test_set": "3"}}, {"samples": {"train_set": "2", "test_set": "3"}}, "the samples of train_set"),
+        (
+            {"code": {"model._target_=a.Net": "1"}},
+            {"code": {"model._target_=a.Net": "2"}},
+            "the file of model._target_=a.Net",
+        ),
+        (
+            {"samples": {"train_set": "1", "test_set": "3"}},
+            {"samples": {"train_set": "2", "test_set": "3"}},
+            "the samples of train_set",
+        ),
     ],
 )
 def test_what_runs_differ_in_beyond_their_settings_is_said(first, second, said):
-    runs = [replace(run, environment=first) for run in CONTROL] + [replace(run, environment=second) for run in AMP]
+    runs = [replace(run, environment=first) for run in CONTROL] + [
+        replace(run, environment=second) for run in AMP
+    ]
     note = f"runs differ in more than their settings: {said}; a difference may come from that"
     assert note in only(compared(runs))[0].notes
     alike = [replace(run, environment=first) for run in (*CONTROL, *AMP)]

@@ -14,10 +14,21 @@ def test_figures_of_a_record(tmp_path):
     write(tmp_path / "a" / "seed3", record(precision="amp", sparsity="2of4", seed=3, accuracy=0.1 + 0.2))
     ((run,), left_out) = collect(tmp_path)
     assert left_out == []
-    assert (run.model, run.data, run.setting, run.seed, run.status) == ("resnet18", "cifar10", "amp-2of4", 3, "completed")
+    assert (run.model, run.data, run.setting, run.seed, run.status) == (
+        "resnet18",
+        "cifar10",
+        "amp-2of4",
+        3,
+        "completed",
+    )
     assert run.metrics == {"test/accuracy": 0.1 + 0.2, "test/loss": 0.2}
     assert (run.batch_size, run.device, run.exclusive, run.emulated) == (256, GPU, True, False)
-    assert (run.train_samples_per_s, run.step_ms_p50, run.time_to_train_s, run.peak_gib) == (1000.0, 25.6, 60.0, 2.5)
+    assert (run.train_samples_per_s, run.step_ms_p50, run.time_to_train_s, run.peak_gib) == (
+        1000.0,
+        25.6,
+        60.0,
+        2.5,
+    )
     assert (run.loss_scale_final, run.optimizer_steps, run.skipped_steps) == (131072.0, 98, 2)
     assert (run.gradient_underflow, run.gradient_underflow_unscaled) == (0.001, 0.1)
     assert (run.density, run.kept_magnitude, run.folder) == (0.5, 0.746, "a/seed3")
@@ -28,12 +39,19 @@ def test_figures_of_a_record(tmp_path):
 
 def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
     content = record()
-    command = "python -m mpx.train --config-dir /home/me 'data.root=/home/me/my data' output_dir=/tmp/x 'model.widths=[64, 32]' seed=0"
+    command = (
+        "python -m mpx.train --config-dir /home/me 'data.root=/home/me/my data' output_dir=/tmp/x "
+        "'model.widths=[64, 32]' seed=0"
+    )
     content["environment"]["command"] = command
     write(tmp_path / "a" / "seed0", content)
     run = collect(tmp_path)[0][0]
-    assert run.environment["command"] == "python -m mpx.train --config-dir=DIR data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
-    assert portable("python -m mpx.train -cd=/home/me seed=0") == "python -m mpx.train --config-dir=DIR seed=0"
+    assert run.environment["command"] == (
+        "python -m mpx.train --config-dir=DIR data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
+    )
+    assert portable("python -m mpx.train -cd=/home/me seed=0") == (
+        "python -m mpx.train --config-dir=DIR seed=0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,8 +132,15 @@ def test_a_diverged_run_counts(tmp_path):
 
 
 def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
-    """By start; seed0 was overwritten after seed0-2 had run. seed1 knows no times: the higher number is the newer."""
-    for name, seed, started in (("seed0", 0, "2026-11-22"), ("seed0-2", 0, "2026-11-21"), ("seed1-2", 1, None), ("seed1-10", 1, None)):
+    """By start; seed0 was overwritten after seed0-2 had run. seed1 knows no times: the higher number is the
+    newer.
+    """
+    for name, seed, started in (
+        ("seed0", 0, "2026-11-22"),
+        ("seed0-2", 0, "2026-11-21"),
+        ("seed1-2", 1, None),
+        ("seed1-10", 1, None),
+    ):
         content = record(seed=seed)
         content["environment"]["started_at"] = started
         write(tmp_path / "a" / name, content)

@@ -46,10 +46,15 @@ def reported(swept):
 def test_a_real_study(swept, reported):
     done = reported
     assert (done.code, done.err) == (0, "")
-    assert done.words.startswith("mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches")
+    assert done.words.startswith(
+        "mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches"
+    )
     assert "1 left out" in done.out
     assert "still running, or cut off" in done.words
-    assert "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell" in done.words
+    assert (
+        "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell"
+        in done.words
+    )
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
     assert done.out.splitlines()[-2:] == [
@@ -81,18 +86,31 @@ def test_a_sweep_over_a_hyperparameter_alone(swept_rates):
     done = compare(swept_rates, "study=lr")
     assert (done.code, done.err) == (0, "")
     assert done.words.startswith("resnet18 on cifar10, trainer.max_steps=9 ")
-    assert f"No setting is shown to train at no loss of accuracy. {HIGHER}: not enough seeds to tell" in done.words
-    why = f"the control is {LOWER}, since no fp32-dense and no plain amp_bf16-dense ran here; to take another, type it as"
+    assert (
+        f"No setting is shown to train at no loss of accuracy. {HIGHER}: not enough seeds to tell"
+        in done.words
+    )
+    why = (
+        f"the control is {LOWER}, since no fp32-dense and no plain amp_bf16-dense ran here; to take "
+        "another, type it as"
+    )
     assert f"· {why} 'control=\"{HIGHER}\"'" in done.words
     for report in ("report.html", "report.md"):
-        assert why in " ".join((swept_rates / "outputs" / "lr" / report).read_text().replace("\\_", "_").split())
+        assert why in " ".join(
+            (swept_rates / "outputs" / "lr" / report).read_text().replace("\\_", "_").split()
+        )
 
 
 def test_a_setting_as_control(swept_rates):
-    """Typed as it was printed, also where the terminal broke the line; what the report says to repeat it gives the same."""
+    """Typed as it was printed, also where the terminal broke the line; what the report says to repeat it
+    gives the same.
+    """
     done = compare(swept_rates, "study=lr", f'control="{HIGHER}"'.replace(" ", "\n"))
     assert (done.code, done.err) == (0, "")
-    assert f"No setting is shown to train at no loss of accuracy. {LOWER}: not enough seeds to tell" in done.words
+    assert (
+        f"No setting is shown to train at no loss of accuracy. {LOWER}: not enough seeds to tell"
+        in done.words
+    )
     assert "the control is" not in done.words
     report = (swept_rates / "outputs" / "lr" / "report.md").read_text()
     (line,) = (line for line in report.splitlines() if line.startswith("python -m mpx.compare"))
@@ -114,12 +132,16 @@ def test_a_setting_that_did_not_run_as_control(swept_rates):
     assert done.err.startswith("error: control=fp32-dense: no run has this precision and sparsity.")
     assert done.err.endswith("There are: amp_bf16-dense.\n")
     done = compare(swept_rates, "study=lr", "control=AUTO")
-    assert done.err.startswith("error: control=AUTO: no run has this precision and sparsity. Did you mean auto?")
+    assert done.err.startswith(
+        "error: control=AUTO: no run has this precision and sparsity. Did you mean auto?"
+    )
 
 
 def test_the_table_of_runs_gives_the_same_comparison(swept, reported, tmp_path):
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "results.csv").write_bytes((swept / "outputs" / "default" / "results.csv").read_bytes())
+    (tmp_path / "kept" / "results.csv").write_bytes(
+        (swept / "outputs" / "default" / "results.csv").read_bytes()
+    )
     done = compare(tmp_path, "results=kept/results.csv")
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == reported.out.split("1 left out:")[0].strip()
@@ -139,15 +161,40 @@ def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept
 
 
 MISTAKES = [
-    (["study=defalt"], "study=defalt: outputs/defalt is not there. Did you mean default? There are: default."),
-    (["output_dir=nowhere"], "study=default: nowhere/default is not there. No study is in nowhere yet; python -m mpx.train study=default"),
-    (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
-    (["metric=accuracy"], "metric=accuracy: no run has it. Did you mean val/accuracy? There are: test/accuracy, test/loss, val/"),
-    (["margin=0"], "margin=0 must be a number above 0 and below 1, or any above 0 with margin_is=absolute. For example margin=0.01."),
+    (
+        ["study=defalt"],
+        "study=defalt: outputs/defalt is not there. Did you mean default? There are: default.",
+    ),
+    (
+        ["output_dir=nowhere"],
+        "study=default: nowhere/default is not there. No study is in nowhere yet; "
+        "python -m mpx.train study=default",
+    ),
+    (
+        ["control=fp32-dens"],
+        "control=fp32-dens: no run has this precision and sparsity. Did you mean "
+        "fp32-dense? There are: amp-dense,",
+    ),
+    (
+        ["metric=accuracy"],
+        "metric=accuracy: no run has it. Did you mean val/accuracy? There are: "
+        "test/accuracy, test/loss, val/",
+    ),
+    (
+        ["margin=0"],
+        "margin=0 must be a number above 0 and below 1, or any above 0 with margin_is=absolute. "
+        "For example margin=0.01.",
+    ),
     (["seed=1"], "seed is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
-    (["marjin=0.01"], "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all."),
+    (
+        ["marjin=0.01"],
+        "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all.",
+    ),
     (["results=gone.csv"], "results=gone.csv cannot be read (No such file or directory)."),
-    (["results=outputs/default/results.csv", "study=default"], "results and study both say which runs to compare. Leave one of them out."),
+    (
+        ["results=outputs/default/results.csv", "study=default"],
+        "results and study both say which runs to compare. Leave one of them out.",
+    ),
 ]
 
 
@@ -168,12 +215,16 @@ def test_a_study_without_a_finished_run(tmp_path):
     assert "1 left out, the first: a/seed0 result.json cannot be read" in done.err
     failed = record(status="failed") | {"error": "metric=a: no such value. Name another."}
     (tmp_path / "outputs" / "default" / "a" / "seed0" / "result.json").write_text(json.dumps(failed))
-    assert "a/seed0 failed: metric=a: no such value. Name another. python -m mpx.train" in compare(tmp_path).err
+    assert (
+        "a/seed0 failed: metric=a: no such value. Name another. python -m mpx.train" in compare(tmp_path).err
+    )
     assert not list(tmp_path.rglob("*.csv"))
 
 
 def test_nothing_heavy_is_imported_for_help_and_mistakes(swept):
-    printed = light("mpx.compare", swept, ["--help"], ["--cfg", "job"], ["margin=0"], ["study=nowhere"], ["control=fp32"])
+    printed = light(
+        "mpx.compare", swept, ["--help"], ["--cfg", "job"], ["margin=0"], ["study=nowhere"], ["control=fp32"]
+    )
     assert all(f"\n{key}:" in printed for key in COMPARE)
 
 
@@ -190,8 +241,9 @@ for _ in range(24):  # as many as the report of three groups has
 
 @pytest.mark.slow
 def test_a_large_study_takes_a_few_times_what_plain_figures_take():
-    """experiments/compare_speed, on a study of 50 runs, beside as many plain figures of matplotlib's on the same machine; 1,000 runs are
-    measured there."""
+    """experiments/compare_speed, on a study of 50 runs, beside as many plain figures of matplotlib's on the
+    same machine; 1,000 runs are measured there.
+    """
     before = os.times()
     subprocess.run([sys.executable, "-c", PLAIN_FIGURES], check=True, timeout=120)
     after = os.times()
@@ -200,14 +252,20 @@ def test_a_large_study_takes_a_few_times_what_plain_figures_take():
     command = [sys.executable, script, "--runs", "50", "--groups", "3", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    runs, groups, _, cpu, gib = (float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|"))
+    runs, groups, _, cpu, gib = (
+        float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|")
+    )
     assert (runs, groups, gib < 1) == (50, 3, True)
     assert cpu < 8 * figures  # the imports of three processes included
 
 
 def test_runs_on_different_data_of_one_name_are_not_compared():
     runs = [made("fp32-dense", 0, contents="a"), made("amp-dense", 0, contents="b"), made("tf32-dense", 0)]
-    with pytest.raises(UserError, match=r"^data.name=cifar10: .* were trained on different data of this name.* data.name=NAME"):
+    with pytest.raises(
+        UserError,
+        match=r"^data.name=cifar10: .* were trained on different data of this "
+        r"name.* data.name=NAME",
+    ):
         refuse_other_contents(runs)
     refuse_other_contents([runs[0], runs[2], made("amp-dense", 0, contents="b", data="other")])
     assert reread(runs) == runs

@@ -1,4 +1,6 @@
-"""deploy.json, which is not trusted: what is read of its rows, and that any other content is set aside with a reason."""
+"""deploy.json, which is not trusted: what is read of its rows, and that any other content is set aside with a
+reason.
+"""
 
 import json
 
@@ -24,14 +26,26 @@ def test_a_row(tmp_path):
     [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32")],
 )
 def test_what_multiplies_no_8_bits_is_not_called_int8(tmp_path, device, quantised, words):
-    row = deployed_row(format="int8", quantised_layers=quantised, device=device, environment={"device": [GPU], "cpu": "a CPU"})
+    row = deployed_row(
+        format="int8",
+        quantised_layers=quantised,
+        device=device,
+        environment={"device": [GPU], "cpu": "a CPU"},
+    )
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))
     ((found,), _) = read_served(tmp_path, TRAINED, ACCURACY)
     assert found.way.words == words
 
 
 def test_the_host_its_driver_and_the_versions_are_part_of_the_place(tmp_path):
-    known = {"device": [GPU], "cpu": "a CPU", "driver": "580", "torch": "2.11.0", "git": "abc", "host": "aaaaaa"}
+    known = {
+        "device": [GPU],
+        "cpu": "a CPU",
+        "driver": "580",
+        "torch": "2.11.0",
+        "git": "abc",
+        "host": "aaaaaa",
+    }
     rows = [deployed_row(environment=known | {"mpx": mpx}) for mpx in ("0.1.0+1a2b3c4d", "0.1.0")]
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [*rows, deployed_row()]}))
     newer, older, unknown = (served.place.host for served in read_served(tmp_path, TRAINED, ACCURACY)[0])
@@ -46,14 +60,29 @@ def test_the_host_its_driver_and_the_versions_are_part_of_the_place(tmp_path):
         ((None, None), {"test/accuracy": 0.9}, {"test/accuracy": 0.896}, True),
         ((None, None), {"test/accuracy": 0.9}, {"test/accuracy": 0.894}, False),
         (("test/accuracy", "max"), {"test/accuracy": 0.9}, {"test/accuracy": None}, False),
-        ((None, None), {"test/accuracy": 0.2, "test/perplexity": 100.0}, {"test/accuracy": 0.1, "test/perplexity": 100.4}, True),
-        (("test/perplexity", "min"), {"test/accuracy": 0.2, "test/perplexity": 100.0}, {"test/perplexity": 100.6}, False),
+        (
+            (None, None),
+            {"test/accuracy": 0.2, "test/perplexity": 100.0},
+            {"test/accuracy": 0.1, "test/perplexity": 100.4},
+            True,
+        ),
+        (
+            ("test/perplexity", "min"),
+            {"test/accuracy": 0.2, "test/perplexity": 100.0},
+            {"test/perplexity": 100.6},
+            False,
+        ),
         (("test/mse", "min"), {"test/mse": 8.0}, {"test/mse": 8.03}, True),
         (("test/mse", "min"), {"test/mse": 8.0}, {"test/mse": 8.05}, False),
         (("test/nll", "min"), {"test/nll": -8.0}, {"test/nll": -7.97}, True),
         (("test/nll", "min"), {"test/nll": -8.0}, {"test/nll": -7.95}, False),
         (("test/map", "max"), {"test/map": 0.8, "test/f1": 0.9}, {"test/map": 0.796, "test/f1": 0.1}, True),
-        (("test/f1", "max"), {"test/accuracy": 0.8, "test/f1": 0.9}, {"test/accuracy": 0.8, "test/f1": 0.894}, False),
+        (
+            ("test/f1", "max"),
+            {"test/accuracy": 0.8, "test/f1": 0.9},
+            {"test/accuracy": 0.8, "test/f1": 0.894},
+            False,
+        ),
         ((None, None), {}, {"test/accuracy": 0.9}, False),
     ],
 )
@@ -75,7 +104,9 @@ def test_a_file_that_is_none_of_mpx(tmp_path, content):
     assert reason.startswith("deploy.json cannot be read (")
 
 
-@pytest.mark.parametrize("part", [{"weights_gib": "x"}, {"speed": []}, {"environment": {"device": []}}, {"exclusive": 1}], ids=str)
+@pytest.mark.parametrize(
+    "part", [{"weights_gib": "x"}, {"speed": []}, {"environment": {"device": []}}, {"exclusive": 1}], ids=str
+)
 def test_a_row_that_cannot_be_read_is_left_out_by_itself(tmp_path, part):
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(), deployed_row(**part)]}))
     found, (reason,) = read_served(tmp_path, {"test/accuracy": 0.9}, METRICS["test/accuracy"])

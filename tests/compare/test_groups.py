@@ -16,7 +16,10 @@ from mpx.settings.fields import FIELDS
 def shapes(runs, control="fp32-dense"):
     """[(changes of the group, runs of the control, {setting: runs})]"""
     found = grouped(runs, control)
-    return [(text_of(g.changes), len(g.control), {name: len(others) for name, others in sorted(g.others.items())}) for g in found]
+    return [
+        (text_of(g.changes), len(g.control), {name: len(others) for name, others in sorted(g.others.items())})
+        for g in found
+    ]
 
 
 def both_seeds(*settings):
@@ -24,32 +27,59 @@ def both_seeds(*settings):
 
 
 def test_a_plain_study():
-    assert shapes(both_seeds("fp32-dense", "amp-dense", "amp-2of4")) == [("", 2, {"amp-2of4": 2, "amp-dense": 2})]
+    assert shapes(both_seeds("fp32-dense", "amp-dense", "amp-2of4")) == [
+        ("", 2, {"amp-2of4": 2, "amp-dense": 2})
+    ]
 
 
 def test_what_all_runs_share_goes_into_the_title():
     runs = both_seeds(
-        "fp32-dense trainer.max_epochs=2", "amp-dense trainer.max_epochs=2", "amp-2of4 sparsity.recipe=sr_ste trainer.max_epochs=2"
+        "fp32-dense trainer.max_epochs=2",
+        "amp-dense trainer.max_epochs=2",
+        "amp-2of4 sparsity.recipe=sr_ste trainer.max_epochs=2",
     )
-    assert shapes(runs) == [("trainer.max_epochs=2", 2, {"amp-2of4 sparsity.recipe=sr_ste": 2, "amp-dense": 2})]
+    assert shapes(runs) == [
+        ("trainer.max_epochs=2", 2, {"amp-2of4 sparsity.recipe=sr_ste": 2, "amp-dense": 2})
+    ]
 
 
 def test_a_control_of_each_batch_size():
-    runs = both_seeds(*(f"{name}{change}" for name in ("fp32-dense", "amp-dense") for change in ("", " data.batch_size=256")))
+    runs = both_seeds(
+        *(
+            f"{name}{change}"
+            for name in ("fp32-dense", "amp-dense")
+            for change in ("", " data.batch_size=256")
+        )
+    )
     assert shapes(runs) == [("", 2, {"amp-dense": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
 
 
 def test_without_a_control_of_that_batch_size_the_plain_one_is_taken():
-    runs = both_seeds("fp32-dense", "amp-dense data.batch_size=256", "amp-dense precision.loss_scale.initial=1")
-    assert shapes(runs) == [("", 2, {"amp-dense data.batch_size=256": 2, "amp-dense precision.loss_scale.initial=1": 2})]
+    runs = both_seeds(
+        "fp32-dense", "amp-dense data.batch_size=256", "amp-dense precision.loss_scale.initial=1"
+    )
+    assert shapes(runs) == [
+        ("", 2, {"amp-dense data.batch_size=256": 2, "amp-dense precision.loss_scale.initial=1": 2})
+    ]
 
 
 def test_the_control_that_shares_most_changes_is_taken():
-    runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256 precision.loss_scale.initial=1")
-    assert shapes(runs) == [("", 2, {}), ("data.batch_size=256", 2, {"amp-dense precision.loss_scale.initial=1": 2})]
+    runs = both_seeds(
+        "fp32-dense",
+        "fp32-dense data.batch_size=256",
+        "amp-dense data.batch_size=256 precision.loss_scale.initial=1",
+    )
+    assert shapes(runs) == [
+        ("", 2, {}),
+        ("data.batch_size=256", 2, {"amp-dense precision.loss_scale.initial=1": 2}),
+    ]
 
 
-LRS = ("optimizer.lr=0.02 trainer.max_epochs=2", "optimizer.lr=0.05 trainer.max_epochs=2", "optimizer.lr=0.1 trainer.max_epochs=2")
+LRS = (
+    "optimizer.lr=0.02 trainer.max_epochs=2",
+    "optimizer.lr=0.05 trainer.max_epochs=2",
+    "optimizer.lr=0.1 trainer.max_epochs=2",
+)
 
 
 def table(runs, control):
@@ -63,7 +93,8 @@ def table(runs, control):
 def test_a_sweep_over_one_hyperparameter_is_one_table(control):
     runs = both_seeds(*(f"fp32-dense {change}" for change in reversed(LRS)))
     assert table(runs, control) == (
-        "trainer.max_epochs=2", f"fp32-dense {LRS[0]}", ["fp32-dense optimizer.lr=0.05", "fp32-dense optimizer.lr=0.1"],
+        "trainer.max_epochs=2", f"fp32-dense {LRS[0]}", ["fp32-dense optimizer.lr=0.05",
+        "fp32-dense optimizer.lr=0.1"],
         "the control is fp32-dense optimizer.lr=0.02, since no plain fp32-dense ran here; "
         """to take another, type it as 'control="fp32-dense optimizer.lr=0.05"'""",
     )  # fmt: skip
@@ -87,14 +118,22 @@ def test_where_the_default_value_was_swept_too_it_is_the_control(control):
 def test_where_fp32_dense_did_not_run_the_nearest_to_it_is_the_control(there, taken):
     _, control, rows, why = table(both_seeds(*there), AUTO)
     assert (control, rows) == (taken, sorted({*there} - {taken}, key=natural))
-    assert why.startswith(f"the control is {taken}, since no fp32-dense ran here; to take another, type it as ")
+    assert why.startswith(
+        f"the control is {taken}, since no fp32-dense ran here; to take another, type it as "
+    )
     typed = shlex.split(why.rpartition(" type it as ")[2])
     assert [OverridesParser.create().parse_override(word).value() for word in typed] == rows[:1]
 
 
 def test_every_model_has_a_control_of_its_own():
-    runs = [made("fp32-dense"), made("amp-dense"), made("amp-dense", model="lstm"), made("fp8-dense", model="lstm")]
-    assert [(members.model, members.control[0].setting, members.note is None) for members in grouped(runs, AUTO)] == [
+    runs = [
+        made("fp32-dense"),
+        made("amp-dense"),
+        made("amp-dense", model="lstm"),
+        made("fp8-dense", model="lstm"),
+    ]
+    assert [(members.model, members.control[0].setting, members.note is None) for members in grouped(runs,
+    AUTO)] == [
         ("lstm", "amp-dense", False), ("resnet18", "fp32-dense", True),
     ]  # fmt: skip
     assert [len(members.control) for members in grouped(runs, "fp32-dense")] == [0, 1]
@@ -109,7 +148,11 @@ MIX = [f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in 
 
 @pytest.mark.parametrize(
     "name",
-    ["amp-dense optimizer.lr=0.05", f"amp-dense {LRS[1]}", "amp-dense trainer.max_epochs=2 optimizer.lr=0.05"],
+    [
+        "amp-dense optimizer.lr=0.05",
+        f"amp-dense {LRS[1]}",
+        "amp-dense trainer.max_epochs=2 optimizer.lr=0.05",
+    ],
     ids=["as the table shows it", "whole", "in another order"],
 )
 def test_a_setting_by_its_name_is_the_control_of_all_others(name):
@@ -119,14 +162,20 @@ def test_a_setting_by_its_name_is_the_control_of_all_others(name):
     assert table(runs, name) == ("trainer.max_epochs=2", f"amp-dense {LRS[1]}", rows, None)
 
 
-@pytest.mark.parametrize("name", ["amp-dense optimizer.lr=0.5", "amp-dense trainer.max_epochs=2", "tf32-dense optimizer.lr=0.05", "amp"])
+@pytest.mark.parametrize(
+    "name",
+    ["amp-dense optimizer.lr=0.5", "amp-dense trainer.max_epochs=2", "tf32-dense optimizer.lr=0.05", "amp"],
+)
 def test_a_control_that_did_not_run(name):
     assert not ran(both_seeds(*MIX), name)
 
 
 def test_runs_that_no_control_fits_stand_alone():
     runs = both_seeds(
-        "fp32-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.2", "amp-dense optimizer.lr=0.3", "amp-dense optimizer.lr=0.2"
+        "fp32-dense optimizer.lr=0.1",
+        "fp32-dense optimizer.lr=0.2",
+        "amp-dense optimizer.lr=0.3",
+        "amp-dense optimizer.lr=0.2",
     )
     assert shapes(runs) == [
         ("optimizer.lr=0.1", 2, {}),
@@ -134,21 +183,34 @@ def test_runs_that_no_control_fits_stand_alone():
         ("optimizer.lr=0.3", 0, {"amp-dense": 2}),
     ]
     assert grouped(runs, AUTO)[-1].note == (
-        "no run of fp32-dense without other changes; to compare all with one that ran, type it as 'control=\"fp32-dense optimizer.lr=0.1\"'"
+        "no run of fp32-dense without other changes; to compare all with one that ran, type it as "
+        "'control=\"fp32-dense optimizer.lr=0.1\"'"
     )
     assert shapes(both_seeds("amp-dense"), "fp32-dense") == [("", 0, {"amp-dense": 2})]
-    assert [members.note for members in grouped(both_seeds("amp-dense"), "fp32-dense")] == ["no run of fp32-dense here to compare with"]
+    assert [members.note for members in grouped(both_seeds("amp-dense"), "fp32-dense")] == [
+        "no run of fp32-dense here to compare with"
+    ]
 
 
 def test_models_and_data_sets_are_never_mixed():
     runs = [made("fp32-dense"), made("amp-dense", model="bert"), made("fp32-dense", data="mnist")]
-    assert [(g.model, g.data) for g in grouped(runs, "fp32-dense")] == [("bert", "cifar10"), ("resnet18", "cifar10"), ("resnet18", "mnist")]
+    assert [(g.model, g.data) for g in grouped(runs, "fp32-dense")] == [
+        ("bert", "cifar10"),
+        ("resnet18", "cifar10"),
+        ("resnet18", "mnist"),
+    ]
 
 
 def of(*lines):
     """Runs that these commands made; the seed is the number of the line where it is not given."""
-    seeds = [dict(word.split("=", 1) for word in line.split() if "=" in word).get("seed", number) for number, line in enumerate(lines)]
-    return [made(seed=int(seed), environment={"command": f"python -m mpx.train {line}"}) for line, seed in zip(lines, seeds, strict=True)]
+    seeds = [
+        dict(word.split("=", 1) for word in line.split() if "=" in word).get("seed", number)
+        for number, line in enumerate(lines)
+    ]
+    return [
+        made(seed=int(seed), environment={"command": f"python -m mpx.train {line}"})
+        for line, seed in zip(lines, seeds, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +219,26 @@ def of(*lines):
         (["precision=amp seed=0"], ["precision=amp seed=0"]),
         (["precision=amp seed=0", "seed=1 precision=amp if_exists=resume"], ["-m precision=amp seed=0,1"]),
         (
-            [f"precision={p} sparsity={s} seed={n}" for p in ("fp32", "amp") for s in ("dense", "2of4") for n in (0, 1, 10, 2)],
+            [
+                f"precision={p} sparsity={s} seed={n}"
+                for p in ("fp32", "amp")
+                for s in ("dense", "2of4")
+                for n in (0, 1, 10, 2)
+            ],
             ["-m precision=amp,fp32 sparsity=2of4,dense seed=0,1,2,10"],
         ),
         (
-            [f"--config-dir DIR project=mine +x={x} seed={n}" for x in (1, 2) for n in (0, 1)] + ["-cd other project=mine +x=1 seed=0"],
-            ["--config-dir=other +x=1 project=mine seed=0", "-m --config-dir=DIR +x=1,2 project=mine seed=0,1"],
+            [f"--config-dir DIR project=mine +x={x} seed={n}" for x in (1, 2) for n in (0, 1)]
+            + ["-cd other project=mine +x=1 seed=0"],
+            [
+                "--config-dir=other +x=1 project=mine seed=0",
+                "-m --config-dir=DIR +x=1,2 project=mine seed=0,1",
+            ],
         ),
-        (["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"], ["-m 'model.widths=[64,32],[8]' seed=0"]),
+        (
+            ["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"],
+            ["-m 'model.widths=[64,32],[8]' seed=0"],
+        ),
     ],
 )
 def test_commands_that_repeat_the_study(lines, joined):
@@ -173,7 +247,9 @@ def test_commands_that_repeat_the_study(lines, joined):
 
 def test_the_comparison_is_a_command_too():
     assert compare_command("s", **DEFAULTS) == "python -m mpx.compare study=s"
-    assert compare_command("s", **DEFAULTS | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
+    assert compare_command("s", **DEFAULTS | {"control": "amp-dense", "margin": 0.005}).endswith(
+        "study=s control=amp-dense margin=0.005"
+    )
     named = compare_command("s", **DEFAULTS | {"control": "amp-dense optimizer.lr=0.05"})
     assert named.endswith("""study=s 'control="amp-dense optimizer.lr=0.05"'""")
 
@@ -185,4 +261,6 @@ def test_a_text_is_typed_so_that_the_shell_and_hydra_read_it(text):
     (word,) = shlex.split(typed_text("output_dir", text))
     (override,) = OverridesParser.create().parse_overrides([word])
     assert override.value() == text
-    assert (typed_text("output_dir", text) == f"output_dir={text}") == (text in ("default", "/tmp/a-b_1.2", "../out"))
+    assert (typed_text("output_dir", text) == f"output_dir={text}") == (
+        text in ("default", "/tmp/a-b_1.2", "../out")
+    )

@@ -1,4 +1,6 @@
-"""Looks: boundaries against published ones, the plan, and what compare says of a study that was made under one."""
+"""Looks: boundaries against published ones, the plan, and what compare says of a study that was made under
+one.
+"""
 
 from dataclasses import asdict, replace
 
@@ -35,7 +37,10 @@ def decision(comparison, setting="amp-dense"):
 
 @pytest.mark.parametrize(
     ("spending", "published"),
-    [(obrien_fleming, (4.8769, 3.3569, 2.6803, 2.2898, 2.0310)), (pocock, (2.4380, 2.4268, 2.4101, 2.3966, 2.3859))],
+    [
+        (obrien_fleming, (4.8769, 3.3569, 2.6803, 2.2898, 2.0310)),
+        (pocock, (2.4380, 2.4268, 2.4101, 2.3966, 2.3859)),
+    ],
 )
 def test_bounds_are_those_of_lan_and_demets(spending, published):
     """One-sided 2.5 %, five looks, as ldbounds and gsDesign print them (sfLDOF, sfLDPocock)."""
@@ -49,8 +54,9 @@ def test_the_error_in_all_is_the_level(shares):
 
 
 def test_power_is_that_of_pococks_design():
-    """For five looks at two-sided 5 % its bound is 2.413, and its inflation factor at power 0.8 is 1.228 (Jennison and Turnbull, tables 2.1
-    and 2.2)."""
+    """For five looks at two-sided 5 % its bound is 2.413, and its inflation factor at power 0.8 is 1.228
+    (Jennison and Turnbull, tables 2.1 and 2.2).
+    """
     drift = (1.959964 + 0.841621) * 1.228**0.5
     assert power(0.0, (2.413,) * 5, FIFTHS) == pytest.approx(0.025, abs=5e-5)
     assert power(drift, (2.413,) * 5, FIFTHS) == pytest.approx(0.8, abs=5e-4)
@@ -70,9 +76,14 @@ def test_what_is_decided_at_an_early_look_says_so():
     group, _ = only(found)
     assert decision(found).verdict == Verdict.NO_LOSS
     assert decision(found).p < decision(found).p_holm < 0.05
-    assert "over 4 seeds, difference +0.0000 (" in group.train_verdict, "the means are of the seeds that the look saw"
+    assert "over 4 seeds, difference +0.0000 (" in group.train_verdict, (
+        "the means are of the seeds that the look saw"
+    )
     assert " at look 1 of 2, at 4 seeds, margin 0.01" in group.train_verdict
-    assert any(note.startswith("looks were planned at 4, 8 seeds; their tests have levels of 2.6, 2.5 %") for note in group.notes)
+    assert any(
+        note.startswith("looks were planned at 4, 8 seeds; their tests have levels of 2.6, 2.5 %")
+        for note in group.notes
+    )
 
 
 def test_an_undecided_setting_waits_for_the_next_look():
@@ -83,9 +94,15 @@ def test_an_undecided_setting_waits_for_the_next_look():
     assert differences_csv(study(*planned("amp-dense", WIDE), *diverged)) == differences_csv(first)
     assert decision(first).look.further == 8
     assert "not enough seeds to tell, look 1 of 2, at 4 seeds, the next at 8" in only(first)[0].train_verdict
-    assert "amp-dense: 2 of 6 seeds have no part in the decision: they wait for the next look" in only(later)[0].notes
+    assert (
+        "amp-dense: 2 of 6 seeds have no part in the decision: they wait for the next look"
+        in only(later)[0].notes
+    )
     before = study(*planned("amp-dense", WIDE[:3]))
-    assert "not enough seeds to tell, before the first of 2 looks, the next at 4" in only(before)[0].train_verdict
+    assert (
+        "not enough seeds to tell, before the first of 2 looks, the next at 4"
+        in only(before)[0].train_verdict
+    )
 
 
 def test_the_last_look_and_a_study_that_was_extended_by_hand():
@@ -94,14 +111,19 @@ def test_the_last_look_and_a_study_that_was_extended_by_hand():
     extended = study(*planned("amp-dense", [*all_seeds, 0.0, 0.0]), control=10)
     assert "look 2 of 2, at 8 seeds, the last" in only(last)[0].train_verdict
     assert decision(extended) == decision(last)
-    note = "amp-dense: 2 of 10 seeds have no part in the decision: the plan ends at 8, and seeds added after it do not count"
+    note = (
+        "amp-dense: 2 of 10 seeds have no part in the decision: the plan ends at 8, and seeds added "
+        "after it do not count"
+    )
     assert note in only(extended)[0].notes
 
 
 def test_a_comparison_that_is_not_the_planned_one_says_so():
     runs = [*planned("fp32-dense", [0.0] * 4), *planned("amp-dense", NEAR)]
     notes = only(compared(runs, margin=0.005))[0].notes
-    assert any(note.startswith("margin=0.005 is not the plan's, 0.01, by which the study stopped") for note in notes)
+    assert any(
+        note.startswith("margin=0.005 is not the plan's, 0.01, by which the study stopped") for note in notes
+    )
     runs = [replace(run, metrics=run.metrics | {"test/loss": 1.0 + run.seed / 1e3}) for run in runs]
     how = {"control": "amp-dense", "metric": "test/loss", "margin_is": "absolute", "margin_for": "population"}
     notes = [note for note in only(compared(runs, **how))[0].notes if "is not the plan's" in note]
@@ -111,20 +133,30 @@ def test_a_comparison_that_is_not_the_planned_one_says_so():
         "margin_for=population is not the plan's, test_set",
     ]
     asked = [replace(run, looks=replace(PLAN, control="amp-dense").text) for run in runs]
-    assert not [note for note in only(compared(asked, control="amp-dense"))[0].notes if "is not the plan's" in note]
+    assert not [
+        note for note in only(compared(asked, control="amp-dense"))[0].notes if "is not the plan's" in note
+    ]
 
 
 def test_a_study_by_rounds_hardly_ever_misses_a_loss_of_the_margin():
-    """Each setting goes on as long as compare names a further look. Together they err in at most 5 % of studies; of 150, in 13 at 2.5
-    standard errors. With a test at 5 % after each round they err in about a fifth."""
+    """Each setting goes on as long as compare names a further look. Together they err in at most 5 % of
+    studies; of 150, in 13 at 2.5 standard errors. With a test at 5 % after each round they err in about a
+    fifth.
+    """
     plan, random, wrong, seeds_used = Plan(0.01, 0.95, "auto", 20, 5), np.random.default_rng(0), 0, []
     for _ in range(150):
         loss = {"fp32-dense": 0.0, "amp-dense": 0.01, "tf32-dense": 0.01}
-        values = {name: 0.9 - less + 0.007 * random.standard_normal(plan.max_seeds) for name, less in loss.items()}
+        values = {
+            name: 0.9 - less + 0.007 * random.standard_normal(plan.max_seeds) for name, less in loss.items()
+        }
         counts = dict.fromkeys(values, plan.sizes[0])
         further = True
         while further:
-            runs = [run for name, count in counts.items() for run in seeds(name, values[name][:count].tolist(), looks=plan.text)]
+            runs = [
+                run
+                for name, count in counts.items()
+                for run in seeds(name, values[name][:count].tolist(), looks=plan.text)
+            ]
             rows = only(compared(runs))[1]
             looks = {name: row.decision.look.further for name, row in rows.items() if row.decision}
             further = {name: count for name, count in looks.items() if count}

@@ -13,7 +13,9 @@ def decision(runs, setting="amp-dense", **how):
     return group, rows[setting].decision
 
 
-@pytest.mark.parametrize(("right", "samples", "count"), [(18, 20, 5), (9_500, 10_000, 4)], ids=["20 samples", "10,000 samples"])
+@pytest.mark.parametrize(
+    ("right", "samples", "count"), [(18, 20, 5), (9_500, 10_000, 4)], ids=["20 samples", "10,000 samples"]
+)
 def test_seeds_that_all_tie_are_undecided_whatever_the_losses_say(right, samples, count):
     runs = [
         made(setting, seed, metrics={"test/accuracy": right / samples, "test/loss": 0.3 + 0.01 * seed + loss})
@@ -68,7 +70,10 @@ def test_a_study_of_the_number_of_steps_compares_them():
 
 @pytest.mark.parametrize("values", [(0.0, 0.0, 0.79), (0.11, 0.86, 0.85)])
 def test_a_control_whose_seeds_failed_is_said(values):
-    runs = [*seeds("fp32-dense", values), *seeds("amp-dense", [value + 0.001 * seed for seed, value in enumerate(values)])]
+    runs = [
+        *seeds("fp32-dense", values),
+        *seeds("amp-dense", [value + 0.001 * seed for seed, value in enumerate(values)]),
+    ]
     group, _ = decision(runs)
     low, high = min(values), max(values)
     scatter = f"{low:.4f} to {high:.4f}, while the margin is 0.01"

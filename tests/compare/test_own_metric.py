@@ -1,4 +1,6 @@
-"""A project is compared by its own metric, in the direction that its runs say, with a relative or an absolute margin."""
+"""A project is compared by its own metric, in the direction that its runs say, with a relative or an absolute
+margin.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -48,8 +50,14 @@ def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
 def test_a_relative_margin_of_values_around_zero_decides_nothing():
     """A share of the sizes of 1.3 and −1.3 would allow a hundred times the share of their mean."""
     far = [mean + away for mean, away in product((1.3, -1.28), SPREAD[:3])]
-    found = [replace(run, metric="val/nll", metric_goal="min") for run in seeds("fp32-dense", far, metric="val/nll")]
-    found += [replace(run, precision="amp", metrics={"val/nll": run.metrics["val/nll"] + 0.005 + run.seed / 1e4}) for run in found]
+    found = [
+        replace(run, metric="val/nll", metric_goal="min")
+        for run in seeds("fp32-dense", far, metric="val/nll")
+    ]
+    found += [
+        replace(run, precision="amp", metrics={"val/nll": run.metrics["val/nll"] + 0.005 + run.seed / 1e4})
+        for run in found
+    ]
     group, verdict = decided(found)
     assert verdict == Verdict.UNDECIDED
     assert "a share of values below and above zero is no margin" in group.train_verdict
@@ -60,10 +68,15 @@ def test_a_relative_margin_of_values_around_zero_decides_nothing():
 def test_a_goal_against_what_mpxs_own_metrics_mean_is_refused(name):
     runs = seeds("fp32-dense", [0.9, 0.91], metric=name)
     goal, should = ("min", "rise") if name == "test/accuracy" else ("max", "fall")
-    with pytest.raises(UserError, match=f"metric_goal={goal}, but {name} should {should}. Leave metric_goal out."):
+    with pytest.raises(
+        UserError, match=f"metric_goal={goal}, but {name} should {should}. Leave metric_goal out."
+    ):
         choose_metric(runs, wanted=name, goal=goal, margin_is="auto")
-    recorded = [replace(run, metric=name, metric_goal=goal) for run in runs]  # as an attack's accuracy should fall
-    assert choose_metric(recorded, wanted=name, goal=goal, margin_is="auto").sign == (-1 if goal == "min" else 1)
+    # as an attack's accuracy should fall
+    recorded = [replace(run, metric=name, metric_goal=goal) for run in runs]
+    assert choose_metric(recorded, wanted=name, goal=goal, margin_is="auto").sign == (
+        -1 if goal == "min" else 1
+    )
 
 
 def test_the_user_may_choose_another_metric_and_its_direction():
@@ -72,10 +85,16 @@ def test_the_user_may_choose_another_metric_and_its_direction():
     assert group.metric.sign == 1
     assert not any("since no run here has" in note for note in group.notes)
     with pytest.raises(
-        UserError, match=r"metric=val/other: no run says whether it should rise or fall. Add metric_goal=max or metric_goal=min"
+        UserError,
+        match=r"metric=val/other: no run says whether it should rise or fall. Add "
+        r"metric_goal=max or metric_goal=min",
     ):
         decided(found, metric="val/other")
-    with pytest.raises(UserError, match=r"metric=val/othr: no run has it. Did you mean val/other\? There are: val/fid, val/other"):
+    with pytest.raises(
+        UserError,
+        match=r"metric=val/othr: no run has it. Did you mean val/other\? There "
+        r"are: val/fid, val/other",
+    ):
         check_metric(found, "val/othr")
     mixed = [replace(run, metric_goal="max") if run.seed == 1 else run for run in found]
     with pytest.raises(UserError, match="some runs say that it should rise, others that it should fall"):
@@ -85,5 +104,7 @@ def test_the_user_may_choose_another_metric_and_its_direction():
 def test_results_csv_keeps_metric_and_direction():
     found = runs(0.1)
     again = reread(found)
-    assert [(run.metric, run.metric_goal, run.metrics) for run in again] == [(run.metric, run.metric_goal, run.metrics) for run in found]
+    assert [(run.metric, run.metric_goal, run.metrics) for run in again] == [
+        (run.metric, run.metric_goal, run.metrics) for run in found
+    ]
     assert "metric_goal" not in results_csv(seeds("fp32-dense", [0.9]))

@@ -41,7 +41,9 @@ def test_other_seeds_on_both_sides_add_a_term_each():
     found = scatter(s, c, paired=False)
     assert found.mean == pytest.approx(s.mean() - c.mean())
     assert [freedom for _, freedom in found.seeds] == [2, 4]
-    assert [variance for variance, _ in found.seeds] == pytest.approx([side.mean(1).var(ddof=1) / len(side) for side in (s, c)])
+    assert [variance for variance, _ in found.seeds] == pytest.approx(
+        [side.mean(1).var(ddof=1) / len(side) for side in (s, c)]
+    )
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -55,7 +57,9 @@ def test_p_is_half_of_what_the_interval_leaves_where_it_ends(paired, confidence)
 
 
 def test_no_interval_has_the_width_zero():
-    """Settings that agree in all 360 samples may differ in up to 3 of 360 others: the chance to see none of them is then 5 %."""
+    """Settings that agree in all 360 samples may differ in up to 3 of 360 others: the chance to see none of
+    them is then 5 %.
+    """
     low, high = scatter(np.ones((5, 360)), np.ones((5, 360)), paired=True).interval(0.95)
     assert (low, high) == (pytest.approx(-high), pytest.approx(1.96 * math.sqrt(2 / 361 / 360), rel=1e-3))
     assert 2.5 < 360 * high < 3

@@ -1,4 +1,6 @@
-"""What predictions on single test samples add to a comparison: an interval for the population, ties that have one, a margin for it."""
+"""What predictions on single test samples add to a comparison: an interval for the population, ties that have
+one, a margin for it.
+"""
 
 import csv
 import io
@@ -47,10 +49,14 @@ def amp(runs=STUDY, **how):
 
 def test_the_population_has_an_interval_beside_that_of_the_test_set():
     group, found = amp(margin=0.03)
-    assert (found.population.low, found.population.high) == scatter(S.astype(np.uint8), C.astype(np.uint8), paired=True).interval(0.95)
+    assert (found.population.low, found.population.high) == scatter(
+        S.astype(np.uint8), C.astype(np.uint8), paired=True
+    ).interval(0.95)
     assert found.population.low < found.low < found.difference < found.high < found.population.high
     assert found.method == Method.PAIRED
-    assert f", for the population −{-found.population.low:.4f} to +{found.population.high:.4f}, margin 0.03." in group.train_verdict
+    assert (
+        f", for the population −{-found.population.low:.4f} to +{found.population.high:.4f}, margin 0.03."
+    ) in group.train_verdict
 
 
 def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
@@ -70,10 +76,19 @@ def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
 
 
 REASONS = {
-    "no file": ([replace(run, predictions=None) for run in predicted("amp-dense", S)], "some of its runs have no predictions.json"),
-    "one without": ([*predicted("amp-dense", S)[1:], made("amp-dense", 0, S[0].mean())], "some of its runs have no predictions.json"),
+    "no file": (
+        [replace(run, predictions=None) for run in predicted("amp-dense", S)],
+        "some of its runs have no predictions.json",
+    ),
+    "one without": (
+        [*predicted("amp-dense", S)[1:], made("amp-dense", 0, S[0].mean())],
+        "some of its runs have no predictions.json",
+    ),
     "other set": (
-        [replace(run, predictions=replace(run.predictions, test_set="ffffffff")) for run in predicted("amp-dense", S)],
+        [
+            replace(run, predictions=replace(run.predictions, test_set="ffffffff"))
+            for run in predicted("amp-dense", S)
+        ],
         "the runs were tested on different samples",
     ),
     "one seed": (predicted("amp-dense", S[:1]), "it takes at least 2 seeds of each"),
@@ -101,10 +116,17 @@ def test_every_report_shows_both(capsys):
     assert [float(row[name]) for name in ("low", "high", "population_low", "population_high")] == [
         decision.low, decision.high, decision.population.low, decision.population.high,
     ]  # fmt: skip
-    assert (row["setting"], row["verdict"], row["margin_for"], row["population_reason"]) == ("amp-dense", decision.verdict, "test_set", "")
+    assert (row["setting"], row["verdict"], row["margin_for"], row["population_reason"]) == (
+        "amp-dense",
+        decision.verdict,
+        "test_set",
+        "",
+    )
     assert (float(row["margin"]), row["margin_is"], float(row["confidence"])) == (0.01, "absolute", 0.95)
     assert (row["seeds"], row["diverged"]) == (str(len(STUDY) // 2), "0")
     broken = compared([*STUDY[:-1], replace(STUDY[-1], status="diverged", metrics={})])
     (row,) = csv.DictReader(io.StringIO(differences_csv(broken)))
     assert (row["seeds"], row["diverged"]) == (str(len(STUDY) // 2), "1")
-    assert "for the population" not in markdown_report(compared([replace(run, predictions=None) for run in STUDY]), [()])
+    assert "for the population" not in markdown_report(
+        compared([replace(run, predictions=None) for run in STUDY]), [()]
+    )

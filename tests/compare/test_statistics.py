@@ -36,7 +36,9 @@ def by_hand(s, c, paired):
     parts = []
     for values in (s, c):
         mean = math.fsum(values) / len(values)
-        parts.append((mean, math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values), len(values)))
+        parts.append(
+            (mean, math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values), len(values))
+        )
     (ms, vs, ns), (mc, vc, nc) = parts
     welch = (vs + vc) ** 2 / (vs**2 / (ns - 1) + vc**2 / (nc - 1))
     return ms - mc, math.sqrt(vs + vc), welch if min(ns, nc) >= 4 else min(ns, nc) - 1
@@ -53,7 +55,13 @@ def test_agrees_with_closed_formulas(metric, paired):
         scale, margin, confidence = (0.9, 0.01, 0.95) if metric is ACCURACY else (90.0, 0.02, 0.9)
         s = list(rng.normal(scale, scale * rng.uniform(0.001, 0.02), n))
         c = list(rng.normal(scale, scale * rng.uniform(0.001, 0.02), m))
-        found = examine(dict(enumerate(s)), {seed + (0 if paired else 100): v for seed, v in enumerate(c)}, metric, margin, confidence)
+        found = examine(
+            dict(enumerate(s)),
+            {seed + (0 if paired else 100): v for seed, v in enumerate(c)},
+            metric,
+            margin,
+            confidence,
+        )
         difference, error, freedom = by_hand(s, c, paired)
         half = t_quantile((1 + confidence) / 2, freedom) * error
         moved = [x - margin for x in c] if metric is ACCURACY else [x * (1 + margin) for x in c]
@@ -61,7 +69,9 @@ def test_agrees_with_closed_formulas(metric, paired):
         p = 1 - t_below(metric.sign * lead / error_of_lead, freedom_of_lead)
         assert found.method == ("paired t" if paired else "Welch")
         assert found.difference == pytest.approx(difference, rel=1e-9, abs=1e-12 * scale)
-        assert (found.low, found.high) == pytest.approx((difference - half, difference + half), rel=1e-9, abs=1e-9)
+        assert (found.low, found.high) == pytest.approx(
+            (difference - half, difference + half), rel=1e-9, abs=1e-9
+        )
         assert (found.p_no_loss, found.p_loss) == pytest.approx((p, 1 - p), rel=1e-9, abs=1e-12)
 
 
@@ -84,13 +94,17 @@ def test_pairs_the_seeds_that_both_have():
 )
 @pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
 def test_values_without_spread_decide_nothing(s, c, apart):
-    found = examine(dict(enumerate(s)), {seed + apart: value for seed, value in enumerate(c)}, ACCURACY, 0.01, 0.95)
+    found = examine(
+        dict(enumerate(s)), {seed + apart: value for seed, value in enumerate(c)}, ACCURACY, 0.01, 0.95
+    )
     assert (found.method, found.low, found.p_no_loss, found.p_loss) == ("equal seeds", None, None, None)
     assert more_seeds(found, 0.05) is None
 
 
 def false_no_loss(studies, margin, draw):
-    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's, control's) seeds of a study."""
+    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's,
+    control's) seeds of a study.
+    """
     wrong = 0
     for _ in range(studies):
         s, c = (dict(enumerate(np.rint(images) / 360)) for images in draw())
@@ -105,7 +119,9 @@ def chance(studies, level=0.05):
 
 
 def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
-    """360 test images, two seeds that scatter by half an image, a true loss of the margin: often all agree on each side."""
+    """360 test images, two seeds that scatter by half an image, a true loss of the margin: often all agree on
+    each side.
+    """
     rng = np.random.default_rng(8)
 
     def draw():
@@ -116,7 +132,9 @@ def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
 
 
 def test_false_no_loss_is_rare_too_where_the_margin_is_less_than_one_image():
-    """Two seeds that scatter by three images, paired: often both lose none of 360 images, with a true loss of a third of one."""
+    """Two seeds that scatter by three images, paired: often both lose none of 360 images, with a true loss of
+    a third of one.
+    """
     rng = np.random.default_rng(9)
 
     def draw():
@@ -135,9 +153,13 @@ def test_equal_differences_of_a_coarse_metric_are_no_certainty():
 
 
 def test_rounding_to_single_precision_is_no_spread():
-    """A project's means in float32 tie but for their rounding. A t test would take that for how the difference scatters."""
+    """A project's means in float32 tie but for their rounding. A t test would take that for how the
+    difference scatters.
+    """
     c = {seed: float(np.float32(value)) for seed, value in enumerate((340 / 360, 343 / 360))}
-    found = examine({seed: value - 1 / 360 + 6e-8 * seed for seed, value in c.items()}, c, ACCURACY, 0.01, 0.95)
+    found = examine(
+        {seed: value - 1 / 360 + 6e-8 * seed for seed, value in c.items()}, c, ACCURACY, 0.01, 0.95
+    )
     assert (found.method, found.p_no_loss > 0.05) == ("Welch", True)
 
 
@@ -155,7 +177,9 @@ def test_holm():
 
 
 def rate(studies, sizes, spreads, seed, metric=ACCURACY):
-    """Share of studies called no loss at 5 % whose true loss is just the margin. sizes: (n,) paired, or both sides'."""
+    """Share of studies called no loss at 5 % whose true loss is just the margin. sizes: (n,) paired, or both
+    sides'.
+    """
     rng = np.random.default_rng(seed)
     scale, margin = (1.0, 0.01) if metric is ACCURACY else (90.0, 0.01)
     true = 0.94 if metric is ACCURACY else 90.0 * 1.01
@@ -171,14 +195,23 @@ def rate(studies, sizes, spreads, seed, metric=ACCURACY):
 
 @pytest.mark.parametrize("metric", [ACCURACY, PERPLEXITY], ids=lambda metric: metric.name)
 @pytest.mark.parametrize(
-    ("sizes", "spreads"), [((2,), (0.005,)), ((5,), (0.005, 0.02)), ((3, 5), (0.005,)), ((5, 5), (0.002, 0.008)), ((2, 5), (0.02, 0.005))]
+    ("sizes", "spreads"),
+    [
+        ((2,), (0.005,)),
+        ((5,), (0.005, 0.02)),
+        ((3, 5), (0.005,)),
+        ((5, 5), (0.002, 0.008)),
+        ((2, 5), (0.02, 0.005)),
+    ],
 )
 def test_false_no_loss_is_as_rare_as_stated(metric, sizes, spreads):
     assert rate(1000, sizes, spreads, 3, metric) <= chance(1000)
 
 
 def test_more_seeds_give_the_power_that_they_promise():
-    """A study of five seeds says how many it takes; with so many, 80 % of studies with that spread and difference decide."""
+    """A study of five seeds says how many it takes; with so many, 80 % of studies with that spread and
+    difference decide.
+    """
     rng = np.random.default_rng(5)
     d = np.array([-0.013, -0.001, 0.006, -0.008, 0.001])
     c = 0.95 + 0.01 * np.arange(1000)
@@ -186,7 +219,13 @@ def test_more_seeds_give_the_power_that_they_promise():
     assert found.p_no_loss > 0.05
     n = 5 + more_seeds(found, 0.05)
     decided = [
-        examine(dict(enumerate(c[:n] + rng.normal(d.mean(), d.std(ddof=1), n))), dict(enumerate(c[:n])), ACCURACY, 0.01, 0.95)
+        examine(
+            dict(enumerate(c[:n] + rng.normal(d.mean(), d.std(ddof=1), n))),
+            dict(enumerate(c[:n])),
+            ACCURACY,
+            0.01,
+            0.95,
+        )
         for _ in range(1000)
     ]
     power = np.mean([finding.p_no_loss < 0.05 for finding in decided])
@@ -216,12 +255,16 @@ def test_fieller_covers_the_true_ratio(spread, few, many, most):
 
 
 def test_fieller_bounds_are_where_the_difference_is_just_significant():
-    """By definition: r is in the interval where a − r·b does not differ from 0, with the same degrees of freedom."""
+    """By definition: r is in the interval where a − r·b does not differ from 0, with the same degrees of
+    freedom.
+    """
     a, b = Estimate(310.0, 12.0, 4), Estimate(100.0, 5.0, 6)
     va, vb = a.std**2 / a.n, b.std**2 / b.n * (a.mean / b.mean) ** 2
     t = t_quantile(0.975, (va + vb) ** 2 / (va**2 / 3 + vb**2 / 5))
     for bound in ratio_interval(a, b, 0.95):
-        assert abs(a.mean - bound * b.mean) / math.sqrt(a.std**2 / a.n + bound**2 * b.std**2 / b.n) == pytest.approx(t, rel=1e-9)
+        assert abs(a.mean - bound * b.mean) / math.sqrt(
+            a.std**2 / a.n + bound**2 * b.std**2 / b.n
+        ) == pytest.approx(t, rel=1e-9)
 
 
 def test_fieller_without_bounds_or_variance():

@@ -1,4 +1,6 @@
-"""results.csv keeps all of a run: its figures, its environment, how it was served, its predictions. A damaged one is one line."""
+"""results.csv keeps all of a run: its figures, its environment, how it was served, its predictions. A damaged
+one is one line.
+"""
 
 import csv
 import io
@@ -24,11 +26,27 @@ WHOLE = [
         metric="val/dice",
         metric_goal="max",
         loss_scale_final=65536.0,
-        environment={"torch": "2.11", "git": {"commit": "1a"}, "resumed_from_steps": [5], "command": "a,b \"c\"\n'd'"},
-        served=(served("int8", sparse=True, host="torch 2.11, host 12"), served(exclusive=None, latency_by="by cpp")),
+        environment={
+            "torch": "2.11",
+            "git": {"commit": "1a"},
+            "resumed_from_steps": [5],
+            "command": "a,b \"c\"\n'd'",
+        },
+        served=(
+            served("int8", sparse=True, host="torch 2.11, host 12"),
+            served(exclusive=None, latency_by="by cpp"),
+        ),
         predictions=Predictions("0a1b", 10, bytes([0b11100000, 0])),
     ),
-    made("fp32-dense", 0, None, None, status="diverged", metrics={"test/loss": 1e300 / 1e290, "val/x y": -1.0}, exclusive=None),
+    made(
+        "fp32-dense",
+        0,
+        None,
+        None,
+        status="diverged",
+        metrics={"test/loss": 1e300 / 1e290, "val/x y": -1.0},
+        exclusive=None,
+    ),
     made("=cmd()-dense", 2, emulated=True, model="+1", folder=None),
 ]
 
@@ -36,7 +54,11 @@ WHOLE = [
 def test_a_run_reads_back_as_it_was():
     for run, again in zip(WHOLE, reread(WHOLE), strict=True):
         assert again == run
-        assert (again.environment, again.served, again.predictions) == (run.environment, run.served, run.predictions)
+        assert (again.environment, again.served, again.predictions) == (
+            run.environment,
+            run.served,
+            run.predictions,
+        )
 
 
 def test_a_column_that_no_run_fills_is_not_there():
@@ -73,12 +95,20 @@ def test_the_tables_of_a_spreadsheet():
     if fine["setting"] != "amp-dense":
         lost, fine = fine, lost
     decision = next(row.decision for row in comparison.groups[0].rows if row.setting == "amp-dense")
-    assert (float(fine["difference"]), float(fine["low"]), fine["verdict"]) == (decision.difference, decision.low, "no loss")
+    assert (float(fine["difference"]), float(fine["low"]), fine["verdict"]) == (
+        decision.difference,
+        decision.low,
+        "no loss",
+    )
     assert (fine["control"], fine["seeds"], fine["margin"], fine["margin_is"], fine["method"]) == (
         "fp32-dense", "5", "0.01", "absolute", "paired t",
     )  # fmt: skip
     assert (lost["verdict"], lost["diverged"], lost["difference"]) == ("loss", "1", "")
-    rows = list(csv.DictReader(io.StringIO(served_csv([replace(CONTROL[0], served=(served("int8", 9e3), served("fp32", 1e3)))]))))
+    rows = list(
+        csv.DictReader(
+            io.StringIO(served_csv([replace(CONTROL[0], served=(served("int8", 9e3), served("fp32", 1e3)))]))
+        )
+    )
     assert [(row["format"], row["samples_per_s"], row["largest"], row["seed"]) for row in rows] == [
         ("int8", "9000.0", "256", "0"), ("fp32", "1000.0", "256", "0"),
     ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""Which setting has the shortest time to train, beside the one of the highest throughput, which is for long runs."""
+"""Which setting has the shortest time to train, beside the one of the highest throughput, which is for long
+runs.
+"""
 
 from dataclasses import replace
 
@@ -41,7 +43,10 @@ def test_another_ends_first_and_the_highest_throughput_is_for_longer_runs():
 def test_times_that_do_not_differ_surely_name_no_other():
     """And the winner on throughput has the shortest mean at most, and not that if another took less."""
     longer = "25.0 s, while fp32-dense takes 2.40 times as long"
-    for bf16, what in ((25, "No other is shown to take less time to train"), (25.02, "It also has the shortest mean time to train")):
+    for bf16, what in (
+        (25, "No other is shown to take less time to train"),
+        (25.02, "It also has the shortest mean time to train"),
+    ):
         assert said(took(CONTROL, 60), took(AMP, 25.01), took(BF16, bf16))[0].startswith(f"{what}: {longer}")
 
 
@@ -56,13 +61,19 @@ def test_times_count_only_where_speeds_do(changed):
 
 
 def test_the_time_of_a_resumed_run_does_not_count_since_its_parts_may_have_run_elsewhere():
-    again = [replace(run, environment=run.environment | {"resumed_from_steps": [40]}) for run in took(AMP, 90)]
+    again = [
+        replace(run, environment=run.environment | {"resumed_from_steps": [40]}) for run in took(AMP, 90)
+    ]
     verdict, rows = said(took(CONTROL, 60), [*took(AMP[:3], 20), *again[3:]])
     assert rows["amp-dense"].sooner.ratio == pytest.approx(3, rel=0.01)
-    assert verdict.startswith("It also has the shortest time to train: 20.0 s, while fp32-dense takes 3.00 times as long")
+    assert verdict.startswith(
+        "It also has the shortest time to train: 20.0 s, while fp32-dense takes 3.00 times as long"
+    )
     assert said(took(CONTROL, 60), again)[0] == ""
     group, _ = only(compared([*took(CONTROL, 60), *took(AMP[:3], 20), *again[3:]]))
-    assert "amp-dense: time to train compared without 2 of 5 runs, which resumed, maybe elsewhere" in group.notes
+    assert (
+        "amp-dense: time to train compared without 2 of 5 runs, which resumed, maybe elsewhere" in group.notes
+    )
 
 
 def test_report_and_terminal_say_it(capsys):

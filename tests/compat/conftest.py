@@ -26,11 +26,18 @@ def networks():
     """(name, model) of apex's permutation tests."""
     found = []
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("apex", "apex.contrib", "apex.contrib.sparsity", "apex.contrib.sparsity.permutation_lib"):
+        for name in (
+            "apex",
+            "apex.contrib",
+            "apex.contrib.sparsity",
+            "apex.contrib.sparsity.permutation_lib",
+        ):
             patched.setitem(sys.modules, name, ModuleType(name))
         sys.modules["apex.contrib.sparsity.permutation_lib"].Permutation = None
         torch.manual_seed(0)
-        main = runpy.run_path(os.environ["MPX_APEX"] + "/apex/contrib/sparsity/test/test_permutation_application.py")["main"]
+        main = runpy.run_path(
+            os.environ["MPX_APEX"] + "/apex/contrib/sparsity/test/test_permutation_application.py"
+        )["main"]
     main.__globals__["test_model"] = lambda model, name: found.append((name, model)) is None
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of lazy layers

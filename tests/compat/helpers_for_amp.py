@@ -11,7 +11,9 @@ DYNAMIC = ["O1", "O2"]
 
 
 class Weights(nn.Module):
-    """A linear function of an FP32 weight and an FP16 one: gradients are the same small numbers in every format."""
+    """A linear function of an FP32 weight and an FP16 one: gradients are the same small numbers in every
+    format.
+    """
 
     def __init__(self, first):
         super().__init__()
@@ -63,7 +65,12 @@ def train_step(model, optimizer, seed=0, factor=1.0):
 def snapshot(model, optimizer):
     """Copies of everything that a step changes."""
     stepped = list(amp.master_params(optimizer))
-    state = [value for p in stepped for value in optimizer.state.get(p, {}).values() if isinstance(value, torch.Tensor)]
+    state = [
+        value
+        for p in stepped
+        for value in optimizer.state.get(p, {}).values()
+        if isinstance(value, torch.Tensor)
+    ]
     return [tensor.detach().clone() for tensor in [*model.parameters(), *stepped, *state]]
 
 

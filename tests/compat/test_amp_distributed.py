@@ -1,4 +1,6 @@
-"""Two processes with DistributedDataParallel: whatever each started from, their weights and master weights are the same afterwards."""
+"""Two processes with DistributedDataParallel: whatever each started from, their weights and master weights
+are the same afterwards.
+"""
 
 import os
 
@@ -24,9 +26,13 @@ def train(rank, level, folder):
         loss = model(torch.randn(8, 4)).square().mean() * (float("inf") if (rank, step) == (1, 2) else 1.0)
         backward(loss, optimizer)
         optimizer.step()
-    torch.save([model.module.state_dict(), [p.detach() for p in amp.master_params(optimizer)], amp.state_dict()], f"{folder}/{rank}")
+    torch.save(
+        [model.module.state_dict(), [p.detach() for p in amp.master_params(optimizer)], amp.state_dict()],
+        f"{folder}/{rank}",
+    )
     torch.distributed.barrier()
-    os._exit(0)  # once in some fifty runs a process aborted on its way out: "terminate called without an active exception"
+    # once in some fifty runs a process aborted on its way out: "terminate called without an active exception"
+    os._exit(0)
 
 
 @pytest.mark.slow

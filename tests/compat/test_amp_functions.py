@@ -25,9 +25,9 @@ class Calls(nn.Module):
 
 
 def run(body, level="O1", x=None):
-    return amp.initialize(Calls(body), opt_level=level, verbosity=0, cast_model_type=False if level == "O0" else None)(
-        torch.full((1, 1), SMALL) if x is None else x
-    )
+    return amp.initialize(
+        Calls(body), opt_level=level, verbosity=0, cast_model_type=False if level == "O0" else None
+    )(torch.full((1, 1), SMALL) if x is None else x)
 
 
 @pytest.fixture(params=["emulated", "native"])
@@ -54,7 +54,8 @@ def test_without_registration(how):
 def test_float_function(how):
     body = amp.float_function(product)
     assert run(body).item() == SMALL**2
-    assert run(lambda x, w: body((x @ torch.ones(1, 1)).relu(), w=w)).item() == SMALL**2  # from an FP16 tensor
+    # from an FP16 tensor
+    assert run(lambda x, w: body((x @ torch.ones(1, 1)).relu(), w=w)).item() == SMALL**2
 
 
 def test_half_function(how):
@@ -67,7 +68,11 @@ def test_half_function(how):
 
     assert run(body).item() == 0
     assert run(lambda x, w: body(x, w) + 1).dtype == torch.float32
-    assert run(body, "O0").item() == body(torch.full((1, 1), SMALL), torch.full((1, 1), SMALL)).item() == SMALL**2
+    assert (
+        run(body, "O0").item()
+        == body(torch.full((1, 1), SMALL), torch.full((1, 1), SMALL)).item()
+        == SMALL**2
+    )
     assert seen == [torch.float16] * 2 + [torch.float32] * 2
 
 

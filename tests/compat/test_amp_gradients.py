@@ -14,12 +14,16 @@ from mpx.compat import amp
 def test_sparse_gradients(level):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 2))
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0, loss_scale=64.0)
+    model, optimizer = amp.initialize(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0, loss_scale=64.0
+    )
     for _ in range(2):
         backward(model(torch.tensor([1, 1, 3])).sum(), optimizer)
     embedding = next(amp.master_params(optimizer))
     column = model[1].weight.detach().float().sum(0)
-    assert torch.allclose(embedding.grad.to_dense(), torch.tensor([0.0, 4, 0, 2, 0])[:, None] * column, atol=5e-3)
+    assert torch.allclose(
+        embedding.grad.to_dense(), torch.tensor([0.0, 4, 0, 2, 0])[:, None] * column, atol=5e-3
+    )
     before = embedding.detach().clone()
     optimizer.step()
     assert torch.equal((before != embedding).any(1), torch.tensor([False, True, False, True, False]))
@@ -47,7 +51,9 @@ def test_lr_scheduler_built_before_or_after(level, before):
 @pytest.mark.parametrize("delay", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
 def test_accumulated_gradients_are_those_of_the_whole_batch(level, delay):
-    """Also where the scale has changed between the passes, and where an earlier pass has left its gradients unscaled."""
+    """Also where the scale has changed between the passes, and where an earlier pass has left its gradients
+    unscaled.
+    """
     results = []
     for passes in (1, 2):
         model, optimizer = perceptron(level, loss_scale="dynamic", max_loss_scale=128.0)
@@ -55,7 +61,11 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(level, delay):
         for _ in range(2):
             optimizer.zero_grad()
             for part in range(passes):
-                backward(model.eval()(x).square().sum() / passes, optimizer, delay_unscale=delay and part == 0 and passes == 2)
+                backward(
+                    model.eval()(x).square().sum() / passes,
+                    optimizer,
+                    delay_unscale=delay and part == 0 and passes == 2,
+                )
             optimizer.step()
         results.append([p.detach().float() for p in amp.master_params(optimizer)])
     torch.testing.assert_close(*results, rtol=2e-3, atol=2e-4)

@@ -13,7 +13,9 @@ from mpx.compat import amp
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.RMSprop, lambda p, lr: torch.optim.Adam(p, lr, fused=True)])
+@pytest.mark.parametrize(
+    "make", [torch.optim.AdamW, torch.optim.RMSprop, lambda p, lr: torch.optim.Adam(p, lr, fused=True)]
+)
 def test_any_optimizer(level, make):
     torch.manual_seed(0)
     model = ConvNet()
@@ -40,12 +42,20 @@ def test_any_optimizer(level, make):
         ("O2", {"keep_batchnorm_fp32": "False"}, torch.float16, torch.float16, torch.float32),
         ("O2", {"master_weights": False}, torch.float16, torch.float32, torch.float16),
         ("O3", {}, torch.float16, torch.float16, torch.float16),
-        ("O3", {"keep_batchnorm_fp32": "True", "loss_scale": "128.0"}, torch.float16, torch.float32, torch.float16),
+        (
+            "O3",
+            {"keep_batchnorm_fp32": "True", "loss_scale": "128.0"},
+            torch.float16,
+            torch.float32,
+            torch.float16,
+        ),
     ],
 )
 def test_types_of_weights(level, arguments, conv, bn, master):
     model = ConvNet()
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0, **arguments)
+    model, optimizer = amp.initialize(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0, **arguments
+    )
     assert (model.conv.weight.dtype, model.bn.weight.dtype, model.bn.running_mean.dtype) == (conv, bn, bn)
     assert next(amp.master_params(optimizer)).dtype == master
     assert model(torch.randn(2, 3, 4, 4)).dtype == torch.float32
@@ -60,7 +70,12 @@ def test_products_are_in_fp16(opt_level):
     assert model(x).item() == 2.0**-26
     model = amp.initialize(model, opt_level=opt_level, verbosity=0)
     assert model(x).item() == 0
-    assert amp.initialize(nn.Linear(1, 1), opt_level=opt_level, verbosity=0, cast_model_outputs=torch.float64)(x).dtype == torch.float64
+    assert (
+        amp.initialize(nn.Linear(1, 1), opt_level=opt_level, verbosity=0, cast_model_outputs=torch.float64)(
+            x
+        ).dtype
+        == torch.float64
+    )
 
 
 Pair = namedtuple("Pair", "left right")

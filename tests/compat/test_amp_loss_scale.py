@@ -11,9 +11,13 @@ from mpx.compat import amp
 
 
 def scalar(**arguments):
-    """One weight under O1, SGD with lr 1: (weight, run); run(g) steps with gradient g and returns the scale afterwards."""
+    """One weight under O1, SGD with lr 1: (weight, run); run(g) steps with gradient g and returns the scale
+    afterwards.
+    """
     model = nn.Linear(1, 1, bias=False)
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=1.0), opt_level="O1", **({"verbosity": 0} | arguments))
+    model, optimizer = amp.initialize(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), opt_level="O1", **({"verbosity": 0} | arguments)
+    )
     with torch.no_grad():
         model.weight.zero_()
 

@@ -1,4 +1,6 @@
-"""Several calls of initialize, several optimizers of one weight, wrapped optimizers, models with FP16 weights."""
+"""Several calls of initialize, several optimizers of one weight, wrapped optimizers, models with FP16
+weights.
+"""
 
 import math
 
@@ -14,13 +16,17 @@ X = torch.ones(2)
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_add_param_group_of_weights_that_have_gradients(level):
-    """The pass before has reached them, but no optimizer had them then, so that their gradients are still scaled."""
+    """The pass before has reached them, but no optimizer had them then, so that their gradients are still
+    scaled.
+    """
     results = []
     for with_amp in (False, True):
         models = [Weights(1), Weights(2)]
         optimizer = torch.optim.SGD([{"params": list(models[0].parameters()), "lr": 0.25}], momentum=0.125)
         if with_amp:
-            models, optimizer = amp.initialize(models, optimizer, opt_level=level, verbosity=0, cast_model_type=False, loss_scale=64.0)
+            models, optimizer = amp.initialize(
+                models, optimizer, opt_level=level, verbosity=0, cast_model_type=False, loss_scale=64.0
+            )
         for step in range(3):
             loss = models[0](X) + models[1](X)
             if with_amp:
@@ -55,7 +61,9 @@ def test_each_initialize_keeps_its_own_scale():
 def test_parameter_of_two_optimizers_is_unscaled_once(level):
     model = nn.Linear(2, 1)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
-    model, optimizers = amp.initialize(model, optimizers, opt_level=level, verbosity=0, loss_scale=64.0, master_weights=None)
+    model, optimizers = amp.initialize(
+        model, optimizers, opt_level=level, verbosity=0, loss_scale=64.0, master_weights=None
+    )
     with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizers) as scaled_loss:
         scaled_loss.backward()
     for optimizer in optimizers:

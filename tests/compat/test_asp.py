@@ -1,4 +1,6 @@
-"""apex's snippet and its interface over mpx's masks: what is pruned, held, saved, restored, permuted and refused."""
+"""apex's snippet and its interface over mpx's masks: what is pruned, held, saved, restored, permuted and
+refused.
+"""
 
 import copy
 
@@ -47,7 +49,10 @@ class Odd(nn.Module):
 
 
 def names(model, **arguments):
-    return [weight.name for weight in ASP.init_model_for_pruning(model, **({"verbosity": 0} | arguments)).masks.pruned]
+    return [
+        weight.name
+        for weight in ASP.init_model_for_pruning(model, **({"verbosity": 0} | arguments)).masks.pruned
+    ]
 
 
 def test_eligibility():
@@ -114,7 +119,9 @@ def test_two_optimizers_of_one_model_in_turn():
     """A graph that holds the weights of one stays whole while the other steps."""
     torch.manual_seed(0)
     model = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(2))
-    generator, discriminator = (torch.optim.Adam(part.parameters(), lr=1e-2, weight_decay=0.1) for part in model)
+    generator, discriminator = (
+        torch.optim.Adam(part.parameters(), lr=1e-2, weight_decay=0.1) for part in model
+    )
     pruning = pruned(model, generator)
     for _ in range(2):
         ASP.init_optimizer_for_pruning(discriminator)
@@ -159,7 +166,9 @@ def test_recomputed_masks_see_the_pruned_values_again():
 
 def test_apexs_mask_buffers_in_a_state_dict():
     model = perceptron()
-    pruning = ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True, allow_permutation=False)
+    pruning = ASP.init_model_for_pruning(
+        model, verbosity=0, allow_recompute_mask=True, allow_permutation=False
+    )
     dense = copy.deepcopy(model)
     buffers = {f"{layer}.__weight_mma_{kind}" for layer in (0, 2, 4) for kind in ("mask", "pruned_p")}
     before = model.state_dict()
@@ -186,7 +195,10 @@ def test_masks_beside_a_plain_state_dict(old, tmp_path):
     masks = ASP.state_dict()
     if old:
         parts = {"masks": masks["masks"], "pruned": masks["stash"]}
-        masks = {part: {name.replace(".weight", "::weight"): one for name, one in values.items()} for part, values in parts.items()}
+        masks = {
+            part: {name.replace(".weight", "::weight"): one for name, one in values.items()}
+            for part, values in parts.items()
+        }
     torch.save({"model": model.state_dict(), "asp": masks}, tmp_path / "asp.pt")
     saved = torch.load(tmp_path / "asp.pt", weights_only=True)
     twin = perceptron(1)
@@ -212,10 +224,17 @@ def test_permutation_keeps_the_function_and_more_magnitude(capsys):
     ASP.init_model_for_pruning(model, verbosity=2, allow_recompute_mask=True, example_input=x)
     ASP.init_optimizer_for_pruning(optimizer)
     ASP.compute_sparse_masks()
-    assert "[ASP] Permuted the channels of the model: the inputs of 2 of 2 weights. 2:4 keeps" in capsys.readouterr().out
+    assert (
+        "[ASP] Permuted the channels of the model: the inputs of 2 of 2 weights. 2:4 keeps"
+        in capsys.readouterr().out
+    )
     stepped = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     stepped.step()
-    with pytest.raises(UserError, match=r"the state of this SGD has the old order\. Call it before compute_sparse_masks"):
+    with pytest.raises(
+        UserError,
+        match=r"the state of this SGD has the old order\. Call it before "
+        r"compute_sparse_masks",
+    ):
         ASP.init_optimizer_for_pruning(stepped)
     ASP.restore_pruned_weights()
     torch.testing.assert_close(model(x), expected)
@@ -224,7 +243,9 @@ def test_permutation_keeps_the_function_and_more_magnitude(capsys):
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 @pytest.mark.parametrize("amp_first", [True, False])
 def test_with_amp(level, amp_first):
-    """Masters inside the optimizer are held as well, whichever of the two came first, and across a skipped step."""
+    """Masters inside the optimizer are held as well, whichever of the two came first, and across a skipped
+    step.
+    """
     model = perceptron()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, eps=1e-4)
     if amp_first:
@@ -239,7 +260,9 @@ def test_with_amp(level, amp_first):
         with amp.scale_loss(F.cross_entropy(model(x), torch.arange(8)) * factor, optimizer) as scaled:
             scaled.backward()
         optimizer.step()
-    assert [id(weight.parameter) for weight in pruning.masks.pruned] == [id(p) for p in amp.master_params(optimizer) if p.dim() == 2]
+    assert [id(weight.parameter) for weight in pruning.masks.pruned] == [
+        id(p) for p in amp.master_params(optimizer) if p.dim() == 2
+    ]
     assert_held(pruning, optimizer)
     for weight in pruning.masks.pruned:
         assert not model.get_parameter(weight.name)[~pruning.masks.masks[weight.name]].any()
@@ -258,7 +281,9 @@ def test_errors_are_one_line(monkeypatch):
         lambda: ASP.init_model_for_pruning(model, mask_calculator=3),
         lambda: ASP.init_model_for_pruning(model, whitelist=[nn.LSTM]),
         lambda: pruned(model, mask_calculator=lambda weight: weight[0]),
-        lambda: pruned(model, torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)),
+        lambda: pruned(
+            model, torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+        ),
         lambda: [pruned(model), ASP.compute_sparse_masks()],
         lambda: [pruned(model), ASP.restore_pruned_weights()],
         lambda: [pruned(model), ASP.load_state_dict({"masks": {"0::weight": torch.ones(3)}, "pruned": {}})],

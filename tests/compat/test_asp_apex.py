@@ -1,4 +1,5 @@
-"""apex's own checkpointing tests, unchanged, against mpx's ASP: where the variable MPX_APEX names a checkout of apex.
+"""apex's own checkpointing tests, unchanged, against mpx's ASP: where the variable MPX_APEX names a checkout
+of apex.
 
 What they import is mpx's here; their .cuda() stays on the CPU where there is no GPU.
 """
@@ -22,12 +23,16 @@ from mpx.sparsity.patterns import is_2of4
 
 SCRIPTS = Path(os.environ.get("MPX_APEX", "")) / "apex" / "contrib" / "sparsity" / "test"
 
-pytestmark = pytest.mark.skipif("MPX_APEX" not in os.environ, reason="MPX_APEX names no checkout of NVIDIA's apex")
+pytestmark = pytest.mark.skipif(
+    "MPX_APEX" not in os.environ, reason="MPX_APEX names no checkout of NVIDIA's apex"
+)
 
 
 @pytest.fixture
 def script(monkeypatch, tmp_path):
-    """Runs one of apex's scripts and returns its namespace with the weights that its optimizer stepped last, as `weights`."""
+    """Runs one of apex's scripts and returns its namespace with the weights that its optimizer stepped last,
+    as `weights`.
+    """
     made = []
 
     class FusedAdam(torch.optim.Adam):

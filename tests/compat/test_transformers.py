@@ -31,7 +31,9 @@ def samples(count):
 def bert(vocab_size=20):
     set_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    return BertForSequenceClassification(BertConfig(vocab_size=vocab_size, max_position_embeddings=64, **sizes))
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=vocab_size, max_position_embeddings=64, **sizes)
+    )
 
 
 def accuracy(predicted):
@@ -39,19 +41,38 @@ def accuracy(predicted):
 
 
 def train(
-    folder, *, sparsity="2of4", model=None, data=None, vocab_size=20, callbacks=(), seed=0, trainer=None, resume=None, evaluated=None,
+    folder, *, sparsity="2of4", model=None, data=None, vocab_size=20, callbacks=(), seed=0, trainer=None,
+    resume=None, evaluated=None,
     late=False, **arguments,
 ):  # fmt: skip
-    """(recorder, model), after a training by transformers.Trainer and a test; with late=True a second test after the block."""
+    """(recorder, model), after a training by transformers.Trainer and a test; with late=True a second test
+    after the block.
+    """
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     model, data = model or bert(vocab_size), data or samples(8 * STEPS - 3)
-    given = {"max_steps": STEPS, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "logging_steps": 4, "save_strategy": "no"}
-    given |= {"report_to": [], "disable_tqdm": True, "use_cpu": True, "seed": seed, "eval_strategy": "steps", "eval_steps": 6}
+    given = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "logging_steps": 4,
+        "save_strategy": "no",
+    }
+    given |= {
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": seed,
+        "eval_strategy": "steps",
+        "eval_steps": 6,
+    }
     pruning = [SparsityCallback(sparsity)] if sparsity != "dense" else []
     setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": sparsity, "seed": seed}
-    with mpx.Recorder(study="hf", setting=setting, model=model, output_dir=folder, warmup_steps=2) as recorder:
+    with mpx.Recorder(
+        study="hf", setting=setting, model=model, output_dir=folder, warmup_steps=2
+    ) as recorder:
         trainer = (trainer or Trainer)(
-            model=model, args=TrainingArguments(str(folder / "trainer"), **given | arguments), train_dataset=data,
+            model=model, args=TrainingArguments(str(folder / "trainer"), **given | arguments),
+            train_dataset=data,
             eval_dataset=evaluated or data[:16], compute_metrics=accuracy,
             callbacks=[*pruning, RecorderCallback(recorder, *pruning), *callbacks],
         )  # fmt: skip
@@ -118,7 +139,8 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": "dense", "seed": 0}
     with mpx.Recorder(setting=setting, output_dir=tmp_path) as recorder:
         args = TrainingArguments(
-            str(tmp_path / "trainer"), num_train_epochs=1, per_device_train_batch_size=8, gradient_accumulation_steps=accumulated,
+            str(tmp_path / "trainer"), num_train_epochs=1, per_device_train_batch_size=8,
+            gradient_accumulation_steps=accumulated,
             use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
         )  # fmt: skip
         Trainer(model=bert(), args=args, train_dataset=samples(27), callbacks=[Counts(recorder)]).train()
@@ -126,7 +148,9 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
 
 
 def test_a_training_that_begins_again_is_refused(tmp_path):
-    """Batches that were made smaller without a word would be compared with those of the setting. So would a second Trainer.train."""
+    """Batches that were made smaller without a word would be compared with those of the setting. So would a
+    second Trainer.train.
+    """
     model, forwards = bert(), []
 
     def fail_once(*_):
@@ -135,20 +159,40 @@ def test_a_training_that_begins_again_is_refused(tmp_path):
             raise RuntimeError("CUDA out of memory.")
 
     model.bert.register_forward_hook(fail_once)
-    with pytest.raises(mpx.UserError, match=r"records one Trainer\.train, and this is another one, as auto_find_batch_size"):
-        train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=6)
+    with pytest.raises(
+        mpx.UserError,
+        match=r"records one Trainer\.train, and this is another one, as "
+        r"auto_find_batch_size",
+    ):
+        train(
+            tmp_path,
+            sparsity="dense",
+            model=model,
+            auto_find_batch_size=True,
+            eval_strategy="no",
+            max_steps=6,
+        )
     (file,) = tmp_path.glob("hf/*/seed0/result.json")
     assert json.loads(file.read_text())["status"] == "failed"
 
 
 def test_a_continued_training(tmp_path):
-    """It ends as the uninterrupted one did, and the record counts the steps before but knows no time to train."""
+    """It ends as the uninterrupted one did, and the record counts the steps before but knows no time to
+    train.
+    """
     often = {"save_strategy": "steps", "save_steps": 4}
     whole, model = train(tmp_path, **often)
     continued, same = train(tmp_path, **often, resume=str(tmp_path / "trainer" / "checkpoint-8"))
-    assert all(torch.equal(one, other) for one, other in zip(model.state_dict().values(), same.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(model.state_dict().values(), same.state_dict().values(), strict=True)
+    )
     assert continued.record["metrics"] == whole.record["metrics"]
-    assert continued.record["precision"]["optimizer_steps"] == whole.record["precision"]["optimizer_steps"] == STEPS
+    assert (
+        continued.record["precision"]["optimizer_steps"]
+        == whole.record["precision"]["optimizer_steps"]
+        == STEPS
+    )
     assert continued.record["environment"]["resumed_from_steps"] == [8]
     assert continued.record["speed"]["time_to_train_s"] is None
     assert (continued.folder / "curves.csv").read_text().splitlines()[1].startswith("train/loss,12,")
@@ -177,14 +221,24 @@ def test_a_failed_training_is_recorded(tmp_path):
 
 def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
     """Trainer's logging_nan_inf_filter, on by default, logs 0 or the mean of earlier losses in its place."""
-    recorder, _ = train(tmp_path, sparsity="dense", eval_strategy="no", learning_rate=1e30, lr_scheduler_type="constant")
-    losses = [line.split(",")[2] for line in (recorder.folder / "curves.csv").read_text().splitlines() if line.startswith("train/loss")]
+    recorder, _ = train(
+        tmp_path, sparsity="dense", eval_strategy="no", learning_rate=1e30, lr_scheduler_type="constant"
+    )
+    losses = [
+        line.split(",")[2]
+        for line in (recorder.folder / "curves.csv").read_text().splitlines()
+        if line.startswith("train/loss")
+    ]
     assert losses == ["nan"] * 3
     assert recorder.record["error"] == "train/loss is infinite or NaN"
 
 
 def test_mistakes():
-    with pytest.raises(mpx.UserError, match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean 2of4\?"):
+    with pytest.raises(
+        mpx.UserError,
+        match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean "
+        r"2of4\?",
+    ):
         SparsityCallback("2of5")
     with pytest.raises(mpx.UserError, match=r"sparsity.start=1.5 must be a number of at least 0 and below 1"):
         SparsityCallback(start=1.5)
@@ -200,8 +254,14 @@ def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
         pruning.record()
     setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": "2of4", "seed": 0}
     callback = RecorderCallback(mpx.Recorder(setting=setting, output_dir=tmp_path), pruning)
-    handler = CallbackHandler([callback] if order == "missing" else [callback, pruning], bert(), None, None, None)
-    with pytest.raises(mpx.UserError, match=r"Trainer was not given before it. Write Trainer\(…, callbacks=\[pruning, RecorderCallback"):
+    handler = CallbackHandler(
+        [callback] if order == "missing" else [callback, pruning], bert(), None, None, None
+    )
+    with pytest.raises(
+        mpx.UserError,
+        match=r"Trainer was not given before it. Write Trainer\(…, "
+        r"callbacks=\[pruning, RecorderCallback",
+    ):
         handler.on_train_begin(Arguments(), TrainerState(max_steps=4), TrainerControl())
 
 

@@ -1,4 +1,6 @@
-"""The callbacks in transformers.Trainer in two processes with what torchrun tells each: the script of one process, unchanged."""
+"""The callbacks in transformers.Trainer in two processes with what torchrun tells each: the script of one
+process, unchanged.
+"""
 
 import json
 import socket
@@ -40,8 +42,11 @@ def test_a_script_of_one_process_in_two(tmp_path):
         told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
     told |= {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     ranks = [
-        Fork(folder=tmp_path, script=tmp_path / "script.py", env=told | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")
-    ]  # each without the seconds that PyTorch's import takes; tests/training/test_nodes.py has torchrun itself
+        Fork(folder=tmp_path, script=tmp_path / "script.py", env=told | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+        # each without the seconds that PyTorch's import takes; tests/training/test_nodes.py has torchrun
+        # itself
+    ]
     for rank in ranks:
         assert rank.wait() == 0, rank.err
     (file,) = tmp_path.glob("outputs/hf/*/*/result.json")
@@ -49,7 +54,12 @@ def test_a_script_of_one_process_in_two(tmp_path):
     timed = 8 - 2 * 1  # a warm-up at the start, one after the pruning
     assert record["speed"]["measured_steps"] == timed
     assert record["speed"]["train_samples_per_s"] * 10 == timed * 8 * 2
-    assert record["config"] | {"data": None} == {"loop": "own", "study": "hf", "data": None, "trainer": {"devices": 2}}
+    assert record["config"] | {"data": None} == {
+        "loop": "own",
+        "study": "hf",
+        "data": None,
+        "trainer": {"devices": 2},
+    }
     assert record["config"]["data"]["batch_size"] == 8
     assert "unknown" not in record["environment"]["host"]
     assert record["sparsity"]["verified"]

@@ -13,7 +13,9 @@ SHARED = (REPO / ".." / "shared" / "data").resolve()
 
 @pytest.fixture
 def config(tmp_path):
-    """`config("sst2", seq_len=8)`: conf/data/sst2.yaml with overrides; root and cache in a temporary folder unless given."""
+    """`config("sst2", seq_len=8)`: conf/data/sst2.yaml with overrides; root and cache in a temporary folder
+    unless given.
+    """
 
     def make(name: str, **overrides):
         cfg = OmegaConf.load(REPO / "conf" / "data" / f"{name}.yaml")

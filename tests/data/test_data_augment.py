@@ -28,7 +28,9 @@ def test_batch_equals_a_loop_over_samples(shape, pad):
 @pytest.mark.parametrize(("pad", "crop"), [(0, 5), (2, 6), (1, 10)])
 def test_crops_are_parts_of_the_image_and_its_border(pad, crop):
     images = torch.randint(1, 256, (64, 3, 8, 8), dtype=torch.uint8)
-    split = Images(images, torch.arange(64), torch.zeros(3, 1, 1), torch.ones(3, 1, 1), 255, "crop_flip", pad, crop)
+    split = Images(
+        images, torch.arange(64), torch.zeros(3, 1, 1), torch.ones(3, 1, 1), 255, "crop_flip", pad, crop
+    )
     rows = split.plan(0, 0)
     made = split.finish(*split.raw(torch.arange(64), rows), rows)[0]
     assert made.shape == (64, 3, crop, crop)
@@ -60,5 +62,7 @@ def test_cut_out_equals_a_loop_over_samples(side):
     for image, (down, across), result in zip(x, centres.tolist(), made, strict=True):
         expected = image.clone()
         first = [max(0, middle - side // 2) for middle in (down, across)]
-        expected[:, first[0] : max(0, down - side // 2 + side), first[1] : max(0, across - side // 2 + side)] = 0
+        expected[
+            :, first[0] : max(0, down - side // 2 + side), first[1] : max(0, across - side // 2 + side)
+        ] = 0
         assert torch.equal(result, expected)

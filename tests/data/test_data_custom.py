@@ -1,4 +1,6 @@
-"""Data that a function of the user's makes: tensors and Datasets, for each task, and what is not usable in one line."""
+"""Data that a function of the user's makes: tensors and Datasets, for each task, and what is not usable in
+one line.
+"""
 
 import random
 import re
@@ -76,7 +78,9 @@ def custom(config, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_function", raising=False)
 
     def make(name, **more):
-        return mpx.data.load(config("custom", **{"_target_": f"my_function.{name}", "batch_size": 4, "workers": 0, **more}))
+        return mpx.data.load(
+            config("custom", **{"_target_": f"my_function.{name}", "batch_size": 4, "workers": 0, **more})
+        )
 
     return make
 
@@ -91,7 +95,12 @@ def batch(split, *index, epoch=0, seed=0):
 def test_tensors(custom):
     data = custom("tensors", kwargs={"size": 30})
     assert data.sizes == {"train": 30, "val": 12, "test": 12}
-    assert (data.spec.kind, data.spec.shape, data.spec.classes, data.spec.task) == ("image", (1, 8, 8), 3, "classification")
+    assert (data.spec.kind, data.spec.shape, data.spec.classes, data.spec.task) == (
+        "image",
+        (1, 8, 8),
+        3,
+        "classification",
+    )
     x, y = batch(data.train, 3, 4)
     assert (x.dtype, y.tolist()) == (torch.float32, [0, 1])
     assert data.checksums == custom("tensors", kwargs={"size": 30}).checksums
@@ -106,7 +115,11 @@ def test_bytes_are_scaled(custom):
 
 @pytest.mark.parametrize(
     ("name", "task", "classes", "y"),
-    [("values", "regression", 1, torch.float32), ("many", "multilabel", 3, torch.float32), ("ids", "tokens", 2, torch.int64)],
+    [
+        ("values", "regression", 1, torch.float32),
+        ("many", "multilabel", 3, torch.float32),
+        ("ids", "tokens", 2, torch.int64),
+    ],
 )
 def test_tasks(custom, name, task, classes, y):
     data = custom(name, task=task, kind="text" if task == "tokens" else "image")
@@ -117,12 +130,21 @@ def test_tasks(custom, name, task, classes, y):
 
 def test_texts(custom):
     data = custom("texts", kind="text", pad_id=0)
-    assert (data.spec.kind, data.spec.shape, data.spec.vocab_size, data.spec.pad_id, data.spec.padded) == ("text", (6,), 21, 0, True)
+    assert (data.spec.kind, data.spec.shape, data.spec.vocab_size, data.spec.pad_id, data.spec.padded) == (
+        "text",
+        (6,),
+        21,
+        0,
+        True,
+    )
     assert batch(data.train, 0)[0].dtype == torch.int64
     assert custom("texts", kind="text", vocab_size=50).spec.padded is False
     assert custom("texts", kind="text", pad_id=30).spec.vocab_size == 31
     for made in ("texts", "read_texts"):
-        assert [custom(made, kind="text", pad_id=pad_id, vocab_size=21, classes=2).spec.left for pad_id in (None, 0, 1)] == [
+        assert [
+            custom(made, kind="text", pad_id=pad_id, vocab_size=21, classes=2).spec.left
+            for pad_id in (None, 0, 1)
+        ] == [
             False,
             False,
             True,
@@ -155,16 +177,40 @@ def test_worker_processes_make_the_same_samples(custom):
 
 
 MISTAKES = [
-    ("two", {}, "data._target_=my_function.two returned a tuple of 2; it must return three: the train, validation and test data."),
-    ("flat", {}, "an x of the train data is torch.float32 of shape [64]; data.kind=image needs floats or uint8 [C, H, W]. Change it, or"),
-    ("other", {}, "the test data have x of shape [1, 4, 8] and y of [], the train data [1, 8, 8] and []: make them alike"),
-    ("large", {}, "the test data has labels from 5 to 7, where they are numbered from 0 to 2. Renumber them, or give data.classes."),
+    (
+        "two",
+        {},
+        "data._target_=my_function.two returned a tuple of 2; it must return three: the train, "
+        "validation and test data.",
+    ),
+    (
+        "flat",
+        {},
+        "an x of the train data is torch.float32 of shape [64]; data.kind=image needs floats or "
+        "uint8 [C, H, W]. Change it, or",
+    ),
+    (
+        "other",
+        {},
+        "the test data have x of shape [1, 4, 8] and y of [], the train data [1, 8, 8] and []: "
+        "make them alike",
+    ),
+    (
+        "large",
+        {},
+        "the test data has labels from 5 to 7, where they are numbered from 0 to 2. Renumber "
+        "them, or give data.classes.",
+    ),
     (
         "holes",
         {"kwargs": {"value": float("nan")}, "task": "regression"},
         "the train data has nan in y; data.task=regression needs finite numbers. Correct it, or data.task.",
     ),
-    ("datasets", {}, "data.classes is not set, and a Dataset does not tell it. Give it, for example data.classes=10."),
+    (
+        "datasets",
+        {},
+        "data.classes is not set, and a Dataset does not tell it. Give it, for example data.classes=10.",
+    ),
     ("none", {}, "data._target_=my_function.none cannot be built in"),
     (
         "tensors",
@@ -174,7 +220,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "more", "message"), MISTAKES, ids=[f"{name} {more}" for name, more, _ in MISTAKES])
+@pytest.mark.parametrize(
+    ("name", "more", "message"), MISTAKES, ids=[f"{name} {more}" for name, more, _ in MISTAKES]
+)
 def test_mistakes_are_one_line(custom, name, more, message):
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         custom(name, **more)
@@ -183,17 +231,35 @@ def test_mistakes_are_one_line(custom, name, more, message):
 
 def test_a_sample_unlike_the_others_is_named(custom):
     data = custom("ragged", classes=2)
-    with pytest.raises(UserError, match=r"^data._target_: train\[7\] has x of shape \[1, 8, 9\] and y of \[\], the first sample \[1"):
+    with pytest.raises(
+        UserError,
+        match=r"^data._target_: train\[7\] has x of shape \[1, 8, 9\] and y of "
+        r"\[\], the first sample \[1",
+    ):
         batch(data.train, 7)
-    with pytest.raises(UserError, match=r"train\[2\] has labels from 2 to 2, where they are numbered from 0 to 1"):
+    with pytest.raises(
+        UserError,
+        match=r"train\[2\] has labels from 2 to 2, where they are numbered from "
+        r"0 to 1",
+    ):
         batch(custom("datasets", classes=2).train, 2)
 
 
 @pytest.mark.parametrize(
     ("task", "labels", "message"),
     [
-        ("classification", [0, 1, -100], r"train\[2\] has labels from -100 to -100, where they are numbered from 0 to 1"),
-        ("regression", [0.5, 1, float("inf")], r"train\[2\] has inf in y; data.task=regression needs finite numbers. Correct it, or"),
+        (
+            "classification",
+            [0, 1, -100],
+            r"train\[2\] has labels from -100 to -100, where they are "
+            r"numbered from 0 to 1",
+        ),
+        (
+            "regression",
+            [0.5, 1, float("inf")],
+            r"train\[2\] has inf in y; data.task=regression needs "
+            r"finite numbers. Correct it, or",
+        ),
     ],
 )
 def test_a_label_that_the_task_cannot_have_is_named(custom, task, labels, message):
@@ -202,10 +268,19 @@ def test_a_label_that_the_task_cannot_have_is_named(custom, task, labels, messag
         batch(data.train, 0, 1, 2)
 
 
-@pytest.mark.parametrize("words", [["tensors"], ["datasets", "data.classes=3", "data.workers=0"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["tensors"], ["datasets", "data.classes=3", "data.workers=0"]], ids=" ".join
+)
 def test_a_run_is_named_after_the_function_and_keeps_its_contents(custom, train, words):
     del custom  # it makes the module and the folder
-    common = ["model=mlp", "data=custom", f"data._target_=my_function.{words[0]}", *words[1:], "data.batch_size=8", *FEW_STEPS]
+    common = [
+        "model=mlp",
+        "data=custom",
+        f"data._target_=my_function.{words[0]}",
+        *words[1:],
+        "data.batch_size=8",
+        *FEW_STEPS,
+    ]
     ran = train(*common)
     assert ran.code == 0, ran.err
     assert ran.record["data"]["name"] == ran.record["setting"]["data"] == words[0]
@@ -214,10 +289,19 @@ def test_a_run_is_named_after_the_function_and_keeps_its_contents(custom, train,
 
 
 def test_a_function_that_makes_other_data_under_one_name_is_refused(custom, train, tmp_path):
-    common = ["model=mlp", "data=custom", "data._target_=my_function.tensors", "data.batch_size=8", *FEW_STEPS]
+    common = [
+        "model=mlp",
+        "data=custom",
+        "data._target_=my_function.tensors",
+        "data.batch_size=8",
+        *FEW_STEPS,
+    ]
     assert train(*common).code == 0
-    other = SOURCE.replace("shift=0", "shift=10").replace("part(size), part(12), part(12)", "part(size), part(12), part(size)")
-    (tmp_path / "my_function.py").write_text(other)  # of another size, for Python tells old bytecode by size and second
+    other = SOURCE.replace("shift=0", "shift=10").replace(
+        "part(size), part(12), part(12)", "part(size), part(12), part(size)"
+    )
+    # of another size, for Python tells old bytecode by size and second
+    (tmp_path / "my_function.py").write_text(other)
     sys.modules.pop("my_function")
     ran = train(*common, "seed=1")
     assert ran.code == 2

@@ -13,7 +13,9 @@ def test_split_is_stratified_and_fixed(config):
     share = torch.bincount(torch.cat([s.labels for s in (data.train, data.val, data.test)])) / 1797
     for split in (data.train, data.val, data.test):
         assert (torch.bincount(split.labels) - share * len(split)).abs().max() <= 1
-    whole = b"".join(s.images.numpy().tobytes() + s.labels.numpy().tobytes() for s in (data.train, data.val, data.test))
+    whole = b"".join(
+        s.images.numpy().tobytes() + s.labels.numpy().tobytes() for s in (data.train, data.val, data.test)
+    )
     assert hashlib.sha256(whole).hexdigest()[:16] == "43f1ea7f04cf9ea4"
 
 

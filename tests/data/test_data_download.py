@@ -55,10 +55,22 @@ def test_a_good_file_is_kept_whole(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("page", "reason"),
-    [("other", "has SHA-256 .* expected"), ("gone", "HTTP Error 404"), ("cut", r"IncompleteRead\(14 bytes read, 86 more expected\)")],
+    [
+        ("other", "has SHA-256 .* expected"),
+        ("gone", "HTTP Error 404"),
+        (
+            "cut",
+            r"IncompleteRead\(14 bytes "
+            r"read, 86 more expected\)",
+        ),
+    ],
 )
 def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
-    with pytest.raises(UserError, match=rf"^data\.root: .*file is missing and the download failed \(.*{reason}.*\): put the file there"):
+    with pytest.raises(
+        UserError,
+        match="^data\.root: .*file is missing and the download failed "
+        rf"\(.*{reason}.*\): put the file there",
+    ):
         files.download(f"{server}/{page}", tmp_path / "file", SHA)
     assert not (tmp_path / "file").exists()
 
@@ -78,7 +90,11 @@ def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch
 
     monkeypatch.setattr(urllib.request, "urlopen", offline)
     start = time.perf_counter()
-    with pytest.raises(UserError, match=rf"^data\.root: .*{file} is missing and the download failed \(.*\): put the file") as caught:
+    with pytest.raises(
+        UserError,
+        match=rf"^data\.root: .*{file} is missing and the download failed "
+        "\(.*\): put the file",
+    ) as caught:
         mpx.data.load(config(name))
     assert "\n" not in str(caught.value)
     assert time.perf_counter() - start < 15
@@ -92,7 +108,11 @@ def test_sst2_archive_member_and_form():
     assert text_sets.member(packed.getvalue(), "SST-2/train.tsv") == b"sentence\tlabel\n"
     start = 30 + len("SST-2/train.tsv")  # of the compressed bytes
     overwritten = packed.getvalue()[:start] + b"\xff" * 8 + packed.getvalue()[start + 8 :]
-    for content, name in ((packed.getvalue(), "SST-2/dev.tsv"), (b"no zip", "SST-2/train.tsv"), (overwritten, "SST-2/train.tsv")):
+    for content, name in (
+        (packed.getvalue(), "SST-2/dev.tsv"),
+        (b"no zip", "SST-2/train.tsv"),
+        (overwritten, "SST-2/train.tsv"),
+    ):
         with pytest.raises(OSError, match="the archive is damaged"):
             text_sets.member(content, name)
     raw = b"1\ta writer\\/director -lrb- at  $ 100 ### million -rrb- .\n"

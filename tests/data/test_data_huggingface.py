@@ -1,4 +1,6 @@
-"""Hugging Face data sets on disk: what save_to_disk writes, and Parquet, Arrow and JSONL files, for each task."""
+"""Hugging Face data sets on disk: what save_to_disk writes, and Parquet, Arrow and JSONL files, for each
+task.
+"""
 
 import re
 
@@ -17,14 +19,20 @@ def made(count=40, start=0, label=None, feature=CLASS, text=None):
     rows = range(start, start + count)
     columns = {"text": [text(i) if text else f"a {'good' if i % 2 else 'bad'} film {i}" for i in rows]}
     columns["label"] = [label(i) if label else i % 2 for i in rows]
-    words = datasets.List(datasets.Value("string")) if text and isinstance(text(0), list) else datasets.Value("string")
+    words = (
+        datasets.List(datasets.Value("string"))
+        if text and isinstance(text(0), list)
+        else datasets.Value("string")
+    )
     return datasets.Dataset.from_dict(columns, features=datasets.Features({"text": words, "label": feature}))
 
 
 @pytest.fixture
 def load(config, tmp_path):
     def of(path, **more):
-        return mpx.data.load(config("huggingface", path=str(path), batch_size=4, seq_len=8, vocab_size=300, **more))
+        return mpx.data.load(
+            config("huggingface", path=str(path), batch_size=4, seq_len=8, vocab_size=300, **more)
+        )
 
     return of
 
@@ -60,7 +68,12 @@ def arrow(part, path):
 @pytest.mark.parametrize("ending", WRITERS)
 def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
     (tmp_path / "set").mkdir()
-    parts = {"train-00000-of-00002": made(20), "train-00001-of-00002": made(20, 20), "dev": made(8, 40), "test": made(8, 48)}
+    parts = {
+        "train-00000-of-00002": made(20),
+        "train-00001-of-00002": made(20, 20),
+        "dev": made(8, 40),
+        "test": made(8, 48),
+    }
     for name, part in parts.items():
         WRITERS[ending](part, tmp_path / "set" / f"{name}.{ending}")
     data = load(tmp_path / "set")
@@ -95,7 +108,12 @@ def test_multilabel(load, tmp_path):
 @pytest.mark.parametrize("tokenizer", ["wordpiece", "bpe"])
 def test_tokens(load, tmp_path, tokenizer):
     """Each word's first token has the word's label; where words are cut, no other has."""
-    part = made(40, text=lambda i: ["xylophone", "goes", f"{i:05}"], label=lambda i: [0, 1, 1], feature=datasets.List(CLASS))
+    part = made(
+        40,
+        text=lambda i: ["xylophone", "goes", f"{i:05}"],
+        label=lambda i: [0, 1, 1],
+        feature=datasets.List(CLASS),
+    )
     part.save_to_disk(tmp_path / "saved")
     data = load(tmp_path / "saved", task="tokens", tokenizer=tokenizer)
     assert data.spec.task == "tokens"
@@ -114,21 +132,35 @@ INTS = datasets.List(datasets.Value("int64"))
 @pytest.mark.parametrize(
     ("task", "label", "feature", "message"),
     [
-        ("classification", float("nan"), datasets.Value("float64"), "is 'nan'; data.task=classification needs one label"),
+        (
+            "classification",
+            float("nan"),
+            datasets.Value("float64"),
+            "is 'nan'; data.task=classification needs one label",
+        ),
         ("multilabel", [0, 1, 0], INTS, "is '[0, 1, 0]'; data.task=multilabel needs a list of the labels "),
         ("regression", "high", datasets.Value("string"), "is 'high'; data.task=regression needs numbers"),
     ],
 )
 def test_what_is_no_label_becomes_no_class(load, tmp_path, task, label, feature, message):
     made(40, label=lambda i: label, feature=feature).save_to_disk(tmp_path / "saved")
-    with pytest.raises(UserError, match=re.escape(f"data.label_column=label: row 1 of {tmp_path}/saved {message}")) as caught:
+    with pytest.raises(
+        UserError, match=re.escape(f"data.label_column=label: row 1 of {tmp_path}/saved {message}")
+    ) as caught:
         load(tmp_path / "saved", task=task)
     assert "\n" not in str(caught.value)
 
 
 def test_a_run(train, tmp_path):
     datasets.DatasetDict({"train": made(40), "test": made(8, 40)}).save_to_disk(tmp_path / "films")
-    words = ["model=mlp", "data=huggingface", f"data.path={tmp_path}/films", "data.seq_len=8", "data.vocab_size=300", "data.batch_size=8"]
+    words = [
+        "model=mlp",
+        "data=huggingface",
+        f"data.path={tmp_path}/films",
+        "data.seq_len=8",
+        "data.vocab_size=300",
+        "data.batch_size=8",
+    ]
     ran = train(*words, f"data.cache={tmp_path}/c", *FEW_STEPS)
     assert ran.code == 0, ran.err
     assert ran.record["data"]["name"] == "films"

@@ -18,7 +18,13 @@ def fill(where, classes=("cat", "dog"), count=10):
     for number, name in enumerate(classes):
         (where / name).mkdir(parents=True)
         for i in range(count):
-            noise = torch.randint(0, 256, (40, 60, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(100 * number + i))
+            noise = torch.randint(
+                0,
+                256,
+                (40, 60, 3),
+                dtype=torch.uint8,
+                generator=torch.Generator().manual_seed(100 * number + i),
+            )
             Image.fromarray(noise.numpy()).save(where / name / f"{i:02d}.{'png' if i % 2 else 'jpg'}")
 
 
@@ -31,7 +37,15 @@ def folder(tmp_path):
 
 @pytest.fixture
 def cfg(config, folder):
-    return config("image_folder", path=str(folder), image_size=32, resize=40, batch_size=4, eval_batch_size=4, val_share=0.2)
+    return config(
+        "image_folder",
+        path=str(folder),
+        image_size=32,
+        resize=40,
+        batch_size=4,
+        eval_batch_size=4,
+        val_share=0.2,
+    )
 
 
 def batches(data, workers, epoch=0):
@@ -63,7 +77,10 @@ def test_a_crop_depends_on_seed_epoch_and_sample_not_on_workers(cfg):
         assert torch.equal(y, labels)
     assert alone[0][0].shape == (4, 3, 32, 32)
     assert alone[0][0].dtype == torch.float32
-    a, b = data.train.raw(torch.tensor([0]), torch.tensor([[1]])), data.train.raw(torch.tensor([0]), torch.tensor([[2]]))
+    a, b = (
+        data.train.raw(torch.tensor([0]), torch.tensor([[1]])),
+        data.train.raw(torch.tensor([0]), torch.tensor([[2]])),
+    )
     assert not torch.equal(a[0], b[0])
 
 
@@ -73,7 +90,9 @@ def test_evaluation_is_resize_and_centre_crop(cfg):
     data = mpx.data.load(cfg)
     reader = WorkerReader(data.test, 0, CPU, 0)
     x = torch.cat([x for x, _ in EvalLoader(reader, len(data.test), 7)])
-    how = v2.Compose([v2.Resize(40), v2.CenterCrop(32), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+    how = v2.Compose(
+        [v2.Resize(40), v2.CenterCrop(32), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)]
+    )
     how = v2.Compose([how, v2.Normalize(list(cfg.mean), list(cfg.std))])
     expected = torch.stack([how(Image.open(path).convert("RGB")) for path in data.test.paths])
     torch.testing.assert_close(x, expected)
@@ -83,7 +102,11 @@ def test_evaluation_is_resize_and_centre_crop(cfg):
 def test_an_unreadable_image_is_named(cfg, folder, workers):
     data = mpx.data.load(cfg)
     (folder / "train" / "dog" / "03.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"^data\.path: .*train/dog/03\.png cannot be read as an image \(.*\): replace or remove") as caught:
+    with pytest.raises(
+        UserError,
+        match=r"^data\.path: .*train/dog/03\.png cannot be read as an image "
+        r"\(.*\): replace or remove",
+    ) as caught:
         batches(data, workers)
     assert "\n" not in str(caught.value)
 
@@ -92,7 +115,11 @@ def test_an_unreadable_image_is_named(cfg, folder, workers):
 def test_images_of_more_than_8_bits_are_refused(tmp_path, dtype):
     """Pillow would make all but the darkest pixels 255."""
     Image.fromarray(np.ones((40, 60), dtype)).save(tmp_path / "deep.tif")
-    with pytest.raises(UserError, match=r"deep\.tif cannot be read as an image \(its pixels have 16 or 32 bits, where 8"):
+    with pytest.raises(
+        UserError,
+        match=r"deep\.tif cannot be read as an image \(its pixels have 16 or 32 "
+        r"bits, where 8",
+    ):
         decode(str(tmp_path / "deep.tif"))
 
 

@@ -10,7 +10,12 @@ import mpx.data
 from mpx.errors import UserError
 
 FOLDERS = {"mnist": "MNIST/raw", "fashion_mnist": "FashionMNIST/raw", "cifar10": "cifar-10-batches-py"}
-NAMES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
+NAMES = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +45,11 @@ def test_real_sets(config, real, request, name, checksums):
 )
 def test_a_missing_file_is_named(config, tmp_path, name, file):
     (tmp_path / "root" / FOLDERS[name]).mkdir(parents=True)
-    with pytest.raises(UserError, match=rf"^data\.root: .*{file}.* is missing: put it there, .*data\.download=true"):
+    with pytest.raises(
+        UserError,
+        match=rf"^data\.root: .*{file}.* is missing: put it there, "
+        ".*data\.download=true",
+    ):
         mpx.data.load(config(name, download=False))
 
 

@@ -1,4 +1,3 @@
-
 import pytest
 import torch
 
@@ -43,13 +42,17 @@ def test_an_existing_tokenizer_reads_the_text_and_not_its_lines(config, tmp_path
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     text = "one two\n\nthree\n" * 30
-    own = Tokenizer(models.BPE({letter: number for number, letter in enumerate(sorted({*text, "▁"} - {" "}))}, []))
+    own = Tokenizer(
+        models.BPE({letter: number for number, letter in enumerate(sorted({*text, "▁"} - {" "}))}, [])
+    )
     own.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     own.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     PreTrainedTokenizerFast(tokenizer_object=own, model_max_length=64).save_pretrained(tmp_path / "llama")
     (tmp_path / "text.txt").write_text(text)
     capfd.readouterr()
-    data = mpx.data.load(config("text_file", path=str(tmp_path / "text.txt"), tokenizer=str(tmp_path / "llama"), seq_len=8))
+    data = mpx.data.load(
+        config("text_file", path=str(tmp_path / "text.txt"), tokenizer=str(tmp_path / "llama"), seq_len=8)
+    )
     assert capfd.readouterr() == ("", "")
     decode = AutoTokenizer.from_pretrained(tmp_path / "llama").decode
     assert "".join(decode(split.stream.tolist()) for split in (data.train, data.val, data.test)) == text
@@ -79,7 +82,9 @@ def test_own_validation_and_test_files(config, tmp_path):
         (tmp_path / name).write_text(text)
 
     def streams(**more):
-        data = mpx.data.load(config("text_file", path=str(tmp_path / "train"), seq_len=8, batch_size=4, **more))
+        data = mpx.data.load(
+            config("text_file", path=str(tmp_path / "train"), seq_len=8, batch_size=4, **more)
+        )
         return [len(split.stream) for split in (data.train, data.val, data.test)], data.spec.vocab_size
 
     val, test = ({f"{name}_path": str(tmp_path / name)} for name in ("val", "test"))
@@ -92,7 +97,12 @@ def test_own_validation_and_test_files(config, tmp_path):
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [
-        (b"ab" * 100, {}, r"^data\.seq_len=256 is longer than the train part of 180 tokens allows: lower data\.seq_len or give more"),
+        (
+            b"ab" * 100,
+            {},
+            r"^data\.seq_len=256 is longer than the train part of 180 tokens allows: lower "
+            r"data\.seq_len or give more",
+        ),
         (
             b"ab",
             {"tokenizer": "wordpiece"},

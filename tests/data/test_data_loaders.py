@@ -1,4 +1,3 @@
-
 import pytest
 import torch
 
@@ -17,7 +16,9 @@ def take(loader, epoch):
 
 
 def same(a, b):
-    return len(a) == len(b) and all(torch.equal(s, t) for p, q in zip(a, b, strict=True) for s, t in zip(p, q, strict=True))
+    return len(a) == len(b) and all(
+        torch.equal(s, t) for p, q in zip(a, b, strict=True) for s, t in zip(p, q, strict=True)
+    )
 
 
 @pytest.fixture(params=["digits", "text", "lm"])
@@ -93,7 +94,9 @@ def test_state_continues_at_the_next_batch(data, stop):
 
 def test_an_epoch_is_drawn_while_the_one_before_ends(data, monkeypatch):
     drawn, plan = [], type(data.train).plan
-    monkeypatch.setattr(type(data.train), "plan", lambda split, seed, epoch: drawn.append(epoch) or plan(split, seed, epoch))
+    monkeypatch.setattr(
+        type(data.train), "plan", lambda split, seed, epoch: drawn.append(epoch) or plan(split, seed, epoch)
+    )
 
     def loader():
         return TrainLoader(ResidentReader(data.train, 0, CPU), len(data.train), 64, seed=0)
@@ -114,7 +117,11 @@ def test_changed_order_is_refused_in_the_middle_of_an_epoch(config):
     reader = ResidentReader(data.train, 0, CPU)
     old = TrainLoader(reader, 1297, 64, seed=0)
     next(iter(old))
-    with pytest.raises(UserError, match=r"^data\.batch_size is 32 but the checkpoint stopped in the middle of epoch 0 with 64: resume"):
+    with pytest.raises(
+        UserError,
+        match=r"^data\.batch_size is 32 but the checkpoint stopped in the middle "
+        r"of epoch 0 with 64: resume",
+    ):
         TrainLoader(reader, 1297, 32, seed=0).load_state_dict(old.state_dict())
     with pytest.raises(UserError, match="the number of devices is 2 but"):
         TrainLoader(reader, 1297, 64, 0, 1, 2).load_state_dict(old.state_dict())
@@ -146,7 +153,11 @@ def test_a_wait_is_the_time_inside_next_only():
 
 
 def test_a_batch_that_the_devices_cannot_fill():
-    with pytest.raises(UserError, match=r"^data\.batch_size=700 on 2 devices needs 1400 train samples but there are 1297: lower .* 648"):
+    with pytest.raises(
+        UserError,
+        match=r"^data\.batch_size=700 on 2 devices needs 1400 train samples but "
+        r"there are 1297: lower .* 648",
+    ):
         TrainLoader(None, 1297, 700, 0, 0, 2)
 
 
@@ -154,8 +165,14 @@ def test_choice_of_the_loader(monkeypatch):
     cuda, mib = torch.device("cuda"), 2**20
     assert datamodule.choose_loader("auto", 10**12, CPU) == ("resident", "in memory as they are")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 * mib, 2000 * mib))
-    assert datamodule.choose_loader("auto", 249 * mib, cuda) == ("resident", "249 MiB, less than 1/4 of 1,000 MiB that are free")
-    assert datamodule.choose_loader("auto", 250 * mib, cuda) == ("workers", "250 MiB, not less than 1/4 of 1,000 MiB that are free")
+    assert datamodule.choose_loader("auto", 249 * mib, cuda) == (
+        "resident",
+        "249 MiB, less than 1/4 of 1,000 MiB that are free",
+    )
+    assert datamodule.choose_loader("auto", 250 * mib, cuda) == (
+        "workers",
+        "250 MiB, not less than 1/4 of 1,000 MiB that are free",
+    )
     assert datamodule.choose_loader("resident", 250 * mib, cuda) == ("resident", "data.loader=resident")
     assert datamodule.choose_loader("auto", None, CPU) == ("workers", "files are read one by one")
 
@@ -163,12 +180,22 @@ def test_choice_of_the_loader(monkeypatch):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("name", "digit", r"^data\.name=digit must be one of digits, mnist, .*synthetic; or give data\.family\. Did you mean digits\?$"),
+        (
+            "name",
+            "digit",
+            r"^data\.name=digit must be one of digits, mnist, .*synthetic; or give "
+            r"data\.family\. Did you mean digits\?$",
+        ),
         ("loader", "fast", r"^data\.loader=fast must be one of auto, resident, workers"),
         ("workers", "many", r"^data\.workers=many must be a whole number of at least 0, or auto"),
         ("batch_size", 0, r"^data\.batch_size=0 must be a whole number of at least 1"),
         ("crop", 11, r"^data\.crop=11 must be at most 10, the image's side with data\.pad=1 on both sides"),
-        ("mean", [0.1, 0.2], r"^data\.mean=\[0\.1, 0\.2\] does not fit images of 1 channels\. Give a list of 1 numbers"),
+        (
+            "mean",
+            [0.1, 0.2],
+            r"^data\.mean=\[0\.1, 0\.2\] does not fit images of 1 channels\. Give a list "
+            r"of 1 numbers",
+        ),
     ],
 )
 def test_wrong_settings(config, field, value, message):

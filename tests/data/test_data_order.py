@@ -42,7 +42,9 @@ def test_evaluation_ranks_have_equally_many_batches(batch_size):
     for count in range(8, 60):
         ranks = [eval_batches(count, batch_size, rank, 3) for rank in range(3)]
         assert len({len(batches) for batches in ranks}) == 1
-        assert sorted(torch.cat([batch for batches in ranks for batch in batches]).tolist()) == list(range(count))
+        assert sorted(torch.cat([batch for batches in ranks for batch in batches]).tolist()) == list(
+            range(count)
+        )
 
 
 def test_every_slice_of_the_stratified_order_is_stratified():

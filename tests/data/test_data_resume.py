@@ -1,4 +1,6 @@
-"""Under Lightning: resuming gives the batches of an unbroken run, with both loaders, wherever the checkpoint was written."""
+"""Under Lightning: resuming gives the batches of an unbroken run, with both loaders, wherever the checkpoint
+was written.
+"""
 
 import hashlib
 
@@ -10,7 +12,8 @@ from silent import silent_trainer
 
 import mpx.data
 
-# what Lightning itself does with torch 2.15, and advice on loggers and workers that does not concern these tests
+# what Lightning itself does with torch 2.15, and advice on loggers and workers that does not concern these
+# tests
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
@@ -64,7 +67,9 @@ def fit(config, tmp_path):
         module, model = mpx.data.DataModule(mpx.data.load(cfg), cfg, seed), Recorder()
         path = tmp_path / "last.ckpt" if resume else None
         try:
-            trainer(tmp_path, checkpoint, stop).fit(model, datamodule=module, ckpt_path=path, weights_only=False)
+            trainer(tmp_path, checkpoint, stop).fit(
+                model, datamodule=module, ckpt_path=path, weights_only=False
+            )
         except KeyError:
             assert stop
         assert module.loader == loader

@@ -28,7 +28,10 @@ def table(tmp_path):
 @pytest.fixture
 def rows(table):
     """A file of 60 rows with two classes."""
-    lines = [f'"{text.replace(chr(34), chr(34) * 2)} {i}",{"pos" if "ood" in text else "neg"}' for i, text in enumerate(WORDS * 10)]
+    lines = [
+        f'"{text.replace(chr(34), chr(34) * 2)} {i}",{"pos" if "ood" in text else "neg"}'
+        for i, text in enumerate(WORDS * 10)
+    ]
     return table("text,label\n" + "\n".join(lines) + "\n")
 
 
@@ -69,7 +72,11 @@ def test_own_validation_and_test_files(config, rows, table):
     other = table("text,label\ngood,pos\nbad,neg\n", "other.csv")
     both = mpx.data.load(csv_config(config, rows, val_path=other, test_path=other))
     assert both.sizes == {"train": 60, "val": 2, "test": 2}
-    assert mpx.data.load(csv_config(config, rows, test_path=other)).sizes == {"train": 54, "val": 6, "test": 2}
+    assert mpx.data.load(csv_config(config, rows, test_path=other)).sizes == {
+        "train": 54,
+        "val": 6,
+        "test": 2,
+    }
 
 
 def test_wordpiece_is_lowercase_padded_and_cut(config, rows):
@@ -97,7 +104,9 @@ def test_two_processes_at_once_make_the_same_tokenizer_and_one_whole_file(config
     cfg = csv_config(config, rows, tokenizer=kind)
     mpx.data.load(cfg)
     mine = next((tmp_path / "cache").iterdir())
-    (program := tmp_path / "loads.py").write_text(f"import mpx.data; mpx.data.load({ {**cfg, 'cache': str(tmp_path / 'second')}!r})")
+    (program := tmp_path / "loads.py").write_text(
+        f"import mpx.data; mpx.data.load({ {**cfg, 'cache': str(tmp_path / 'second')}!r})"
+    )
     both = [Fork(folder=tmp_path, script=program) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0], [process.err for process in both]
     (theirs,) = (tmp_path / "second").iterdir()
@@ -128,7 +137,10 @@ def test_texts_that_were_trained_on_are_said(config, rows, table, capsys):
     mpx.data.load(csv_config(config, rows))
     assert not capsys.readouterr().err
     mpx.data.load(csv_config(config, rows, test_path=rows))
-    assert f"data file {rows}: 54 of 60 test texts are train texts, too, so the test results are better" in capsys.readouterr().err
+    assert (
+        f"data file {rows}: 54 of 60 test texts are train texts, too, so the test results are better"
+        in capsys.readouterr().err
+    )
     mpx.data.load(csv_config(config, table("text,label\n" + "good,pos\nbad,neg\n" * 10, "repeated.csv")))
     assert capsys.readouterr().err.count("2 of 2 ") == 2
 
@@ -158,7 +170,9 @@ def test_a_labelled_word_has_the_tokens_that_it_has_within_a_text(config, table,
 
     texts = [f"film{i % 7} was good" for i in range(60)]
     byte_pairs = tokenizer.train_bpe(
-        texts, 300, special=["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if kind == "folder" else tokenizer.SPECIAL
+        texts,
+        300,
+        special=["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if kind == "folder" else tokenizer.SPECIAL,
     )
     if kind == "folder":
         byte_pairs.model.save(str(tmp_path))
@@ -174,9 +188,17 @@ def test_a_labelled_word_has_the_tokens_that_it_has_within_a_text(config, table,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("words,label\nx,1\n", r"line 1: no column 'text' among words, label: correct the header, or for data=text_csv"),
+        (
+            "words,label\nx,1\n",
+            r"line 1: no column 'text' among words, label: correct the header, or for "
+            r"data=text_csv",
+        ),
         ("text,label\nx,1\ny,\n", r"line 3: the label is empty: fill it or remove the line"),
-        ("text,label\nx,1\ny, and z,2\n", r"line 3: 3 columns where the header has 2 \(text, label\): correct that line"),
+        (
+            "text,label\nx,1\ny, and z,2\n",
+            r"line 3: 3 columns where the header has 2 \(text, label\): "
+            r"correct that line",
+        ),
         ('text,label\n"two\nlines",1\nx\n', r"line 4: 1 column "),
         ("text,label\n" + "x,1\n" * 20, r"has one class only \(1\): two or more are needed"),
     ],
@@ -189,5 +211,9 @@ def test_wrong_rows_are_reported_with_their_line(config, table, content, message
 
 def test_a_label_that_the_train_split_lacks(config, rows, table):
     other = table("text,label\nx,poss\n", "other.csv")
-    with pytest.raises(UserError, match=r"has the label 'poss', which no train row has: use one of neg, pos\. Did you mean pos\?"):
+    with pytest.raises(
+        UserError,
+        match=r"has the label 'poss', which no train row has: use one of neg, "
+        r"pos\. Did you mean pos\?",
+    ):
         mpx.data.load(csv_config(config, rows, val_path=other, test_path=other))

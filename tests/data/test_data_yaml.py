@@ -27,7 +27,9 @@ def prepared(config, real, request, session_cache, tmp_path):
 
     def make(name):
         if name in ("mnist", "fashion_mnist"):
-            return config(name, root=str(real({"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[name]).parent))
+            return config(
+                name, root=str(real({"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[name]).parent)
+            )
         if name == "cifar10":
             return config(name, root=str(request.getfixturevalue("cifar_root")))
         if name == "sst2":
@@ -99,7 +101,10 @@ def test_choices_are_the_sets_that_load_knows():
 @pytest.mark.parametrize("name", sorted(IMAGES))
 def test_the_settings_know_each_set_of_images(prepared, name):
     data = mpx.data.load(prepared(name))
-    assert IMAGES[name] == (data.sizes["train"] + (0 if name == "digits" else data.sizes["val"]), *data.spec.shape[:2])
+    assert IMAGES[name] == (
+        data.sizes["train"] + (0 if name == "digits" else data.sizes["val"]),
+        *data.spec.shape[:2],
+    )
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -120,25 +125,38 @@ def test_synthetic_of_any_shape(config, kind):
     first, second = mpx.data.load(cfg), mpx.data.load(cfg)
     assert first.sizes == {"train": 100, "val": 12, "test": 12}
     check(next(iter(TrainLoader(ResidentReader(first.train, 0, CPU), 100, 10, 0))), first.spec, 10)
-    a, b = (data.train.stream if kind == "lm" else data.train.raw(torch.arange(100), None)[0] for data in (first, second))
+    a, b = (
+        data.train.stream if kind == "lm" else data.train.raw(torch.arange(100), None)[0]
+        for data in (first, second)
+    )
     assert torch.equal(a, b)
 
 
 def test_synthetic_labels_can_be_told_from_the_sample(config):
     image = mpx.data.load(config("synthetic", shape=[1, 8, 8], classes=4, samples=200)).train
     brightness = image.images.float().mean((1, 2, 3))
-    assert all(brightness[image.labels == c].max() < brightness[image.labels == c + 1].min() for c in range(3))
-    text = mpx.data.load(config("synthetic", kind="text", shape=[64], classes=4, vocab_size=50, samples=200)).train
+    assert all(
+        brightness[image.labels == c].max() < brightness[image.labels == c + 1].min() for c in range(3)
+    )
+    text = mpx.data.load(
+        config("synthetic", kind="text", shape=[64], classes=4, vocab_size=50, samples=200)
+    ).train
     marks = torch.stack([(text.ids == c + 1).sum(1) for c in range(4)], dim=1)
     assert torch.equal(marks.argmax(1), text.labels)
-    stream = mpx.data.load(config("synthetic", kind="lm", shape=[64], vocab_size=50, samples=200)).train.stream
+    stream = mpx.data.load(
+        config("synthetic", kind="lm", shape=[64], vocab_size=50, samples=200)
+    ).train.stream
     assert ((stream[:-1] + 1) % 50 == stream[1:]).float().mean() > 0.95
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"shape": [8, 8]}, r"^data\.shape=\[8, 8\] does not fit data\.kind=image: give \[channels, height, width\]"),
+        (
+            {"shape": [8, 8]},
+            r"^data\.shape=\[8, 8\] does not fit data\.kind=image: give \[channels, "
+            r"height, width\]",
+        ),
         ({"kind": "text", "shape": [8], "vocab_size": 1001}, r"^data\.vocab_size=1001 must be at least 1002"),
     ],
 )

@@ -45,7 +45,13 @@ def runs(tmp_path_factory):
 
     def run(name: str) -> Path:
         if name not in made:
-            words = [*RUNS[name], *FEW_STEPS, "trainer.limit_test_batches=1.0", f"study={name}", "trainer.accelerator=cpu"]
+            words = [
+                *RUNS[name],
+                *FEW_STEPS,
+                "trainer.limit_test_batches=1.0",
+                f"study={name}",
+                "trainer.accelerator=cpu",
+            ]
             done = start(train, folder, *(word.replace("{folder}", str(folder)) for word in words))
             assert done.code == 0, done.err
             (made[name],) = (path.parent for path in (folder / "outputs" / name).rglob("result.json"))
@@ -56,7 +62,9 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def deploy(runs, tmp_path, monkeypatch):
-    """deploy(name, *overrides) -> (how it ended, its rows), on a copy of a run at tmp_path/outputs/s/setting/seed0."""
+    """deploy(name, *overrides) -> (how it ended, its rows), on a copy of a run at
+    tmp_path/outputs/s/setting/seed0.
+    """
     monkeypatch.setattr(backends, "BUDGET_S", 0.02)
     folder = tmp_path / "outputs" / "s" / "setting" / "seed0"
 
@@ -64,7 +72,9 @@ def deploy(runs, tmp_path, monkeypatch):
         if not folder.exists():
             shutil.copytree(runs(name), folder)
         words = ["target=own_net.Net"] if name == "custom" else []
-        done = start(main, tmp_path, f"run={folder.relative_to(tmp_path)}", "accelerator=cpu", *words, *overrides)
+        done = start(
+            main, tmp_path, f"run={folder.relative_to(tmp_path)}", "accelerator=cpu", *words, *overrides
+        )
         file = folder / "deploy.json"
         return done, json.loads(file.read_text())["rows"] if done.code == 0 else None
 

@@ -1,4 +1,6 @@
-"""The search for cuSPARSELt's algorithm survives a child that loses CUDA, hangs or cannot start. tests/gpu has the real library."""
+"""The search for cuSPARSELt's algorithm survives a child that loses CUDA, hangs or cannot start. tests/gpu
+has the real library.
+"""
 
 import sys
 
@@ -24,12 +26,16 @@ for line in sys.stdin:
 
 @pytest.fixture
 def child(tmp_path, monkeypatch):
-    """child(event): the next searches' child does `event` at each algorithm. Returns the file of the first ids it was asked for."""
+    """child(event): the next searches' child does `event` at each algorithm. Returns the file of the first
+    ids it was asked for.
+    """
     monkeypatch.setattr(algorithms, "_found", {})
     log = tmp_path / "log"
 
     def made(event):
-        monkeypatch.setattr(algorithms, "CHILD", (sys.executable, "-c", CHILD.format(log=str(log), event=event)))
+        monkeypatch.setattr(
+            algorithms, "CHILD", (sys.executable, "-c", CHILD.format(log=str(log), event=event))
+        )
         return log
 
     yield made
@@ -65,7 +71,9 @@ def test_a_lost_gpu_is_advised_without_cusparselt_where_that_was_in_use(child):
     again = "and this process cannot use the GPU any more. Start the command again"
     assert str(gpu_lost(error, "auto")).endswith(f"{again}.")  # a model that is not pruned
     algorithms.fastest(PROBLEM)
-    assert str(gpu_lost(error, "auto")).endswith(f"{again}; weights=dense leaves out the kernels of cuSPARSELt.")
+    assert str(gpu_lost(error, "auto")).endswith(
+        f"{again}; weights=dense leaves out the kernels of cuSPARSELt."
+    )
     assert str(gpu_lost(error, "dense")).endswith(f"{again}.")
 
 

@@ -40,7 +40,9 @@ def test_outputs_of_every_batch_size(found, fmt):
             x, _ = found.data.test.finish(*found.data.test.raw(torch.arange(size), None), None)
             out = served(cast(x, mode))
             assert out.dtype == mode.weights
-            assert relative_error(out, found.model(x)) <= (1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon)
+            assert relative_error(out, found.model(x)) <= (
+                1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon
+            )
 
 
 @BF16
@@ -76,8 +78,12 @@ def test_memory_that_a_cpu_does_not_have_is_no_backends_fault():
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         reason_of(error.value)
     with pytest.raises(RuntimeError, match="CUDA out of memory"):
-        reason_of(InductorError(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), None))
-    assert reason_of(RuntimeError("mat1 and mat2 must have the same dtype")) == "mat1 and mat2 must have the same dtype"
+        reason_of(
+            InductorError(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), None)
+        )
+    assert reason_of(RuntimeError("mat1 and mat2 must have the same dtype")) == (
+        "mat1 and mat2 must have the same dtype"
+    )
 
 
 def test_a_lost_gpu_is_no_backends_fault(monkeypatch):
@@ -107,7 +113,13 @@ def test_backends_of_a_cpu(monkeypatch):
 @pytest.mark.parametrize(
     ("wish", "fmt", "device", "message"),
     [
-        ("autotune", "int8", CPU, r"backend=autotune: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
+        (
+            "autotune",
+            "int8",
+            CPU,
+            r"backend=autotune: on a CPU, INT8 products are ONNX Runtime's\. Use "
+            r"backend=auto or onnx\.",
+        ),
         ("onnx", "fp32", CUDA, r"backend=onnx: mpx calls ONNX Runtime on CPUs only; use accelerator=cpu\."),
         ("tensorrt", "fp16", CUDA, "backend=tensorrt: torch_tensorrt is not installed; "),
         ("compile", "fp32", CPU, "backend=compile: torch.compile finds no compiler"),

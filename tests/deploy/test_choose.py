@@ -58,5 +58,9 @@ def test_the_fastest_is_chosen(chosen):
 def test_a_way_that_fails_or_computes_something_else_is_refused(chosen, value, reason):
     choice = chosen({"slow": (1, 1), "fast": (2, value)})
     assert (choice.way.plan, choice.refused) == ("slow", {"eager, fast": reason})
-    with pytest.raises(UserError, match=r"^batch=2 is not possible by backend=eager: .*Leave that size out, or use another backend="):
+    with pytest.raises(
+        UserError,
+        match=r"^batch=2 is not possible by backend=eager: .*Leave that size "
+        r"out, or use another backend=",
+    ):
         chosen({"fast": (2, value), "faster": (3, value)})

@@ -1,4 +1,6 @@
-"""python -m mpx.deploy on a CPU: what is served computes what was trained, what is written, and how compare reads it."""
+"""python -m mpx.deploy on a CPU: what is served computes what was trained, what is written, and how compare
+reads it.
+"""
 
 import json
 import sys
@@ -19,7 +21,8 @@ from mpx.system.machine import builds_kernels
 SIZES = (1, 7, 64)  # the largest leaves a smaller last batch of every test set
 NAMES = ("mlp", "bert", "resnet", "lstm", "custom")
 ONNX = ("onnx", ("fp32", "int8"))  # test_export.py has it of the others
-MORE = {  # the compiler, which takes longest, once for each kind of layer; it compiles again for every batch size
+# the compiler, which takes longest, once for each kind of layer; it compiles again for every batch size
+MORE = {
     "mlp": [("eager", ("bf16",)), ("autotune", ("bf16",))],
     "bert": [("compile", ("bf16",))],
     "resnet": [ONNX, ("compile", ("bf16",))],
@@ -33,8 +36,16 @@ BY_DEFAULT = {("mlp", "eager", ("fp32",)), ("custom", "eager", ("fp32",))}
 def marks(name, backend, formats):
     return [
         *([] if (name, backend, formats) in BY_DEFAULT else [pytest.mark.slow]),
-        *([pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")] if "bf16" in formats else []),
-        *([pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler")] if backend in ("compile", "autotune") else []),
+        *(
+            [pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")]
+            if "bf16" in formats
+            else []
+        ),
+        *(
+            [pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler")]
+            if backend in ("compile", "autotune")
+            else []
+        ),
     ]
 
 
@@ -47,9 +58,13 @@ def marks(name, backend, formats):
     ],
 )
 def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
-    """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
+    """The test set, with its smaller last batch, gives the metrics of the training; each batch size the
+    outputs of FP32.
+    """
     sizes = SIZES[:1] if backend in ("compile", "autotune") and name != "custom" else SIZES
-    done, rows = deploy(name, f"format=[{','.join(formats)}]", f"batch={list(reversed(sizes))}", f"backend={backend}")
+    done, rows = deploy(
+        name, f"format=[{','.join(formats)}]", f"batch={list(reversed(sizes))}", f"backend={backend}"
+    )
     assert done.code == 0, done.err
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
     for fmt, row in zip(formats, rows, strict=True):
@@ -57,17 +72,23 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
         assert tuple(at["batch"] for at in row["speed"]) == sizes
         assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
         assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
-        assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
-        assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05)
+        assert row["metrics"]["test/loss"] == pytest.approx(
+            tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03
+        )
+        assert row["metrics"]["test/accuracy"] == pytest.approx(
+            tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05
+        )
     if "int8" in formats:
         assert row["quantised_layers"]
         assert row["sparse_layers"] == []
         assert f"layers that multiply INT8: {len(row['quantised_layers'])}" in done.words
-        assert row["weights_gib"] < rows[0]["weights_gib"] or name == "custom"  # whose file is mostly the graph
+        # whose file is mostly the graph
+        assert row["weights_gib"] < rows[0]["weights_gib"] or name == "custom"
 
 
 def test_row(deploy):
-    done, (row,) = deploy("mlp", "batch=[60,4]")  # which divide the test set, since the compiler compiles every batch size
+    # which divide the test set, since the compiler compiles every batch size
+    done, (row,) = deploy("mlp", "batch=[60,4]")
     assert (row["format"], row["weights"], row["sparse_layers"], row["device"]) == ("fp32", "auto", [], "cpu")
     assert row["backend"] in ("eager", "compile", "onnx")
     assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}
@@ -104,11 +125,15 @@ def timed(monkeypatch):
 
     def run(rates, wrong=None):
         measured, Calls.wrong = [], wrong
-        monkeypatch.setattr(backends, "lacking", lambda fmt, device: dict.fromkeys(next(iter(rates.values()))))
+        monkeypatch.setattr(
+            backends, "lacking", lambda fmt, device: dict.fromkeys(next(iter(rates.values())))
+        )
         monkeypatch.setattr(serve, "Served", Calls)
         for module in (choose, serve):
             monkeypatch.setattr(
-                module, "throughput", lambda call, x: measured.append((len(x), call.backend)) or rates[len(x)][call.backend]
+                module,
+                "throughput",
+                lambda call, x: measured.append((len(x), call.backend)) or rates[len(x)][call.backend],
             )
         return measured
 
@@ -118,15 +143,22 @@ def timed(monkeypatch):
 def test_each_batch_size_is_served_by_its_fastest(deploy, timed, monkeypatch):
     """One after another, and nothing is measured that is not said. The largest one's choice is evaluated."""
     three = ("eager", "compile", "graph")
-    rates = {size: dict(zip(three, found, strict=True)) for size, found in {1: (3.0, 2, 1), 4: (2, 3.0, 1), 60: (1, 2, 3.0)}.items()}
+    rates = {
+        size: dict(zip(three, found, strict=True))
+        for size, found in {1: (3.0, 2, 1), 4: (2, 3.0, 1), 60: (1, 2, 3.0)}.items()
+    }
     measured, evaluated = timed(rates), []
     monkeypatch.setattr(
-        build.Samples, "evaluate", lambda self, call, size: evaluated.append((size, measured[-1])) or {"test/accuracy": 1.0}
+        build.Samples,
+        "evaluate",
+        lambda self, call, size: evaluated.append((size, measured[-1])) or {"test/accuracy": 1.0},
     )
     done, (row,) = deploy("mlp", "weights=dense", "batch=[4,1,60]")
     fastest = {1: "eager", 4: "compile", 60: "graph"}
     assert {at["batch"]: at["backend"] for at in row["speed"]} == fastest
-    assert all(at["serve_samples_per_s"] == 3 and at["candidates"] == rates[at["batch"]] for at in row["speed"])
+    assert all(
+        at["serve_samples_per_s"] == 3 and at["candidates"] == rates[at["batch"]] for at in row["speed"]
+    )
     assert (row["backend"], row["candidates"]) == ("graph", rates[60])
     assert measured == [(size, backend) for size in (60, 4, 1) for backend in (*three, fastest[size])]
     assert evaluated == [(60, (60, "graph"))]
@@ -141,7 +173,14 @@ def test_several_ways_of_one_call(deploy, tmp_path):
     """What this CPU cannot serve is a line; the others are served, written and shown in one table."""
     deploy("mlp", "batch=[4]", "backend=eager")  # makes the folder
     (deploy.folder / "deploy.json").unlink()
-    words = ("run=outputs/s/*/seed*", "accelerator=cpu", "format=[fp16,fp32]", "weights=[dense,2of4,auto]", "batch=[4,8]", "backend=eager")
+    words = (
+        "run=outputs/s/*/seed*",
+        "accelerator=cpu",
+        "format=[fp16,fp32]",
+        "weights=[dense,2of4,auto]",
+        "batch=[4,8]",
+        "backend=eager",
+    )
     done = start(main, tmp_path, *words)
     assert done.code == 1
     rows = json.loads((deploy.folder / "deploy.json").read_text())["rows"]
@@ -150,7 +189,10 @@ def test_several_ways_of_one_call(deploy, tmp_path):
     run = "error: run=outputs/s/setting/seed0"
     assert [line.partition(" format=")[0] for line in errors] == [run] * 4
     assert sum("this CPU has no instructions for FP16" in line for line in errors) == 3
-    assert f"{run} format=fp32 weights=2of4: weights=2of4: 2:4 kernels need a CUDA device. Use weights=auto or dense." in errors
+    assert (
+        f"{run} format=fp32 weights=2of4: weights=2of4: 2:4 kernels need a CUDA device. Use "
+        "weights=auto or dense."
+    ) in errors
     table = done.out[done.out.rindex("served on") :]
     assert [line.split()[:4] for line in table.splitlines() if line.split()[:1] == ["fp32"]] == [
         ["fp32", "dense", "eager", size] for _ in rows for size in ("4", "8")
@@ -170,7 +212,9 @@ def test_what_was_measured_before_the_call_was_interrupted_stays(deploy, tmp_pat
     monkeypatch.setattr(serve, "_measured", once)
     done, _ = deploy("mlp", "weights=[dense,auto]", "batch=[4]", "backend=eager")
     assert done.code == 130
-    assert [row["weights"] for row in json.loads((deploy.folder / "deploy.json").read_text())["rows"]] == ["dense"]
+    assert [row["weights"] for row in json.loads((deploy.folder / "deploy.json").read_text())["rows"]] == [
+        "dense"
+    ]
     assert (deploy.folder / "card.md").is_file()
 
 
@@ -198,7 +242,9 @@ def test_a_second_call_replaces_its_row_alone(deploy):
 
 
 def test_compare_reads_a_real_row(deploy, tmp_path):
-    """On a CPU, which is never known to be alone, it has no throughput that counts. Were it alone on a GPU, this row would count."""
+    """On a CPU, which is never known to be alone, it has no throughput that counts. Were it alone on a GPU,
+    this row would count.
+    """
     _, (row,) = deploy("mlp", "weights=dense", "batch=64", "backend=eager")
     folder = deploy.folder
     (found,), left_out = collect(tmp_path / "outputs" / "s")
@@ -241,13 +287,20 @@ def test_data_of_the_users_own(train, tmp_path, monkeypatch):
     code = (
         "import torch\nfrom torch import nn\n\n\ndef make(size):\n    y = torch.arange(size) % 4\n"
         "    x = torch.linspace(0, 1, size * 64).view(size, 1, 8, 8) + y[:, None, None, None]\n"
-        "    return (x, y), (x[:30], y[:30]), (x[:67], y[:67])\n\n\ndef Net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))\n"
+        "    return (x, y), (x[:30], y[:30]), (x[:67], y[:67])\n\n\ndef Net():\n    return "
+        "nn.Sequential(nn.Flatten(), nn.Linear(64, 4))\n"
     )
     (tmp_path / "their_data.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(backends, "BUDGET_S", 0.02)
-    words = ("model=custom", "model._target_=their_data.Net", "data=custom", "data._target_=their_data.make", "+data.kwargs.size=100")
+    words = (
+        "model=custom",
+        "model._target_=their_data.Net",
+        "data=custom",
+        "data._target_=their_data.make",
+        "+data.kwargs.size=100",
+    )
     ran = train(*words, *FEW_STEPS, "trainer.limit_test_batches=1.0")
     assert ran.code == 0, ran.err
     del sys.modules["their_data"]

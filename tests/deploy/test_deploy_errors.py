@@ -1,4 +1,6 @@
-"""Every mistake, and every hostile or damaged run folder, is one line and exit code 2; nothing is run or written."""
+"""Every mistake, and every hostile or damaged run folder, is one line and exit code 2; nothing is run or
+written.
+"""
 
 import json
 import os
@@ -19,18 +21,41 @@ MISTAKES = [
     (["run=nowhere"], "run=nowhere has no result.json (seen from "),
     (
         ["run=.", "format=[fp32,fp64]"],
-        "format=['fp32', 'fp64'] must be one of fp32, tf32, fp16, bf16, int8, fp8, or a list of these. For example format=fp32.",
+        "format=['fp32', 'fp64'] must be one of fp32, tf32, fp16, bf16, int8, fp8, or a list of these. For "
+        "example format=fp32.",
     ),
-    (["run=.", "batch=[1,0]"], "batch=[1, 0] must be a whole number of at least 1, or a list of these. For example batch=[1,64,256]."),
-    (["run=.", "export=pt2", "format=[fp32,int8]"], "export=pt2 is not possible with format=int8. Use format=fp32 or tf32 or fp16 or"),
-    (["run=.", "finetune.epochs=1"], "finetune.epochs is for training, and mpx.deploy trains nothing. Leave it out."),
-    (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
-    (["run=.", "-m"], "mpx.deploy has no sweeps: its keys take lists, as 'format=[fp16,int8]', and run= a pattern. Leave out -m."),
-    (["outputs/mlp-lr=1-x=2/seed0"], "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER."),
+    (
+        ["run=.", "batch=[1,0]"],
+        "batch=[1, 0] must be a whole number of at least 1, or a list of these. For "
+        "example batch=[1,64,256].",
+    ),
+    (
+        ["run=.", "export=pt2", "format=[fp32,int8]"],
+        "export=pt2 is not possible with format=int8. Use format=fp32 or tf32 or fp16 or",
+    ),
+    (
+        ["run=.", "finetune.epochs=1"],
+        "finetune.epochs is for training, and mpx.deploy trains nothing. Leave it out.",
+    ),
+    (
+        ["run=.", "formt=fp16"],
+        "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all.",
+    ),
+    (
+        ["run=.", "-m"],
+        "mpx.deploy has no sweeps: its keys take lists, as 'format=[fp16,int8]', and run= a "
+        "pattern. Leave out -m.",
+    ),
+    (
+        ["outputs/mlp-lr=1-x=2/seed0"],
+        "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER.",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(case[0])[:40] for case in MISTAKES])
+@pytest.mark.parametrize(
+    ("overrides", "message"), MISTAKES, ids=[" ".join(case[0])[:40] for case in MISTAKES]
+)
 def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
     done = start(main, tmp_path, *overrides)
     assert (done.code, done.out) == (2, "")
@@ -73,7 +98,11 @@ def test_data_that_changed_since_the_training(deploy, runs, tmp_path):
     rows = Path(json.loads((deploy.folder / "result.json").read_text())["config"]["data"]["path"]).read_text()
     (tmp_path / "b.csv").write_text(rows.replace(",yes", ",*").replace(",no", ",yes").replace(",*", ",no"))
     changed(config__data__path=str(tmp_path / "b.csv"))(deploy.folder)
-    refused(deploy("bert")[0], "the train, val and test data are no longer those that it was trained on, so what it serves cannot be")
+    refused(
+        deploy("bert")[0],
+        "the train, val and test data are no longer those that it was trained on, "
+        "so what it serves cannot be",
+    )
 
 
 class Code:
@@ -107,24 +136,53 @@ def pickled(folder):
 
 
 CUSTOM = {"family": "custom", "inputs": ["image"], "_target_": "os.mkdir", "kwargs": {"path": "pwned"}}
-HF = {"family": "hf", "inputs": ["image", "text"], "name": "them/model", "kwargs": {"trust_remote_code": True}}
+HF = {
+    "family": "hf",
+    "inputs": ["image", "text"],
+    "name": "them/model",
+    "kwargs": {"trust_remote_code": True},
+}
 DAMAGED = "was not written by this version of mpx"
 FOLDERS = {
     "other json": (lambda folder: (folder / "result.json").write_text('{"status": "completed"}'), DAMAGED),
-    "interrupted": (changed(status="interrupted"), "is interrupted, and only a completed run with its weights can be served"),
-    "a loop of the user's own": (changed(config__loop="own"), "is of a loop of your own, so mpx does not know how to build its model."),
-    "other widths": (changed(config__model__widths=[8]), "is a checkpoint of another model: layers.0.weight is (64, 64) there"),
+    "interrupted": (
+        changed(status="interrupted"),
+        "is interrupted, and only a completed run with its weights can be served",
+    ),
+    "a loop of the user's own": (
+        changed(config__loop="own"),
+        "is of a loop of your own, so mpx does not know how to build its model.",
+    ),
+    "other widths": (
+        changed(config__model__widths=[8]),
+        "is a checkpoint of another model: layers.0.weight is (64, 64) there",
+    ),
     "code of the record's choice": (
         changed(config__model=CUSTOM),
         "imports os.mkdir, and target=null. Importing it runs its code: confirm that by target=os.mkdir.",
     ),
-    "code of the hub": (changed(config__model=HF), "a pretrained model=hf with model.kwargs cannot be served"),
+    "code of the hub": (
+        changed(config__model=HF),
+        "a pretrained model=hf with model.kwargs cannot be served",
+    ),
     "code in an argument": (
-        changed(config__data={"family": "custom", "_target_": "os.mkdir", "kwargs": {"path": {"_target_": "os.rmdir"}}}),
+        changed(
+            config__data={
+                "family": "custom",
+                "_target_": "os.mkdir",
+                "kwargs": {"path": {"_target_": "os.rmdir"}},
+            }
+        ),
         "Importing it runs its code: confirm that by target=[os.mkdir,os.rmdir].",
     ),
-    "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
-    "a checkpoint with code": (pickled, "holds something other than tensors and plain values; it was not loaded."),
+    "no checkpoint": (
+        lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(),
+        "has no checkpoints/last.ckpt",
+    ),
+    "a checkpoint with code": (
+        pickled,
+        "holds something other than tensors and plain values; it was not loaded.",
+    ),
     "deploy.json of others": (
         lambda folder: (folder / "deploy.json").write_text("[]"),
         "deploy.json cannot be read, or was not written by mpx.",

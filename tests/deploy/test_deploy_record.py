@@ -10,7 +10,13 @@ from mpx.errors import UserError
 
 
 def row(**parts):
-    return {"format": "fp16", "weights": "dense", "device": "cpu", "checkpoint_sha256": "ab", "exports": {}} | parts
+    return {
+        "format": "fp16",
+        "weights": "dense",
+        "device": "cpu",
+        "checkpoint_sha256": "ab",
+        "exports": {},
+    } | parts
 
 
 def test_two_commands_at_once_keep_both_rows(tmp_path, monkeypatch):
@@ -23,7 +29,10 @@ def test_two_commands_at_once_keep_both_rows(tmp_path, monkeypatch):
         write(path, content)
 
     monkeypatch.setattr(record, "write_whole", slowly)
-    commands = [threading.Thread(target=record.add_row, args=(tmp_path, row(format=name))) for name in ("fp16", "int8")]
+    commands = [
+        threading.Thread(target=record.add_row, args=(tmp_path, row(format=name)))
+        for name in ("fp16", "int8")
+    ]
     for command in commands:
         command.start()
     for command in commands:

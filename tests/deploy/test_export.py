@@ -52,19 +52,29 @@ SAVE = 'torch.save(outs, "out.pt")\n'
 USES = {  # of what the code in the card of the MLP's run loads
     "safetensors": "assert weights['layers.0.weight'].shape == (64, 64)",
     "pt2": "assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)",
-    "onnx": "import numpy as np\nassert session.run(['logits'], {'x': np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)",
+    "onnx": "import numpy as np\nassert session.run(['logits'], {'x': np.zeros((3, 1, 8, 8), "
+    "np.float32)})[0].shape == (3, 10)",
 }
 
 
 def alone(folder, program, *absent):
     """Run it in a process of its own, in which `absent` cannot be imported."""
-    block = f"import gc, sys; gc.disable(); sys.modules.update(dict.fromkeys({absent!r}))\n"  # without gc, a third faster
-    done = subprocess.run([sys.executable, "-c", f"{block}{program}gc.freeze()\n"], cwd=folder, capture_output=True, text=True, timeout=120)
+    # without gc, a third faster
+    block = f"import gc, sys; gc.disable(); sys.modules.update(dict.fromkeys({absent!r}))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{block}{program}gc.freeze()\n"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def by_the_card(run):
-    """A program that loads each exported file by the code in card.md, and uses it. It is started in the files' folder."""
+    """A program that loads each exported file by the code in card.md, and uses it. It is started in the
+    files' folder.
+    """
     (code,) = blocks("python", [run / "card.md"])
     exported = code.partition("import torch\n\ncheckpoint")[0]
     assert all(f"model.{kind}" in exported for kind in USES)
@@ -74,12 +84,16 @@ def by_the_card(run):
 
 @pytest.fixture
 def tested(deploy):
-    """tested() -> the deployed run's model in FP32, and the inputs and labels of its test set, or of another split."""
+    """tested() -> the deployed run's model in FP32, and the inputs and labels of its test set, or of another
+    split.
+    """
 
     def load(split="test"):
         record = json.loads((deploy.folder / "result.json").read_text())
         found = of_run(deploy.folder, record["config"], None)
-        with Samples(getattr(found.data, split), found.data.spec, record["config"]["data"], torch.device("cpu")) as samples:
+        with Samples(
+            getattr(found.data, split), found.data.spec, record["config"]["data"], torch.device("cpu")
+        ) as samples:
             x, y = zip(*samples.batches(50), strict=True)
         return found.model, torch.cat(x), torch.cat(y)
 
@@ -104,14 +118,23 @@ def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     expected = model(x)
     given = x.bfloat16() if fmt == "bf16" and x.is_floating_point() else x
     torch.save(given, folder / "x.pt")
-    alone(folder, PROGRAM + (WEIGHTS + SAVE + by_the_card(deploy.folder) if name == "mlp" else SAVE), "mpx", "transformers")
+    alone(
+        folder,
+        PROGRAM + (WEIGHTS + SAVE + by_the_card(deploy.folder) if name == "mlp" else SAVE),
+        "mpx",
+        "transformers",
+    )
     outs = torch.load(folder / "out.pt")
     if "onnx" in kinds:
         np.save(folder / "x.npy", x.numpy())
         alone(folder, GRAPH, "mpx", "torch")
         outs += [torch.from_numpy(np.load(folder / f"out{size}.npy")) for size in SIZES]
     assert all(relative_error(out, expected) <= TOLERANCE[fmt] for out in outs)
-    assert all(file["relative_error"] <= TOLERANCE[fmt] for file in row["exports"].values() if "relative_error" in file)
+    assert all(
+        file["relative_error"] <= TOLERANCE[fmt]
+        for file in row["exports"].values()
+        if "relative_error" in file
+    )
     model.load_state_dict(load_file(folder / "model.safetensors"))  # the names of the trained model
     assert relative_error(model(x), expected) <= TOLERANCE[fmt]
 
@@ -132,16 +155,20 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     assert row["weights_gib"] * 2**30 == (folder / "model.onnx").stat().st_size
     trained = json.loads((deploy.folder / "result.json").read_text())["metrics"]
     assert accuracy == pytest.approx(trained["test/accuracy"], abs=0.05)
-    threads = name == "lstm"  # among which ONNX Runtime divides an LSTM's batch, and finds a scale for each part
+    # among which ONNX Runtime divides an LSTM's batch, and finds a scale for each part
+    threads = name == "lstm"
     expected = model(x)
     assert accuracy == pytest.approx(found["metrics"]["test/accuracy"], abs=0.002 if threads else 1e-6)
     assert found["relative_error"] == pytest.approx(relative_error(out[:64], expected[:64]), rel=0.1)
     assert 1e-4 < found["relative_error"] <= 0.1
     if name == "mlp":
         same_weights(folder)
-        hidden = [torch.relu(model.layers[0](inputs.flatten(1))).max().item() for inputs in (tested("val")[1], x)]
+        hidden = [
+            torch.relu(model.layers[0](inputs.flatten(1))).max().item() for inputs in (tested("val")[1], x)
+        ]
         assert hidden[0] != pytest.approx(hidden[1], rel=1e-3)
-        assert ranges(folder)["relu"] == pytest.approx(hidden[0], rel=1e-5)  # of the validation set, and not of the test set
+        # of the validation set, and not of the test set
+        assert ranges(folder)["relu"] == pytest.approx(hidden[0], rel=1e-5)
 
 
 def test_files_of_an_earlier_call_stay_listed_while_the_checkpoint_does(deploy):
@@ -172,12 +199,16 @@ def ranges(folder):
 def same_weights(folder):
     """Those of the safetensors file are those that ONNX Runtime multiplies."""
     content, found = (folder / "model.onnx").read_bytes(), load_file(folder / "model.safetensors")
-    theirs = {part.name: numpy_helper.to_array(part) for part in onnx_files.load_model_from_string(content).graph.initializer}
+    theirs = {
+        part.name: numpy_helper.to_array(part)
+        for part in onnx_files.load_model_from_string(content).graph.initializer
+    }
     layers = [key.removesuffix(".weight") for key, value in found.items() if value.dtype == torch.int8]
     assert len(layers) == len(onnx.quantised_nodes(content))
     for layer in layers:
         values, scale = theirs[f"{layer}.weight_quantized"], theirs[f"{layer}.weight_scale"]
-        assert np.abs(found[f"{layer}.weight"].numpy().astype(int) - values).max() <= 1  # they divide in another order
+        # they divide in another order
+        assert np.abs(found[f"{layer}.weight"].numpy().astype(int) - values).max() <= 1
         np.testing.assert_allclose(found[f"{layer}.weight_scale"], scale, rtol=1e-5)
     with safe_open(folder / "model.safetensors", "pt") as file:
         metadata = file.metadata()
@@ -186,7 +217,9 @@ def same_weights(folder):
     assert "LAYER.weight of int8, one scale for each output" in metadata["tensors"]
 
 
-@pytest.mark.parametrize(("fmt", "dtype", "step"), [("int8", torch.int8, 1 / 254), ("fp8", torch.float8_e4m3fn, 2**-4)])
+@pytest.mark.parametrize(
+    ("fmt", "dtype", "step"), [("int8", torch.int8, 1 / 254), ("fp8", torch.float8_e4m3fn, 2**-4)]
+)
 def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4)).bfloat16()
@@ -198,7 +231,9 @@ def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
         assert found[f"{name}.weight"].dtype == dtype
         scale = found[f"{name}.weight_scale"].view(-1, *[1] * (model[int(name)].weight.dim() - 1))
         weight = model[int(name)].weight.float()
-        assert ((found[f"{name}.weight"].float() * scale - weight).abs().max() <= 1.01 * step * weight.abs().max()).item()
+        assert (
+            (found[f"{name}.weight"].float() * scale - weight).abs().max() <= 1.01 * step * weight.abs().max()
+        ).item()
         assert found[f"{name}.input_scale"].item() == pytest.approx(largest / {"int8": 127, "fp8": 448}[fmt])
 
 
@@ -214,7 +249,12 @@ def test_no_room_leaves_what_was_there(tmp_path, earlier):
 
 
 def test_packages_that_are_missing(deploy, monkeypatch):
-    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    monkeypatch.setattr(
+        onnx.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object()
+    )
     done, _ = deploy("mlp", "export=[pt2,onnx]", "batch=[4]", "backend=eager")
     assert done.code == 2
-    assert done.err == f"error: export=onnx: onnxruntime not installed; {install('deploy')} brings them. Install them, or leave it out.\n"
+    assert done.err == (
+        f"error: export=onnx: onnxruntime not installed; {install('deploy')} brings them. "
+        "Install them, or leave it out.\n"
+    )

@@ -27,8 +27,11 @@ def by_dense_products(monkeypatch):
     def product(packed, b, out_dtype, *, bias, scale, transposed, alg_id):
         assert alg_id == 7
         assert b.shape[1] % 32 == 0
-        assert (out_dtype is not None) == (packed.dtype == torch.int8)  # the library takes one for operands of 8 bits only
-        found = packed.float() @ b.float() * (1 if scale is None else scale[:, None]) + (0 if bias is None else bias[:, None])
+        # the library takes one for operands of 8 bits only
+        assert (out_dtype is not None) == (packed.dtype == torch.int8)
+        found = packed.float() @ b.float() * (1 if scale is None else scale[:, None]) + (
+            0 if bias is None else bias[:, None]
+        )
         return found.t().contiguous() if transposed else found
 
     monkeypatch.setattr(products, "compress_2of4", torch.clone)
@@ -118,11 +121,17 @@ class Net(nn.Module):
 
 @pytest.fixture
 def times(by_dense_products, monkeypatch):
-    """times["own", or an epilogue of a 2:4 product, or None for a dense product] -> ms; the library refuses all others."""
+    """times["own", or an epilogue of a 2:4 product, or None for a dense product] -> ms; the library refuses
+    all others.
+    """
     found = {"own": 1.0, None: 2.0, **dict.fromkeys(EPILOGUES, 0.5)}
 
     def milliseconds(call, x, device):
-        key = getattr(call.__self__.product, "epilogue", None) if isinstance(getattr(call, "__self__", None), Rows) else "own"
+        key = (
+            getattr(call.__self__.product, "epilogue", None)
+            if isinstance(getattr(call, "__self__", None), Rows)
+            else "own"
+        )
         if key not in found:
             raise RuntimeError("not\nsupported")
         return found[key]
@@ -148,7 +157,9 @@ def test_every_layer_is_measured_or_has_a_reason(times):
     }
     for name in ("first", "twin"):
         assert (found[name].rows, found[name].own_ms) == (24, 1.0)
-        assert found[name].ms == {Kernel("bf16", way): 0.25 if way == EPILOGUES[2] else 0.5 for way in EPILOGUES}
+        assert found[name].ms == {
+            Kernel("bf16", way): 0.25 if way == EPILOGUES[2] else 0.5 for way in EPILOGUES
+        }
         fastest = found[name].fastest(lambda kernel: True)
         assert fastest == Kernel("bf16", EPILOGUES[2])
         served = found[name].record({name: fastest})
@@ -181,7 +192,8 @@ def test_chosen_kernels_replace_their_layers(by_dense_products):
     ("fmt", "weights", "changes", "expected"),  # layers: s sparse, d dense
     [
         ("bf16", "dense", {}, {"own kernels": {}}),
-        ("bf16", "2of4", dict.fromkeys(EPILOGUES, 3.0), {"2:4 kernels": {"first": "s", "twin": "s"}}),  # slower, and asked for
+        # slower, and asked for
+        ("bf16", "2of4", dict.fromkeys(EPILOGUES, 3.0), {"2:4 kernels": {"first": "s", "twin": "s"}}),
         ("bf16", "auto", dict.fromkeys(EPILOGUES, 3.0), {"own kernels": {}}),
         ("bf16", "auto", {}, {"own kernels": {}, "fastest kernels": {"first": "s", "twin": "s"}}),
         ("int8", "dense", {}, {"dense kernels": {"first": "d", "twin": "d", "dense": "d"}}),
@@ -201,4 +213,7 @@ def test_chosen_kernels_replace_their_layers(by_dense_products):
 def test_plans(times, fmt, weights, changes, expected):
     times.update(changes)
     found = choose.plans(list(measured(fmt=fmt, sparse=weights != "dense").values()), fmt, weights)
-    assert {plan: {name: "s" if kernel.sparse else "d" for name, kernel in chosen.items()} for plan, chosen in found.items()} == expected
+    assert {
+        plan: {name: "s" if kernel.sparse else "d" for name, kernel in chosen.items()}
+        for plan, chosen in found.items()
+    } == expected

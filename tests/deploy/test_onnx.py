@@ -46,7 +46,9 @@ def test_int8_multiplies_bytes(image, static):
 
 
 def test_int8_of_texts_by_hand():
-    """One scale for each output, one for each batch of activations. A table of embeddings stays FP32, also with a row that is larger."""
+    """One scale for each output, one for each batch of activations. A table of embeddings stays FP32, also
+    with a row that is larger.
+    """
     torch.manual_seed(0)
     embedding, first, second = nn.Embedding(300, 32), nn.Linear(32, 64), nn.Linear(64, 4)
     embedding.weight.data[7] *= 12

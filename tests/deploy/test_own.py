@@ -39,15 +39,30 @@ def test_weights_of_ones_own(served, weights, tmp_path):
     done = served(*MODEL, "ckpt=w.safetensors")
     assert done.code == 0, done.err
     (row,) = rows(tmp_path / "w.safetensors-served" / "deploy.json")
-    assert (row["ckpt"], row["config"]["model"]["kwargs"], row["config"]["data"]["name"]) == ("w.safetensors", {"width": 16}, "digits")
+    assert (row["ckpt"], row["config"]["model"]["kwargs"], row["config"]["data"]["name"]) == (
+        "w.safetensors",
+        {"width": 16},
+        "digits",
+    )
     assert "after training" not in done.out
-    assert {path.name for path in (tmp_path / "w.safetensors-served").iterdir()} == {LOCK, "deploy.json"}  # no card, which is of a run
+    # no card, which is of a run
+    assert {path.name for path in (tmp_path / "w.safetensors-served").iterdir()} == {LOCK, "deploy.json"}
 
 
 def test_out_and_what_a_model_chooses_for_training(served, tmp_path):
     """conf/model/mlp.yaml chooses an optimizer."""
-    torch.save({"layers.0.weight": torch.ones(8, 64), "layers.0.bias": torch.ones(8), "layers.3.weight": torch.ones(10, 8)}, "half.pt")
-    refused(served("model=mlp", "model.widths=[8]", "data=digits", "ckpt=half.pt", "out=a/b"), "is a checkpoint of another model: ")
+    torch.save(
+        {
+            "layers.0.weight": torch.ones(8, 64),
+            "layers.0.bias": torch.ones(8),
+            "layers.3.weight": torch.ones(10, 8),
+        },
+        "half.pt",
+    )
+    refused(
+        served("model=mlp", "model.widths=[8]", "data=digits", "ckpt=half.pt", "out=a/b"),
+        "is a checkpoint of another model: ",
+    )
     assert not (tmp_path / "a").exists()
     torch.save({"layers.0.weight": torch.ones(10, 64), "layers.0.bias": torch.arange(10.0)}, "w.pt")
     done = served("model=mlp", "model.widths=[]", "data=digits", "ckpt=w.pt", "out=a/b")
@@ -60,10 +75,22 @@ def test_out_and_what_a_model_chooses_for_training(served, tmp_path):
 MISTAKES = [
     (["model=mlp", "data=digits"], "ckpt is not set. Weights of your own need model=, data= and ckpt=FILE"),
     (["model=mlp", "data=digits", "ckpt=nowhere.pt"], "ckpt=nowhere.pt is not a file."),
-    (["model=mlp", "data=digits", "ckpt=w.pt", "run=."], "model= is for weights without a run, and run= is given."),
-    (["model=mlp", "model.widht=3", "data=digits", "ckpt=w.pt"], "model.widht: no such key. Did you mean model.widths?"),
-    (["model=resnet20", "data=text_csv", "data.path=x", "ckpt=w.pt"], "this model takes images, the data set is labelled text"),
-    (["model=custom", "model._target_=nosuch.Net", "data=digits", "ckpt=w.pt"], "model._target_=nosuch.Net: no module nosuch"),
+    (
+        ["model=mlp", "data=digits", "ckpt=w.pt", "run=."],
+        "model= is for weights without a run, and run= is given.",
+    ),
+    (
+        ["model=mlp", "model.widht=3", "data=digits", "ckpt=w.pt"],
+        "model.widht: no such key. Did you mean model.widths?",
+    ),
+    (
+        ["model=resnet20", "data=text_csv", "data.path=x", "ckpt=w.pt"],
+        "this model takes images, the data set is labelled text",
+    ),
+    (
+        ["model=custom", "model._target_=nosuch.Net", "data=digits", "ckpt=w.pt"],
+        "model._target_=nosuch.Net: no module nosuch",
+    ),
 ]
 
 
@@ -84,18 +111,32 @@ def nested():
 
 
 DAMAGED = {
-    "code": (lambda state, path: torch.save({"state_dict": Code()}, path), "holds something other than tensors and plain values"),
+    "code": (
+        lambda state, path: torch.save({"state_dict": Code()}, path),
+        "holds something other than tensors and plain values",
+    ),
     "a whole model": (
         lambda state, path: torch.save(torch.nn.Linear(1, 1), path),
         "Save the weights alone, as by torch.save(model.state_dict()",
     ),
-    "a name too many": (lambda state, path: torch.save(state | {"x": torch.ones(1)}, path), "x is (1,) there and missing in this one."),
-    "not a number": (lambda state, path: torch.save(state | {"out.bias": torch.ones(10) / 0}, path), "has infinite or NaN values as out."),
-    "half a file": (lambda state, path: (torch.save(state, path), path.write_bytes(path.read_bytes()[:5000])), "cannot be read"),
+    "a name too many": (
+        lambda state, path: torch.save(state | {"x": torch.ones(1)}, path),
+        "x is (1,) there and missing in this one.",
+    ),
+    "not a number": (
+        lambda state, path: torch.save(state | {"out.bias": torch.ones(10) / 0}, path),
+        "has infinite or NaN values as out.",
+    ),
+    "half a file": (
+        lambda state, path: (torch.save(state, path), path.write_bytes(path.read_bytes()[:5000])),
+        "cannot be read",
+    ),
 }
 
 
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor", "ignore:Sparse invariant checks", "ignore:The PyTorch API of nested")
+@pytest.mark.filterwarnings(
+    "ignore:Validating sparse tensor", "ignore:Sparse invariant checks", "ignore:The PyTorch API of nested"
+)
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_or_hostile_file(served, weights, tmp_path, case):
     save, message = DAMAGED[case]

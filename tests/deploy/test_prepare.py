@@ -24,7 +24,10 @@ def test_a_few_outliers_are_cut():
     x[0, 0] = 100.0
     found = of(x, "int8")
     assert 3 < found < 90
-    errors = {largest: (rounded(x, largest) - x).square().sum() for largest in (0.5 * found, 0.8 * found, found, 100.0)}
+    errors = {
+        largest: (rounded(x, largest) - x).square().sum()
+        for largest in (0.5 * found, 0.8 * found, found, 100.0)
+    }
     assert min(errors, key=errors.get) == found
     assert of(x, "fp8") == 100.0
 
@@ -38,7 +41,12 @@ class Net(nn.Module):
         self.second, self.alone = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.shared, self.last = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         for norm in (self.norm, self.alone, self.last):
-            norm.running_mean.normal_(), norm.running_var.uniform_(0.5, 2), norm.weight.data.normal_(), norm.bias.data.normal_()
+            (
+                norm.running_mean.normal_(),
+                norm.running_var.uniform_(0.5, 2),
+                norm.weight.data.normal_(),
+                norm.bias.data.normal_(),
+            )
 
     def forward(self, x):
         x = self.alone(torch.relu(self.second(self.norm(self.first(x)))))
@@ -50,7 +58,11 @@ def test_norms_behind_convolutions_are_folded():
     torch.manual_seed(0)
     model, x = Net().eval(), torch.randn(2, 3, 6, 6)
     made = folded(model, x)
-    assert [isinstance(getattr(made, name), nn.Identity) for name in ("norm", "alone", "last")] == [True, False, False]
+    assert [isinstance(getattr(made, name), nn.Identity) for name in ("norm", "alone", "last")] == [
+        True,
+        False,
+        False,
+    ]
     assert made.first.bias is not None
     assert model.first.bias is None
     for batch in (x, torch.randn(5, 3, 9, 9)):

@@ -1,4 +1,6 @@
-"""Runs that are not judged by accuracy are served, too: regression, several labels of a text, and labels of tokens."""
+"""Runs that are not judged by accuracy are served, too: regression, several labels of a text, and labels of
+tokens.
+"""
 
 import csv
 import json
@@ -21,8 +23,12 @@ from mpx.train import main as train
 
 ROWS = {
     "regression": [f"a film {'good ' * (i % 4)},{3 * (i % 4) - 0.5}" for i in range(120)],
-    "multilabel": [f"a {'good ' * (i % 3)}film {i},{';'.join(['good', 'long'][: i % 3])}" for i in range(120)],
-    "tokens": [f"some {'good' if i % 3 else 'bad'} film{i},O {'POS' if i % 3 else 'NEG'} O" for i in range(120)],
+    "multilabel": [
+        f"a {'good ' * (i % 3)}film {i},{';'.join(['good', 'long'][: i % 3])}" for i in range(120)
+    ],
+    "tokens": [
+        f"some {'good' if i % 3 else 'bad'} film{i},O {'POS' if i % 3 else 'NEG'} O" for i in range(120)
+    ],
 }
 JUDGED = {"regression": "mse", "multilabel": "map", "tokens": "f1"}
 
@@ -35,9 +41,26 @@ def folder(tmp_path_factory):
     def run(task: str) -> Path:
         if task not in made:
             (root / f"{task}.csv").write_text("text,label\n" + "\n".join(ROWS[task]) + "\n")
-            words = ["model=bert_small", "model.hidden_size=32", "model.num_heads=2", "model.num_layers=1", "data=text_csv"]
-            words += [f"data.path={root}/{task}.csv", "data.seq_len=8", "data.vocab_size=300", f"data.task={task}", "data.batch_size=16"]
-            words += [*FEW_STEPS, "trainer.max_epochs=4", "trainer.limit_train_batches=1.0", "trainer.limit_test_batches=1.0"]
+            words = [
+                "model=bert_small",
+                "model.hidden_size=32",
+                "model.num_heads=2",
+                "model.num_layers=1",
+                "data=text_csv",
+            ]
+            words += [
+                f"data.path={root}/{task}.csv",
+                "data.seq_len=8",
+                "data.vocab_size=300",
+                f"data.task={task}",
+                "data.batch_size=16",
+            ]
+            words += [
+                *FEW_STEPS,
+                "trainer.max_epochs=4",
+                "trainer.limit_train_batches=1.0",
+                "trainer.limit_test_batches=1.0",
+            ]
             done = start(train, root, *words, f"study={task}", "trainer.accelerator=cpu", "optimizer.lr=3e-3")
             assert done.code == 0, done.err
             (made[task],) = (path.parent for path in (root / "outputs" / task).rglob("result.json"))
@@ -52,12 +75,23 @@ def by_hand(task: str, out: np.ndarray, y: np.ndarray) -> float:
         return ((out - y) ** 2).mean()
     if task == "tokens":
         found, y = out.argmax(-1)[y >= 0], y[y >= 0]
-        hits = [(2 * ((found == k) & (y == k)).sum(), (found == k).sum() + (y == k).sum()) for k in range(out.shape[-1])]
+        hits = [
+            (2 * ((found == k) & (y == k)).sum(), (found == k).sum() + (y == k).sum())
+            for k in range(out.shape[-1])
+        ]
         return np.mean([hit / of for hit, of in hits if of])
     shares = []
     for scores, right in zip(out.T, y.T, strict=True):
-        ranks = [(scores >= score).sum() for score in scores[right == 1]]  # average precision, by its definition
-        shares.append(np.mean([(right[scores >= score].sum()) / rank for score, rank in zip(scores[right == 1], ranks, strict=True)]))
+        # average precision, by its definition
+        ranks = [(scores >= score).sum() for score in scores[right == 1]]
+        shares.append(
+            np.mean(
+                [
+                    (right[scores >= score].sum()) / rank
+                    for score, rank in zip(scores[right == 1], ranks, strict=True)
+                ]
+            )
+        )
     return np.mean(shares)
 
 
@@ -69,7 +103,10 @@ def test_it_is_served_judged_and_compared(folder, task, monkeypatch, tmp_path):
     words = ["format=[fp32,int8]", "batch=[7]", "backend=onnx", "export=onnx"]
     done = start(main, tmp_path, f'run="{run}"', "accelerator=cpu", *words)
     assert done.code == 0, done.err
-    record, (fp32, int8) = json.loads((run / "result.json").read_text()), json.loads((run / "deploy.json").read_text())["rows"]
+    record, (fp32, int8) = (
+        json.loads((run / "result.json").read_text()),
+        json.loads((run / "deploy.json").read_text())["rows"],
+    )
     tested = {key: value for key, value in record["metrics"].items() if key.startswith("test/")}
     assert fp32["metric"] == int8["metric"] == record["metric"]
     assert fp32["metrics"] == pytest.approx(tested, rel=1e-4)
@@ -80,7 +117,9 @@ def test_it_is_served_judged_and_compared(folder, task, monkeypatch, tmp_path):
         x, y = (torch.cat(parts).numpy() for parts in zip(*samples.batches(50), strict=True))
     for row in (fp32, int8):
         session = onnxruntime.InferenceSession(run / row["exports"]["onnx"]["file"])
-        out = np.concatenate([session.run(["logits"], {"x": x[at : at + 7]})[0] for at in range(0, len(x), 7)])
+        out = np.concatenate(
+            [session.run(["logits"], {"x": x[at : at + 7]})[0] for at in range(0, len(x), 7)]
+        )
         assert row["metrics"][name] == pytest.approx(by_hand(task, out, y), rel=1e-4)
         assert row["exports"]["onnx"]["metrics"] == row["metrics"]
     words = f"{fp32['metrics'][name]:{'#.4g' if task == 'regression' else '.4f'}}"

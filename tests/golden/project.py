@@ -1,4 +1,6 @@
-"""A Lightning project, as a user has it: tests/golden/run.py trains it by `module._target_=project.Module`."""
+"""A Lightning project, as a user has it: tests/golden/run.py trains it by
+`module._target_=project.Module`.
+"""
 
 import pytorch_lightning as pl
 import torch

@@ -1,12 +1,12 @@
 """What must not change: 45 commands on two checkouts of mpx, on one machine, compared.
 
-$ python tests/golden/run.py record CHECKOUT RESULTS.json    # runs the commands with the mpx of CHECKOUT, three minutes and more
-$ python tests/golden/run.py compare OLD.json NEW.json       # exit code 1 if anything differs that changed.json does not list
+$ python tests/golden/run.py record CHECKOUT RESULTS.json  # runs the commands with the mpx of CHECKOUT, three minutes and more
+$ python tests/golden/run.py compare OLD.json NEW.json  # exit code 1 if anything differs that changed.json does not list
 
-Two checkouts are run, since the last bits of a weight depend on the CPU. Recorded are hashes of the final weights and of their zeros,
-result.json without times, machine and versions, decisions, exit codes, and the first lines of refusals.
-MPX_DATA names a folder of data sets (SST-2, WikiText-2, MNIST, ...); without it, tasks on them are left out.
-changed.json lists the differences that are meant: a pattern of CASE/KEY, and why.
+Two checkouts are run, since the last bits of a weight depend on the CPU. Recorded are hashes of the final
+weights and of their zeros, result.json without times, machine and versions, decisions, exit codes, and the
+first lines of refusals. MPX_DATA names a folder of data sets (SST-2, WikiText-2, MNIST, ...); without it,
+tasks on them are left out. changed.json lists the differences that are meant: a pattern of CASE/KEY, and why.
 """
 
 import hashlib
@@ -50,7 +50,8 @@ TRAINED = {
     "recipe_sr_ste": f"{MLP} sparsity=2of4 sparsity.recipe=sr_ste sparsity.start=0",
     "pattern_2of4_2d": f"task=resnet20_digits {SHORT} sparsity=2of4_2d",
     "permuted": f"task=resnet20_digits {SHORT} sparsity=2of4 sparsity.permute=true",
-    "average": f"{MLP} trainer.ema_decay=0.9 trainer.accumulate_grad_batches=2 optimizer=adamw trainer.gradient_clip_val=1.0",
+    "average": f"{MLP} trainer.ema_decay=0.9 trainer.accumulate_grad_batches=2 optimizer=adamw "
+    "trainer.gradient_clip_val=1.0",
     "project": "module._target_=project.Module datamodule._target_=project.Data metric=val/acc precision=amp "
     "sparsity=2of4 trainer.max_epochs=2",
     "diverged": f"{MLP} optimizer.lr=1e30",
@@ -72,7 +73,8 @@ ckpt_path=missing.ckpt | trainer.gradient_clip_algorithm=value | trainer.cuda_gr
 precision=fp8 precision.emulate=never trainer.accelerator=cpu | precision=amp precision.loss_scale.initial=0
 precision=amp precision.loss_scale.growth_factor=1 | sparsity=2of4 sparsity.recipe=lottery | sparsity=2of4 sparsity.types=[Linea]
 model=bert_small data=sst2 data.root=nowhere data.download=false | metric=val/acc"""
-STUDIES = ("grid/results.csv", "grid/no_restart.csv", "decided/results.csv", "digits_2of4/results.csv", "loss_scaling/results.csv",
+STUDIES = ("grid/results.csv", "grid/no_restart.csv", "decided/results.csv", "digits_2of4/results.csv",
+"loss_scaling/results.csv",
            "batch_size/results.csv", "tuning/results.csv", "pretrained/results.csv")  # fmt: skip
 VOLATILE = {"environment", "speed", "memory", "command", "folder", "host", "inputs"}
 
@@ -157,7 +159,9 @@ def _hashes(checkpoint: Path) -> dict[str, str]:
 
 
 def killed_and_resumed(mpx: Checkout) -> dict[str, Any]:
-    """A run killed in the middle of an epoch and continued; its weights are those of a run that was never killed."""
+    """A run killed in the middle of an epoch and continued; its weights are those of a run that was never
+    killed.
+    """
     words = [
         "-m",
         "mpx.train",
@@ -192,7 +196,9 @@ def sweep_with_a_failure(mpx: Checkout) -> dict[str, Any]:
 
 
 def decided(mpx: Checkout) -> dict[str, Any]:
-    """The decisions and verdicts of all committed studies of the checkout, made in copies of their folders."""
+    """The decisions and verdicts of all committed studies of the checkout, made in copies of their
+    folders.
+    """
     copy = mpx.folder / "experiments"
     shutil.copytree(mpx.path / "experiments", copy)
     results = [copy / name for name in STUDIES if (copy / name).exists()]
@@ -238,7 +244,8 @@ def _metrics(value: Any) -> Any:
 
 def program(mpx: Checkout, name: str) -> dict[str, Any]:
     ran = mpx.run(str(HERE / name))
-    return {"code": ran.returncode, "printed": ran.stdout.splitlines(), "refusal": ran.stderr.strip()[-300:] if ran.returncode else "",
+    return {"code": ran.returncode, "printed": ran.stdout.splitlines(),
+    "refusal": ran.stderr.strip()[-300:] if ran.returncode else "",
             **mpx.runs(name.removesuffix(".py"))}  # fmt: skip
 
 
@@ -304,7 +311,8 @@ def compare(old: Path, new: Path) -> int:
     for key in unmeant:
         print(f"{key}\n  old: {before.get(key)}\n  new: {after.get(key)}")
     print(
-        f"{len({*before, *after})} values, {len(different)} differ, {len(unmeant)} of them are not in changed.json"
+        f"{len({*before, *after})} values, {len(different)} differ, {len(unmeant)} of them are not in "
+        "changed.json"
     )
     return 1 if unmeant else 0
 

@@ -1,9 +1,11 @@
-"""Tests of what needs a GPU. Most do not mind company; those marked `alone` time the device, or fill it, and need it to themselves:
+"""Tests of what needs a GPU. Most do not mind company; those marked `alone` time the device, or fill it, and
+need it to themselves:
 
 $ pytest tests/gpu -n 12 -m "not alone"
 $ pytest tests/gpu -n 0 -m alone
 
-With others on the device, or where pytest has several workers, the second kind is skipped and says who was in the way.
+With others on the device, or where pytest has several workers, the second kind is skipped and says who was in
+the way.
 """
 
 import os
@@ -16,7 +18,10 @@ from mpx.measure.exclusive import exclusive
 
 def pytest_runtest_setup(item):
     if item.get_closest_marker("alone") and (company := at_the_same_time() or on_a_gpu()) is not None:
-        pytest.skip(f"needs the GPU to itself: {company}. Run it by `pytest tests/gpu -n 0 -m alone` when nothing else does")
+        pytest.skip(
+            f"needs the GPU to itself: {company}. Run it by `pytest tests/gpu -n 0 -m alone` when "
+            "nothing else does"
+        )
 
 
 def at_the_same_time():
@@ -26,7 +31,10 @@ def at_the_same_time():
 
 
 def on_a_gpu():
-    found = (in_the_way(torch.device("cuda", index)) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0))
+    found = (
+        in_the_way(torch.device("cuda", index))
+        for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    )
     return next(filter(None, found), None)
 
 

@@ -1,4 +1,6 @@
-"""NVIDIA's own ASP, where the variable MPX_APEX names a checkout of it: in runs of mpx, and beside our masks."""
+"""NVIDIA's own ASP, where the variable MPX_APEX names a checkout of it: in runs of mpx, and beside our
+masks.
+"""
 
 import os
 import sys
@@ -7,10 +9,16 @@ import pytest
 import torch
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or "MPX_APEX" not in os.environ, reason="needs a CUDA device, and MPX_APEX to name a checkout of apex"
+    not torch.cuda.is_available() or "MPX_APEX" not in os.environ,
+    reason="needs a CUDA device, and MPX_APEX to name a checkout of apex",
 )
 
-RUN = ("trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.warmup_steps=2", "trainer.accelerator=gpu")
+RUN = (
+    "trainer.max_epochs=2",
+    "trainer.limit_train_batches=6",
+    "trainer.warmup_steps=2",
+    "trainer.accelerator=gpu",
+)
 
 
 @pytest.fixture
@@ -24,7 +32,13 @@ def apex():
 def test_run(command, apex, recipe, precision):
     """The masks hold, through closures as well, and the pruned model's file has the plain keys."""
     ran = command(
-        "model=resnet20", f"precision={precision}", "sparsity=2of4", "sparsity.backend=apex", f"sparsity.recipe={recipe}", *RUN, env=apex
+        "model=resnet20",
+        f"precision={precision}",
+        "sparsity=2of4",
+        "sparsity.backend=apex",
+        f"sparsity.recipe={recipe}",
+        *RUN,
+        env=apex,
     )
     assert ran.code == 0, ran.err
     sparsity = ran.record["sparsity"]
@@ -36,7 +50,9 @@ def test_run(command, apex, recipe, precision):
 
 
 def test_one_shot_masks_are_mpxs(command, apex):
-    """Both backends prune the same dense weights, and nothing trains them: what stays is the same, bit for bit."""
+    """Both backends prune the same dense weights, and nothing trains them: what stays is the same, bit for
+    bit.
+    """
     dense, saved = command("model=resnet20", "study=dense", *RUN, env=apex), []
     assert dense.code == 0, dense.err
     one_shot = [
@@ -51,5 +67,10 @@ def test_one_shot_masks_are_mpxs(command, apex):
         (file,) = ran.outputs.glob(f"{backend}/*/seed0/checkpoints/last.ckpt")
         saved.append(torch.load(file, weights_only=True)["state_dict"])
     apexs, ours = saved
-    differing = {name: int((apexs[name] != ours[name]).sum()) for name in ours if not torch.equal(apexs[name], ours[name])}
-    assert sum(differing.values()) <= 4, differing  # a group whose sums are equal in FP32 is possible, two are not
+    differing = {
+        name: int((apexs[name] != ours[name]).sum())
+        for name in ours
+        if not torch.equal(apexs[name], ours[name])
+    }
+    # a group whose sums are equal in FP32 is possible, two are not
+    assert sum(differing.values()) <= 4, differing

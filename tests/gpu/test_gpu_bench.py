@@ -19,7 +19,9 @@ GPU = torch.device("cuda")
 
 def test_every_format_that_the_gpu_has_is_measured(tmp_path, capsys):
     run("formats", "gpu", 4096, str(tmp_path))
-    rows = {row["format"]: row for row in json.loads((tmp_path / "bench" / "formats.json").read_text())["rows"]}
+    rows = {
+        row["format"]: row for row in json.loads((tmp_path / "bench" / "formats.json").read_text())["rows"]
+    }
     assert list(rows) == list(PRODUCT_FORMATS)
     for name, row in rows.items():
         assert (row["tflops_per_s"] is None) == (missing(name, GPU) is not None), row["reason"]
@@ -95,7 +97,10 @@ def test_tf32_is_seen_in_convolutions():
     """The check in float64 tells the two apart: 10 mantissa bits against 23."""
     if (reason := missing("tf32", GPU)) is not None:
         pytest.skip(reason)
-    errors = [convolution("forward", fmt, "channels_last", "heuristic")["relative_error"] for fmt in ("fp32", "tf32")]
+    errors = [
+        convolution("forward", fmt, "channels_last", "heuristic")["relative_error"]
+        for fmt in ("fp32", "tf32")
+    ]
     assert errors[0] < 1e-5
     assert errors[1] > 10 * errors[0]
 

@@ -15,7 +15,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def test_a_run_on_the_device(train):
-    ran = train("model=resnet20", "trainer.max_epochs=3", "trainer.limit_train_batches=8", "optimizer=adamw", "precision=amp")
+    ran = train(
+        "model=resnet20",
+        "trainer.max_epochs=3",
+        "trainer.limit_train_batches=8",
+        "optimizer=adamw",
+        "precision=amp",
+    )
     assert ran.code == 0, ran.err
     last = torch.load(ran.folder / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
     assert last["global_step"] == 24
@@ -26,11 +32,22 @@ def test_a_run_on_the_device(train):
 @pytest.mark.parametrize("pauses", [[], [0.3, 0.3], [0.0]], ids=["once", "three times", "twice at once"])
 @pytest.mark.parametrize("model", ["resnet20", "lstm"])
 def test_ctrl_c_amid_replayed_steps(tmp_path, model, pauses):
-    """The record is written however often it comes, also where a compiler has put its own handler before Python's."""
-    setting = [f"model={model}", "trainer.max_epochs=400", "trainer.cuda_graphs=true", "precision=amp", "trainer.progress=off"]
-    environment = os.environ | {"PYTHONFAULTHANDLER": "1"}  # a crash in the driver's or PyTorch's own code says where
+    """The record is written however often it comes, also where a compiler has put its own handler before
+    Python's.
+    """
+    setting = [
+        f"model={model}",
+        "trainer.max_epochs=400",
+        "trainer.cuda_graphs=true",
+        "precision=amp",
+        "trainer.progress=off",
+    ]
+    # a crash in the driver's or PyTorch's own code says where
+    environment = os.environ | {"PYTHONFAULTHANDLER": "1"}
     command = [sys.executable, "-m", "mpx.train", *setting]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
     process.send_signal(signal.SIGINT)
     for pause in pauses:

@@ -1,4 +1,6 @@
-"""On a CUDA device: what activation checkpointing computes again in the backward pass has the format that the forward pass had."""
+"""On a CUDA device: what activation checkpointing computes again in the backward pass has the format that the
+forward pass had.
+"""
 
 import pytest
 import torch
@@ -38,7 +40,9 @@ def test_a_checkpoint_computes_the_same_again(mode, automatic):
 
     def weights(reentrant):
         module = Block(layer, reentrant, automatic)
-        trainer = silent_trainer(accelerator="gpu", devices=1, max_epochs=2, plugins=mpx.Precision(mode, emulate="never"))
+        trainer = silent_trainer(
+            accelerator="gpu", devices=1, max_epochs=2, plugins=mpx.Precision(mode, emulate="never")
+        )
         trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
         return module.state_dict()
 

@@ -1,4 +1,6 @@
-"""On a CUDA device compat.amp runs on real FP16: every level trains, skips, resumes, and multiplies in the type of its level."""
+"""On a CUDA device compat.amp runs on real FP16: every level trains, skips, resumes, and multiplies in the
+type of its level.
+"""
 
 import copy
 import math
@@ -16,11 +18,18 @@ LEVELS = ["O0", "O1", "O2", "O3"]
 
 
 class Net(nn.Module):
-    """Convolution, batch norm, LSTM and linear; notes the type in which the LSTM and the linear layer came out."""
+    """Convolution, batch norm, LSTM and linear; notes the type in which the LSTM and the linear layer came
+    out.
+    """
 
     def __init__(self):
         super().__init__()
-        self.conv, self.bn, self.lstm, self.fc = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.LSTM(8, 8), nn.Linear(8, 4)
+        self.conv, self.bn, self.lstm, self.fc = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.LSTM(8, 8),
+            nn.Linear(8, 4),
+        )
 
     def forward(self, x):
         x = F.relu(self.bn(self.conv(x)))
@@ -39,7 +48,10 @@ def made(level, **arguments):
 
 def step(model, optimizer, factor=1.0):
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(32, 3, 8, 8, generator=generator).cuda(), torch.randint(0, 4, (32,), generator=generator).cuda()
+    x, y = (
+        torch.randn(32, 3, 8, 8, generator=generator).cuda(),
+        torch.randint(0, 4, (32,), generator=generator).cuda(),
+    )
     optimizer.zero_grad()
     loss = F.cross_entropy(model(x), y) * factor
     with amp.scale_loss(loss, optimizer) as scaled_loss:
@@ -55,7 +67,9 @@ def test_trains_in_the_type_of_the_level(level):
     losses = [step(model, optimizer) for _ in range(30)]
     assert losses[-1] < 0.8 * losses[0], losses
     assert model.seen == (torch.float32 if level == "O0" else torch.float16,) * 2
-    assert {p.dtype for p in amp.master_params(optimizer)} == {torch.float16 if level == "O3" else torch.float32}
+    assert {p.dtype for p in amp.master_params(optimizer)} == {
+        torch.float16 if level == "O3" else torch.float32
+    }
     assert amp._amp_state.loss_scalers[0].scale.scale.is_cuda
 
 
@@ -65,7 +79,9 @@ def test_overflow_changes_nothing(level):
     step(model, optimizer)
     before = copy.deepcopy([list(model.parameters()), optimizer.state_dict()["state"]])
     step(model, optimizer, factor=math.inf)
-    torch.testing.assert_close([list(model.parameters()), optimizer.state_dict()["state"]], before, rtol=0, atol=0)
+    torch.testing.assert_close(
+        [list(model.parameters()), optimizer.state_dict()["state"]], before, rtol=0, atol=0
+    )
     assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 64.0, "unskipped": 0}}
 
 
@@ -77,7 +93,9 @@ def test_resumes(level):
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), amp.state_dict()])
     expected = [step(model, optimizer) for _ in range(3)]
     model, optimizer = made(level)
-    for load, state in zip((model.load_state_dict, optimizer.load_state_dict, amp.load_state_dict), saved, strict=True):
+    for load, state in zip(
+        (model.load_state_dict, optimizer.load_state_dict, amp.load_state_dict), saved, strict=True
+    ):
         load(state)
     assert [step(model, optimizer) for _ in range(3)] == pytest.approx(expected, rel=1e-3)
 

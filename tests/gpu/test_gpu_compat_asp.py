@@ -1,4 +1,6 @@
-"""mpx.compat.ASP on a CUDA device: an ordinary script's fused optimizer, closure, autocast and GradScaler, and no step that waits."""
+"""mpx.compat.ASP on a CUDA device: an ordinary script's fused optimizer, closure, autocast and GradScaler,
+and no step that waits.
+"""
 
 import pytest
 import torch
@@ -19,7 +21,11 @@ QUIET = {"verbosity": 0, "allow_permutation": False}
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem, self.conv, self.bn = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.stem, self.conv, self.bn = (
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.BatchNorm2d(32),
+        )
         self.attention, self.head = nn.MultiheadAttention(32, 2, batch_first=True), nn.Linear(32, 8)
 
     def forward(self, x):
@@ -40,7 +46,9 @@ def batch(seed):
 
 
 def held(pruning, *optimizers):
-    """Weights and optimizer state are zero where pruned, and have learnt elsewhere. How many weights are pruned."""
+    """Weights and optimizer state are zero where pruned, and have learnt elsewhere. How many weights are
+    pruned.
+    """
     masks = pruning.masks
     assert masks.verify(optimizers) == []
     for weight in masks.pruned:
@@ -75,7 +83,9 @@ def test_prune_trained_model(closure, capsys):
             loss()
             optimizer.step()
     assert held(pruning, optimizer) == 4  # conv, attention's two, head; the stem has three inputs
-    assert any(not torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True))
+    assert any(
+        not torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True)
+    )
 
 
 @pytest.mark.parametrize("fused", [True, False])

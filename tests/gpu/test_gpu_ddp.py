@@ -15,17 +15,45 @@ LAST = "checkpoints/last.ckpt"
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["task=resnet20_digits", "precision=amp", "sparsity=2of4", "trainer.ema_decay=0.9", "trainer.gradient_clip_val=1.0"],
-        ["task=resnet20_digits", "precision=amp_bf16", "trainer.compile=default", "sparsity=2of4", "sparsity.start=0.3"],
+        [
+            "task=resnet20_digits",
+            "precision=amp",
+            "sparsity=2of4",
+            "trainer.ema_decay=0.9",
+            "trainer.gradient_clip_val=1.0",
+        ],
+        [
+            "task=resnet20_digits",
+            "precision=amp_bf16",
+            "trainer.compile=default",
+            "sparsity=2of4",
+            "sparsity.start=0.3",
+        ],
         ["task=lstm_digits", "precision=amp", "sparsity=2of4", "sparsity.shape_rule=any"],
-        ["task=mlp_digits", "precision=amp", "sparsity=2of4", "sparsity.recipe=sr_ste", "trainer.ema_decay=0.9"],
-        ["model=bert_small", "model.num_layers=1", "data=synthetic", "data.kind=text", "data.shape=[16]", "data.classes=2", "precision=o2"],
+        [
+            "task=mlp_digits",
+            "precision=amp",
+            "sparsity=2of4",
+            "sparsity.recipe=sr_ste",
+            "trainer.ema_decay=0.9",
+        ],
+        [
+            "model=bert_small",
+            "model.num_layers=1",
+            "data=synthetic",
+            "data.kind=text",
+            "data.shape=[16]",
+            "data.classes=2",
+            "precision=o2",
+        ],
         ["task=mlp_digits", "precision=fp32", "numerics.every=7", "audit=true"],
     ],
     ids=lambda words: words[0].split("=")[1],
 )
 def test_steps_are_replayed_on_both(command, overrides):
-    """A save compares both ranks' weights, moments, masks and scale, so a run that completes has saved equal ones."""
+    """A save compares both ranks' weights, moments, masks and scale, so a run that completes has saved equal
+    ones.
+    """
     ran = command(*SHORT, *TWO, *overrides, "trainer.cuda_graphs=true")
     assert ran.code == 0, ran.err
     record = json.loads((ran.folders[0] / "result.json").read_text())
@@ -47,7 +75,15 @@ def test_steps_are_replayed_on_both(command, overrides):
 )
 def test_two_gpus_take_the_steps_of_one(command, model):
     """On 2 × 32 samples the weights move as on the same 64, up to rounding."""
-    steps = [*SHORT[1:], *model, "trainer.max_steps=30", "trainer.max_epochs=10", "data.augment=none", "optimizer=sgd", "optimizer.lr=0.01"]
+    steps = [
+        *SHORT[1:],
+        *model,
+        "trainer.max_steps=30",
+        "trainer.max_epochs=10",
+        "data.augment=none",
+        "optimizer=sgd",
+        "optimizer.lr=0.01",
+    ]
     one = command(*steps, "study=one", "data.batch_size=64")
     two = command(*steps, "study=two", *TWO)
     assert (one.code, two.code) == (0, 0), one.err + two.err
@@ -56,12 +92,22 @@ def test_two_gpus_take_the_steps_of_one(command, model):
 
 @pytest.mark.parametrize("graphs", ["true", "false"])
 def test_resumed_with_dropout_as_uninterrupted(command, graphs):
-    words = [*SHORT[1:], "model=mlp", "model.dropout=0.3", "optimizer=sgd", "optimizer.lr=0.05", "schedule=constant", "trainer.devices=2"]
+    words = [
+        *SHORT[1:],
+        "model=mlp",
+        "model.dropout=0.3",
+        "optimizer=sgd",
+        "optimizer.lr=0.05",
+        "schedule=constant",
+        "trainer.devices=2",
+    ]
     words += ["data.batch_size=16", f"trainer.cuda_graphs={graphs}"]
     whole = command(*words, "study=whole", "trainer.max_epochs=4")
     half = command(*words, "study=half", "trainer.max_epochs=2")
     assert (whole.code, half.code) == (0, 0), whole.err + half.err
-    again = command(*words, "study=again", "trainer.max_epochs=4", f'ckpt_path="{saved(half, "half") / LAST}"')
+    again = command(
+        *words, "study=again", "trainer.max_epochs=4", f'ckpt_path="{saved(half, "half") / LAST}"'
+    )
     assert again.code == 0, again.err
     alike(*(weights(saved(again, study)) for study in ("whole", "again")), atol=1e-4)
 
@@ -119,7 +165,9 @@ class Net(nn.Module):
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_rank_that_cannot_record_takes_the_other_back(command, tmp_path, where):
     (tmp_path / "waiting_net.py").write_text(NET)
-    ran = command(*SHORT, *TWO, "model=custom", "model._target_=waiting_net.Net", f"+model.kwargs.where={where}")
+    ran = command(
+        *SHORT, *TWO, "model=custom", "model._target_=waiting_net.Net", f"+model.kwargs.where={where}"
+    )
     assert ran.code == 0, ran.err
     record = json.loads((ran.folders[0] / "result.json").read_text())
     graph = record["speed"]["chosen"]["graph"]

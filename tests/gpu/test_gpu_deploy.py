@@ -1,4 +1,6 @@
-"""On a CUDA device: every format, backend and kind of weights serves what was trained, and 2:4 layers run on sparse Tensor Cores."""
+"""On a CUDA device: every format, backend and kind of weights serves what was trained, and 2:4 layers run on
+sparse Tensor Cores.
+"""
 
 import json
 
@@ -21,7 +23,14 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(not torch.backends.cusparselt.is_available(), reason="needs cuSPARSELt"),
 ]
-TEXT = ["data=synthetic", "data.kind=text", "data.shape=[32]", "data.classes=4", "data.vocab_size=200", "data.samples=1024"]
+TEXT = [
+    "data=synthetic",
+    "data.kind=text",
+    "data.shape=[32]",
+    "data.classes=4",
+    "data.vocab_size=200",
+    "data.samples=1024",
+]
 RUNS = {
     "resnet20": ["model=resnet20"],
     "mlp": ["model=mlp", "model.widths=[256,256]", "sparsity=2of4"],
@@ -81,7 +90,9 @@ def test_what_is_served_is_what_was_trained(deploy, folder, name, backend, fmt):
     assert [at["batch"] for at in row["speed"]] == [1, 7, 64]
     assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((folder(name) / "result.json").read_text())["metrics"]
-    assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-4 if fmt == "fp32" else 0.03)
+    assert row["metrics"]["test/loss"] == pytest.approx(
+        tested["test/loss"], rel=1e-4 if fmt == "fp32" else 0.03
+    )
     assert row["memory"]["peak_allocated_gib"] > 0
 
 
@@ -89,8 +100,9 @@ def test_what_is_served_is_what_was_trained(deploy, folder, name, backend, fmt):
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])
 @pytest.mark.parametrize(("name", "sparse"), [("mlp", 2), ("bert", 25), ("custom", 4)])
 def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
-    """mlp: all but the last layer. bert_small: the six layers of each of four blocks, and the pooler. custom: the feed-forward layers
-    of two nn.TransformerEncoderLayers."""
+    """mlp: all but the last layer. bert_small: the six layers of each of four blocks, and the pooler. custom:
+    the feed-forward layers of two nn.TransformerEncoderLayers.
+    """
     row, done = deploy(name, f"format={fmt}", f"backend={backend}", BATCHES, "weights=2of4")
     assert len(row["sparse_layers"]) == sparse
     assert "Is it worth it?" in done.out
@@ -133,14 +145,18 @@ def test_auto_takes_a_backend_and_says_what_pays(deploy):
 def test_each_batch_size_is_served_by_its_fastest(deploy, fmt, backend):
     """By one of the ways of the largest, with 8 bits in the same layers, whose accuracy is measured."""
     row, _ = deploy("mlp", f"format={fmt}", f"backend={backend}", "batch=[1,64]")
-    assert {key: row["speed"][-1][key] for key in ("backend", "sparse_layers")} == {key: row[key] for key in ("backend", "sparse_layers")}
+    assert {key: row["speed"][-1][key] for key in ("backend", "sparse_layers")} == {
+        key: row[key] for key in ("backend", "sparse_layers")
+    }
     for at in row["speed"]:
         if rates := at["candidates"]:
             assert max(rates, key=rates.get).split(", ")[0] == at["backend"]
         assert at["relative_error"] <= TOLERANCE[fmt]
     served = {layer["name"]: layer["served"] for layer in row["layers"]}
     assert {name for name, kernel in served.items() if "2:4" in kernel} == set(row["sparse_layers"])
-    assert {name for name, kernel in served.items() if kernel.startswith("int8")} == set(row["quantised_layers"])
+    assert {name for name, kernel in served.items() if kernel.startswith("int8")} == set(
+        row["quantised_layers"]
+    )
 
 
 LAYERS = {
@@ -160,7 +176,9 @@ ERRORS = {"fp16": 8 * 2**-10, "bf16": 8 * 2**-7, "int8": 0.05, "fp8": 0.1}
 def test_a_layer_is_the_dense_one(fmt, name, bias):
     """By every kernel, in values and layout."""
     make, shapes = LAYERS[name]
-    dense = make(bias).to("cuda", torch.float16 if fmt == "fp16" else torch.bfloat16, memory_format=torch.channels_last)
+    dense = make(bias).to(
+        "cuda", torch.float16 if fmt == "fp16" else torch.bfloat16, memory_format=torch.channels_last
+    )
     dense.weight.mul_(mask_2of4(dense.weight))
     two = [] if fmt == "fp8" else sparse_kernels(dense, fmt, torch.device("cuda"))[0]
     assert two or fmt == "fp8"
@@ -171,24 +189,40 @@ def test_a_layer_is_the_dense_one(fmt, name, bias):
             found, expected = kernel.serve(dense, x.abs().max().item())(x), dense(x)
             assert (found - expected).double().norm() <= ERRORS[fmt] * expected.double().norm(), kernel
             assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-            assert found.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
+            assert found.is_contiguous(
+                memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format
+            )
     algorithms.stop()
 
 
-EXPORTS = {"fp32": ("safetensors", "pt2", "onnx"), "bf16": ("safetensors", "pt2"), "int8": ("safetensors", "onnx"), "fp8": ("safetensors",)}
+EXPORTS = {
+    "fp32": ("safetensors", "pt2", "onnx"),
+    "bf16": ("safetensors", "pt2"),
+    "int8": ("safetensors", "onnx"),
+    "fp8": ("safetensors",),
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "fmt"), [*((name, fmt) for name in ("mlp", "resnet20", "bert") for fmt in EXPORTS), ("lstm", "fp32"), ("lstm", "bf16")]
+    ("name", "fmt"),
+    [
+        *((name, fmt) for name in ("mlp", "resnet20", "bert") for fmt in EXPORTS),
+        ("lstm", "fp32"),
+        ("lstm", "bf16"),
+    ],
 )
 def test_exported_files(deploy, folder, name, fmt):
     """They are made on the CPU. A program moves to the GPU and computes the same there."""
-    row, _ = deploy(name, f"format={fmt}", "backend=eager", f"export=[{','.join(EXPORTS[fmt])}]", "batch=[64]")
+    row, _ = deploy(
+        name, f"format={fmt}", "backend=eager", f"export=[{','.join(EXPORTS[fmt])}]", "batch=[64]"
+    )
     files = {kind: folder(name) / file["file"] for kind, file in row["exports"].items()}
     assert files.keys() == set(EXPORTS[fmt])
     assert all(file.parent.name == f"{fmt}-auto-cuda" for file in files.values())
     found = load_file(files["safetensors"])
-    assert {key.removesuffix(".weight_scale") for key in found if key.endswith(".weight_scale")} == set(row["quantised_layers"])
+    assert {key.removesuffix(".weight_scale") for key in found if key.endswith(".weight_scale")} == set(
+        row["quantised_layers"]
+    )
     assert all(f"{layer}.input_scale" in found for layer in row["quantised_layers"])
     if "pt2" in files:
         program = torch.export.load(files["pt2"])
@@ -201,4 +235,6 @@ def test_exported_files(deploy, folder, name, fmt):
     if "onnx" in files:
         tested = row["exports"]["onnx"]
         assert tested["relative_error"] <= TOLERANCE[fmt]
-        assert tested["metrics"]["test/loss"] == pytest.approx(row["metrics"]["test/loss"], rel=1e-4 if fmt == "fp32" else 0.1)
+        assert tested["metrics"]["test/loss"] == pytest.approx(
+            row["metrics"]["test/loss"], rel=1e-4 if fmt == "fp32" else 0.1
+        )

@@ -1,4 +1,6 @@
-"""On a CUDA device emulated FP16 is what its FP16 is: the same steps are skipped, and recurrent layers are as near as their rounding."""
+"""On a CUDA device emulated FP16 is what its FP16 is: the same steps are skipped, and recurrent layers are as
+near as their rounding.
+"""
 
 import pytest
 import torch
@@ -23,10 +25,11 @@ def _ieee():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_steps_are_skipped(kind):
-    """In random small networks. Where a step differs, it is at a scale where a rounding decides: 3.5 % up or down both agree again.
+    """In random small networks. Where a step differs, it is at a scale where a rounding decides: 3.5 % up or
+    down both agree again.
 
-    cuDNN's recurrent layers are known by their results alone: in one of 63 networks each, with two layers and sizes that are not multiples
-    of 8, its GRU and its LSTM overflow at a scale a third of an octave lower.
+    cuDNN's recurrent layers are known by their results alone: in one of 63 networks each, with two layers and
+    sizes that are not multiples of 8, its GRU and its LSTM overflow at a scale a third of an octave lower.
     """
     seeds = [seed for seed in range(NETWORKS) if kind_of(seed) == kind]
     compared = [compare(drawn(seed).to("cuda")) for seed in seeds]
@@ -66,7 +69,9 @@ def values(layer, x, context):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_recurrent_layers_are_as_near_as_their_rounding(name):
-    """Each is off by the format's own error; not both in the same way, since cuDNN adds up in another order."""
+    """Each is off by the format's own error; not both in the same way, since cuDNN adds up in another
+    order.
+    """
     torch.manual_seed(0)
     layer = LAYERS[name]().cuda()
     x = torch.randn(*(() if "cell" in name else (6,)), 16, 32, device="cuda")

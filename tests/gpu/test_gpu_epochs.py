@@ -1,4 +1,6 @@
-"""On a CUDA device: what happens between two epochs does not wait for the device where it need not, and measures the same."""
+"""On a CUDA device: what happens between two epochs does not wait for the device where it need not, and
+measures the same.
+"""
 
 import time
 
@@ -45,7 +47,12 @@ def busy_seconds():
 
 def test_a_validation_batch_is_queued_without_waiting(no_waiting):
     device = torch.device("cuda")
-    split = Images(torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 4, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    split = Images(
+        torch.zeros(64, 1, 8, 8, dtype=torch.uint8),
+        torch.arange(64) % 4,
+        torch.zeros(1, 1, 1),
+        torch.ones(1, 1, 1),
+    )
     reader = ResidentReader(split, 0, device)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     module = TrainingModule(TrainingLoss(model), Spec("image", (1, 8, 8), 4), None, None, None).to(device)
@@ -59,7 +66,10 @@ def test_a_validation_batch_is_queued_without_waiting(no_waiting):
         for meter in module.meters["val_"].values():
             meter.reset()
         no_waiting(validate)
-        loss = loss_of(module(split.finish(*split.raw(torch.arange(64), None), None)[0].to(device)), split.labels.to(device))
+        loss = loss_of(
+            module(split.finish(*split.raw(torch.arange(64), None), None)[0].to(device)),
+            split.labels.to(device),
+        )
     assert module.meters["val_"]["loss"].compute().item() == pytest.approx(loss.item(), rel=1e-6)
 
 
@@ -108,7 +118,8 @@ def test_windows_are_measured_by_the_device_and_nobody_waits_at_their_ends():
 
     throughput, host, busy = Throughput(warmup_steps=2), Host(), busy_seconds()
     trainer = pl.Trainer(
-        max_epochs=3, accelerator="gpu", devices=1, callbacks=[throughput, host], logger=False, enable_checkpointing=False,
+        max_epochs=3, accelerator="gpu", devices=1, callbacks=[throughput, host], logger=False,
+        enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     trainer.fit(Sleeper(), Batches(6), Batches(2))

@@ -1,4 +1,6 @@
-"""experiments/speed: the loop by hand takes the same steps recorded as it takes without a graph, in each format."""
+"""experiments/speed: the loop by hand takes the same steps recorded as it takes without a graph, in each
+format.
+"""
 
 import sys
 from pathlib import Path
@@ -22,7 +24,12 @@ def hand(monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "precision", "tolerance"),
-    [("resnet18", "fp32", 1e-3), ("resnet18", "amp", 5e-2), ("bert_small", "fp32", 1e-4), ("lstm", "fp32", 1e-4)],
+    [
+        ("resnet18", "fp32", 1e-3),
+        ("resnet18", "amp", 5e-2),
+        ("bert_small", "fp32", 1e-4),
+        ("lstm", "fp32", 1e-4),
+    ],
 )
 def test_a_recorded_step_trains_as_an_ordinary_one(hand, model, precision, tolerance):
     from setups import setup

@@ -1,4 +1,6 @@
-"""On a CUDA device: no 2:4 product accesses memory behind its operands. An allocator makes each such access a fault (fence.cpp)."""
+"""On a CUDA device: no 2:4 product accesses memory behind its operands. An allocator makes each such access a
+fault (fence.cpp).
+"""
 
 import json
 import subprocess
@@ -17,7 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.backends.cusparselt.is_available(), reason="needs cuSPARSELt"),
     pytest.mark.skipif(CUDA_HOME is None, reason="needs nvcc"),
 ]
-SHAPES = [(64, 576), (32, 32), (96, 96), (160, 352), (3072, 832)]  # of weights; no multiple of 128, the tile of INT8, in columns
+# of weights; no multiple of 128, the tile of INT8, in columns
+SHAPES = [(64, 576), (32, 32), (96, 96), (160, 352), (3072, 832)]
 PRODUCTS = """
 import json, sys, torch
 library, compress = sys.argv[1:3]
@@ -52,8 +55,13 @@ def fence(tmp_path_factory):
 def products(fence, fmt, shapes, compress="mpx"):
     dtype = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8"}[fmt]
     result, scaled = ("bfloat16", True) if fmt == "int8" else (dtype, False)
-    ways = [at for at in EPILOGUES if fmt != "fp16" or not at.transposed]  # the others hang (mpx/deploy/kernels.py)
-    problems = [vars(Problem(dtype, result, *shape, 96, at.bias, scaled, at.transposed)) for shape in shapes for at in ways]
+    # the others hang (mpx/deploy/kernels.py)
+    ways = [at for at in EPILOGUES if fmt != "fp16" or not at.transposed]
+    problems = [
+        vars(Problem(dtype, result, *shape, 96, at.bias, scaled, at.transposed))
+        for shape in shapes
+        for at in ways
+    ]
     command = [sys.executable, "-c", PRODUCTS, fence, compress]
     return subprocess.run(command, input=json.dumps(problems), capture_output=True, text=True, check=False)
 

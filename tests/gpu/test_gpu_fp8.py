@@ -1,4 +1,6 @@
-"""On a CUDA device with FP8: linear layers give what the emulation gives, also compiled, and a run says which layers they are."""
+"""On a CUDA device with FP8: linear layers give what the emulation gives, also compiled, and a run says which
+layers they are.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ from mpx.precision.fp8 import Float8Linear, Layers
 from mpx.precision.modes import MODES, lacking
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or lacking(MODES["fp8"], torch.device("cuda")) is not None, reason="needs a CUDA device with FP8"
+    not torch.cuda.is_available() or lacking(MODES["fp8"], torch.device("cuda")) is not None,
+    reason="needs a CUDA device with FP8",
 )
 
 
@@ -40,21 +43,41 @@ class Native:
 @pytest.mark.parametrize(("rows", "k", "n"), [(256, 256, 256), (100, 64, 48), (8192, 768, 3072)])
 def test_native_compiled_and_emulated_agree(rows, k, n):
     torch.manual_seed(0)
-    model, x, gradient = nn.Linear(k, n).cuda(), torch.randn(rows, k, device="cuda"), torch.randn(rows, n, device="cuda") * 2.0**-12
-    native, compiled = (passed(way, x, Native(), gradient) for way in (model, torch.compile(model, fullgraph=True)))
+    model, x, gradient = (
+        nn.Linear(k, n).cuda(),
+        torch.randn(rows, k, device="cuda"),
+        torch.randn(rows, n, device="cuda") * 2.0**-12,
+    )
+    native, compiled = (
+        passed(way, x, Native(), gradient) for way in (model, torch.compile(model, fullgraph=True))
+    )
     with Emulate("fp8", linears=Layers(every=True)):
         emulated = passed(model, x, torch.enable_grad(), gradient)
     for one, other, expected in zip(native, compiled, emulated, strict=True):
         assert (one - expected).abs().max() < 2**-6 * expected.abs().amax()
         assert (one - expected).norm() < 2**-7 * expected.norm()  # BF16's rounding, far below FP8's
-        # The compiler rounds the FP32 input to E4M3 directly, not to BF16 first: half of FP8's own error (3.6 %).
+        # The compiler rounds the FP32 input to E4M3 directly, not to BF16 first: half of FP8's own error (3.6
+        # %).
         assert (other - expected).norm() < 2**-5 * expected.norm()
 
 
 def test_a_compiled_run_multiplies_in_fp8(train):
     """In batches of 64, PyTorch 2.11's compiler makes a backward pass that ends in an UnboundLocalError."""
-    large = ["model=bert_base", "model.num_layers=2", "data=synthetic", "data.kind=text", "data.shape=[128]", "data.classes=2"]
-    large += ["data.batch_size=256", "data.samples=4096", "trainer.compile=default", "trainer.cuda_graphs=true", "audit=true"]
+    large = [
+        "model=bert_base",
+        "model.num_layers=2",
+        "data=synthetic",
+        "data.kind=text",
+        "data.shape=[128]",
+        "data.classes=2",
+    ]
+    large += [
+        "data.batch_size=256",
+        "data.samples=4096",
+        "trainer.compile=default",
+        "trainer.cuda_graphs=true",
+        "audit=true",
+    ]
     ran = train("precision=fp8", "precision.layers=all", *large, *FEW_STEPS)
     assert ran.code == 0, ran.err
     record = ran.record["precision"]

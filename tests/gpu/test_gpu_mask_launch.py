@@ -1,4 +1,6 @@
-"""On a CUDA device the masks of a whole model come out of one launch, equal to those of PyTorch's operations, also in a CUDA graph."""
+"""On a CUDA device the masks of a whole model come out of one launch, equal to those of PyTorch's operations,
+also in a CUDA graph.
+"""
 
 import random
 
@@ -54,7 +56,11 @@ def random_weight(dice, dtype):
         return weight.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout == "turned":
         return weight.transpose(0, 1).contiguous().transpose(0, 1)
-    return torch.cat([weight.new_zeros(1), weight.flatten()])[1:].view(shape) if layout == "odd start" else weight
+    return (
+        torch.cat([weight.new_zeros(1), weight.flatten()])[1:].view(shape)
+        if layout == "odd start"
+        else weight
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,7 +84,8 @@ def test_whole_models(model, last, dtype):
     masks = launched(found)
     assert_same(masks, found)
     buffers = {mask.untyped_storage().data_ptr() for mask in masks}
-    assert len(buffers) == (2 if model.__class__.__name__ == "ResNet" and not last else 1)  # one of each launch
+    # one of each launch
+    assert len(buffers) == (2 if model.__class__.__name__ == "ResNet" and not last else 1)
     assert_same(NofM(2, 4).masks(found, compiled=True), found)
 
 

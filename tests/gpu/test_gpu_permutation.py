@@ -1,4 +1,6 @@
-"""Channel permutation on a CUDA device: the search and the models lie there, and the models compute the same afterwards."""
+"""Channel permutation on a CUDA device: the search and the models lie there, and the models compute the same
+afterwards.
+"""
 
 import copy
 
@@ -34,7 +36,9 @@ def ieee():
 
 
 def made(name):
-    """(model, its optimizer, one batch, its targets) on the device, after two steps, so that the optimizer has a state."""
+    """(model, its optimizer, one batch, its targets) on the device, after two steps, so that the optimizer
+    has a state.
+    """
     choice, spec = CASES[name]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", [f"model={name}", *choice, "optimizer=adamw"])
@@ -42,7 +46,11 @@ def made(name):
     model = build(cfg.model, spec).to(DEVICE)
     if spec.kind == "image":
         model.to(memory_format=torch.channels_last)
-    x = torch.randn(4, *spec.shape) if spec.kind == "image" else torch.randint(1, spec.vocab_size, (4, *spec.shape))
+    x = (
+        torch.randn(4, *spec.shape)
+        if spec.kind == "image"
+        else torch.randint(1, spec.vocab_size, (4, *spec.shape))
+    )
     trained = model, build_optimizer(model, cfg.optimizer), x.to(DEVICE), torch.arange(4, device=DEVICE) % 2
     for _ in range(2):
         step(*trained)

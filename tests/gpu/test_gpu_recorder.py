@@ -1,4 +1,6 @@
-"""mpx.Recorder on a GPU: the same throughput as synchronising by hand, formats by PyTorch's switches, memory of the device."""
+"""mpx.Recorder on a GPU: the same throughput as synchronising by hand, formats by PyTorch's switches, memory
+of the device.
+"""
 
 import json
 import time
@@ -44,7 +46,9 @@ def test_throughput_is_that_of_the_wall_clock(tmp_path):
         time.sleep(1)
         recorder.metrics({"test/accuracy": 0.5})
     record = json.loads((recorder.folder / "result.json").read_text())
-    assert record["speed"]["train_samples_per_s"] == pytest.approx((STEPS - WARMUP) * BATCH / seconds, rel=0.02)
+    assert record["speed"]["train_samples_per_s"] == pytest.approx(
+        (STEPS - WARMUP) * BATCH / seconds, rel=0.02
+    )
     assert record["speed"]["step_ms_p50"] == pytest.approx(1e3 * seconds / (STEPS - WARMUP), rel=0.1)
     assert record["speed"]["exclusive"] is not False
     assert 0.1 < record["speed"]["mfu"] <= 1
@@ -98,5 +102,7 @@ def test_one_record_of_two_gpus(tmp_path):
     record = json.loads((Path(seen["folder"]) / "result.json").read_text())
     assert (record["status"], record["config"]["trainer"]["devices"]) == ("completed", 2)
     assert record["speed"]["measured_steps"] == STEPS - WARMUP
-    assert record["speed"]["train_samples_per_s"] == pytest.approx((STEPS - WARMUP) * sum(SAMPLES) / seen["seconds"], rel=0.05)
+    assert record["speed"]["train_samples_per_s"] == pytest.approx(
+        (STEPS - WARMUP) * sum(SAMPLES) / seen["seconds"], rel=0.05
+    )
     assert [str(path.parent) for path in tmp_path.rglob("result.json")] == [seen["folder"]]

@@ -1,4 +1,6 @@
-"""Sparsity where it runs for speed: masks are the CPU's, recipes hold with fused optimizers, and no step waits for the device."""
+"""Sparsity where it runs for speed: masks are the CPU's, recipes hold with fused optimizers, and no step
+waits for the device.
+"""
 
 import pytest
 import torch
@@ -16,7 +18,12 @@ pytestmark = [
 ]
 
 PATTERNS = [NofM(2, 4), NofM(3, 16), Tiles("best"), Tiles("greedy"), Unstructured(0.5)]
-RUN = ("trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.warmup_steps=2", "trainer.accelerator=gpu")
+RUN = (
+    "trainer.max_epochs=2",
+    "trainer.limit_train_batches=6",
+    "trainer.warmup_steps=2",
+    "trainer.accelerator=gpu",
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -30,7 +37,10 @@ def test_masks_are_those_of_the_cpu(pattern, dtype):
 
 
 def test_compiled_masks_are_the_same():
-    found = [torch.randn(256, 256, device="cuda"), torch.randn(64, 32, 3, 3, device="cuda").to(memory_format=torch.channels_last)]
+    found = [
+        torch.randn(256, 256, device="cuda"),
+        torch.randn(64, 32, 3, 3, device="cuda").to(memory_format=torch.channels_last),
+    ]
     for compiled, eager in zip(NofM(2, 4).masks(found, compiled=True), NofM(2, 4).masks(found), strict=True):
         assert torch.equal(compiled, eager)
         assert compiled.stride() == eager.stride()
@@ -39,27 +49,38 @@ def test_compiled_masks_are_the_same():
 @pytest.mark.parametrize("recipe", ["asp", "one_shot", "from_start", "gradual", "sr_ste"])
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16"])
 def test_recipes(train, recipe, precision):
-    ran = train("model=resnet20", f"precision={precision}", "sparsity=2of4", f"sparsity.recipe={recipe}", *RUN)
+    ran = train(
+        "model=resnet20", f"precision={precision}", "sparsity=2of4", f"sparsity.recipe={recipe}", *RUN
+    )
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["verified"] is True
     assert ran.record["sparsity"]["density"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("model", [["model=mlp", "model.widths=[32,32]"], ["model=resnet20"]], ids=["Linear", "Conv2d"])
+@pytest.mark.parametrize(
+    "model", [["model=mlp", "model.widths=[32,32]"], ["model=resnet20"]], ids=["Linear", "Conv2d"]
+)
 def test_coverage_names_the_sparse_kernel(train, model):
     ran = train(*model, "precision=amp_bf16", "sparsity=2of4", *RUN)
-    kernels = {(row["sparse_kernel"], row["sparse_kernel_reason"]) for row in ran.record["sparsity"]["layers"] if row["pruned"]}
+    kernels = {
+        (row["sparse_kernel"], row["sparse_kernel_reason"])
+        for row in ran.record["sparsity"]["layers"]
+        if row["pruned"]
+    }
     assert kernels & {("cuSPARSELt", None), (None, "this PyTorch was built without cuSPARSELt")}
 
 
-@pytest.mark.parametrize(("recipe", "rate"), [("fixed", 1e-3), ("sr_ste", 1e-3), ("sr_ste", torch.tensor(1e-3))])
+@pytest.mark.parametrize(
+    ("recipe", "rate"), [("fixed", 1e-3), ("sr_ste", 1e-3), ("sr_ste", torch.tensor(1e-3))]
+)
 def test_a_step_does_not_wait_for_the_device(recipe, rate):
     layer = nn.Linear(64, 64, device="cuda")
     rate = rate.cuda() if isinstance(rate, torch.Tensor) else rate
     optimizer = torch.optim.AdamW(layer.parameters(), lr=rate, fused=True)
     masks = Masks(weights(layer, NofM(2, 4), Rules()), NofM(2, 4), remember=recipe == "sr_ste")
     ste = SrSte(Plan(0, 0, None), decay=2e-4)
-    ste.load_state_dict({"variances": {"weight": torch.ones(64, 64)}})  # on the host, as those of a checkpoint
+    # on the host, as those of a checkpoint
+    ste.load_state_dict({"variances": {"weight": torch.ones(64, 64)}})
 
     def step(number):
         layer.weight.grad, layer.bias.grad = torch.ones_like(layer.weight), torch.ones_like(layer.bias)

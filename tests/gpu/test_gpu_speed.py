@@ -13,7 +13,14 @@ from mpx.training.compiling import TIMED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-TEXT = ["data=synthetic", "data.kind=text", "data.shape=[32]", "data.classes=4", "data.vocab_size=200", "data.samples=1024"]
+TEXT = [
+    "data=synthetic",
+    "data.kind=text",
+    "data.shape=[32]",
+    "data.classes=4",
+    "data.vocab_size=200",
+    "data.samples=1024",
+]
 LANGUAGE = ["data=synthetic", "data.kind=lm", "data.shape=[32]", "data.vocab_size=202", "data.samples=1024"]
 MODELS = {
     "resnet20": ["model=resnet20", "optimizer.lr=0.02"],
@@ -27,12 +34,23 @@ MODELS = {
 PLAIN = ["speed=plain"]
 GRAPH = ["trainer.cuda_graphs=true", "trainer.compile=off"]
 COMPILED = ["trainer.cuda_graphs=true", "trainer.compile=default"]
-STEPS = ["trainer.max_epochs=2", "trainer.log_every_n_steps=1", "trainer.limit_val_batches=2", "trainer.limit_test_batches=2"]
-STEPS += ["trainer.limit_train_batches=16", "trainer.progress=off", "data.batch_size=64", "schedule.warmup=0.1"]
+STEPS = [
+    "trainer.max_epochs=2",
+    "trainer.log_every_n_steps=1",
+    "trainer.limit_val_batches=2",
+    "trainer.limit_test_batches=2",
+]
+STEPS += [
+    "trainer.limit_train_batches=16",
+    "trainer.progress=off",
+    "data.batch_size=64",
+    "schedule.warmup=0.1",
+]
 NO_DROPOUT = {"lstm": ["model.dropout=0"], "bert": ["model.hidden_dropout=0", "model.attention_dropout=0"]}
 SKIPPING = ["precision=amp", "precision.loss_scale.initial=1e14", "precision.loss_scale.ceiling=1e15"]
 SKIPPING += ["precision.loss_scale.growth_interval=4", "precision.loss_scale.max_skips=1000"]
-TOLERANCE = {"fp32": 0.01, "tf32": 0.02, "amp": 0.03, "amp_bf16": 0.06, "o2": 0.05, "fp8": 0.1}  # of the mean loss
+# of the mean loss
+TOLERANCE = {"fp32": 0.01, "tf32": 0.02, "amp": 0.03, "amp_bf16": 0.06, "o2": 0.05, "fp8": 0.1}
 
 
 @pytest.fixture
@@ -62,7 +80,9 @@ def apart(first, second):
 
 
 def assert_alike(curves, choice, plain, other, limit):
-    """As near as the format allows, or as plain runs are: a GPU adds in another order each time, and training enlarges that."""
+    """As near as the format allows, or as plain runs are: a GPU adds in another order each time, and training
+    enlarges that.
+    """
     distance = apart(plain, other)
     if not distance < limit:
         again = [losses for losses, _ in curves(choice, PLAIN, PLAIN, PLAIN)]
@@ -85,8 +105,14 @@ def test_replayed_steps_train_as_plain_ones(curves, model, precision):
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16", "fp16_true"])
 @pytest.mark.parametrize("model", ["resnet20", "mlp", "bert of text", "lstm of language"])
 def test_compiled_steps_train_as_plain_ones(curves, model, precision):
-    choice = [*MODELS[model], *NO_DROPOUT.get(model.split()[0], []), f"precision={precision}", "optimizer.lr=1e-4"]
-    choice += ["optimizer=sgd"] if (model, precision) == ("bert of text", "fp16_true") else []  # in FP16 throughout AdamW diverges
+    choice = [
+        *MODELS[model],
+        *NO_DROPOUT.get(model.split()[0], []),
+        f"precision={precision}",
+        "optimizer.lr=1e-4",
+    ]
+    # in FP16 throughout AdamW diverges
+    choice += ["optimizer=sgd"] if (model, precision) == ("bert of text", "fp16_true") else []
     (plain, _), (compiled, record) = curves(choice, PLAIN, COMPILED)
     chosen = record["speed"]["chosen"]
     assert chosen["compiled"]["given_up"] is None
@@ -98,7 +124,12 @@ def test_compiled_steps_train_as_plain_ones(curves, model, precision):
 @pytest.mark.parametrize("model", ["resnet20", "bert of text"])
 def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, model):
     monkeypatch.setattr("mpx.training.compiling.PAYS_FROM_S", 0.0)
-    choice = [*MODELS[model], *NO_DROPOUT.get(model.split()[0], []), "precision=amp_bf16", "optimizer.lr=1e-4"]
+    choice = [
+        *MODELS[model],
+        *NO_DROPOUT.get(model.split()[0], []),
+        "precision=amp_bf16",
+        "optimizer.lr=1e-4",
+    ]
     (plain, _), (switched, record) = curves(choice, PLAIN, ["speed=auto"])
     chosen = record["speed"]["chosen"]
     assert (chosen["compile"], chosen["compiled"]["from_step"]) == ("default", WARMUP + 3 + TIMED)
@@ -110,7 +141,13 @@ def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, mod
 @pytest.mark.parametrize("model", ["resnet20", "lstm"])
 def test_pruning_clipping_and_averaging(curves, model):
     """The masks are chosen between replays, and the step is recorded again with them."""
-    choice = [*MODELS[model], "precision=amp", "sparsity=2of4", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9"]
+    choice = [
+        *MODELS[model],
+        "precision=amp",
+        "sparsity=2of4",
+        "trainer.gradient_clip_val=0.5",
+        "trainer.ema_decay=0.9",
+    ]
     (plain, without), (graphed, record) = curves(choice, PLAIN, GRAPH)
     assert record["speed"]["chosen"]["graph"]["recorded"] == 2
     assert record["sparsity"]["verified"] is True
@@ -121,19 +158,38 @@ def test_pruning_clipping_and_averaging(curves, model):
 
 @pytest.mark.parametrize(
     ("way", "precision"),
-    [(GRAPH, ["precision=fp32"]), (GRAPH, ["precision=amp_bf16"]), (GRAPH, SKIPPING), (COMPILED, ["precision=amp"])],
+    [
+        (GRAPH, ["precision=fp32"]),
+        (GRAPH, ["precision=amp_bf16"]),
+        (GRAPH, SKIPPING),
+        (COMPILED, ["precision=amp"]),
+    ],
     ids=["fp32", "amp_bf16", "amp, skipping", "amp, compiled"],
 )
 @pytest.mark.parametrize("start", [0, 0.3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_masks_that_move_between_replays(train, way, optimizer, start, precision):
-    """sr_ste: weights, remembered values, optimizer state and averages end as those of plain steps. Curves alone would hide a lost value.
+    """sr_ste: weights, remembered values, optimizer state and averages end as those of plain steps. Curves
+    alone would hide a lost value.
 
     Pruned weights decay by a quarter, so that a missing decay would be seen.
     """
     rate, decay = {"sgd": (0.05, 0.04), "adamw": (1e-3, 20.0)}[optimizer]
-    choice = [*STEPS, "model=mlp", f"optimizer={optimizer}", f"optimizer.lr={rate}", *precision, "trainer.ema_decay=0.9"]
-    choice += ["data.augment=none", "sparsity=2of4", "sparsity.recipe=sr_ste", f"sparsity.start={start}", f"sparsity.decay={decay}"]
+    choice = [
+        *STEPS,
+        "model=mlp",
+        f"optimizer={optimizer}",
+        f"optimizer.lr={rate}",
+        *precision,
+        "trainer.ema_decay=0.9",
+    ]
+    choice += [
+        "data.augment=none",
+        "sparsity=2of4",
+        "sparsity.recipe=sr_ste",
+        f"sparsity.start={start}",
+        f"sparsity.decay={decay}",
+    ]
     choice += ["numerics.every=10"]
     found = []
     for study, words in (("plain", PLAIN), ("graphed", way)):
@@ -152,30 +208,39 @@ def test_masks_that_move_between_replays(train, way, optimizer, start, precision
     assert torch.any(graphed["callbacks"]["Pruning"]["stash"]["layers.0.weight"] != 0)
     for name, value in _lasting(plain).items():
         distance = (_lasting(graphed)[name] - value).norm() / value.norm()
-        # On a CPU, FP16 in place of FP32 moves weights by 0.01 and state by 0.08, a lost value or decay by 0.13 and 0.33 or more.
+        # On a CPU, FP16 in place of FP32 moves weights by 0.01 and state by 0.08, a lost value or decay by
+        # 0.13 and 0.33 or more.
         assert distance < (0.2 if name.startswith("state") else 0.03), (name, distance)
 
 
 def _lasting(saved):
-    """What carries over to the next step: the weights as the optimizer sees them, their averages, and the optimizer's state."""
+    """What carries over to the next step: the weights as the optimizer sees them, their averages, and the
+    optimizer's state.
+    """
     stash = saved["callbacks"]["Pruning"]["stash"]
     found = {name: value + stash.get(name, 0) for name, value in saved["state_dict"].items()}
     found |= {f"average of {name}": value for name, value in saved["callbacks"]["Ema"]["averages"].items()}
     for number, state in saved["optimizer_states"][0]["state"].items():
-        found |= {f"state {number} {key}": value for key, value in state.items() if isinstance(value, torch.Tensor)}
+        found |= {
+            f"state {number} {key}": value for key, value in state.items() if isinstance(value, torch.Tensor)
+        }
     return found
 
 
 def test_what_is_logged_later_is_of_its_step(curves):
     """Read when the device has got there, while it goes on."""
-    (each, _), (some, _) = curves([*MODELS["mlp"], "precision=fp32"], GRAPH, [*GRAPH, "trainer.log_every_n_steps=4"])
+    (each, _), (some, _) = curves(
+        [*MODELS["mlp"], "precision=fp32"], GRAPH, [*GRAPH, "trainer.log_every_n_steps=4"]
+    )
     assert len(each) == 32
     assert some.tolist() == pytest.approx(each[3::4].tolist(), rel=1e-3)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_skipped_steps_are_skipped_in_a_replay(curves, optimizer):
-    """The scale starts 2^20 too high: replays must lower it, leave weights, schedule and average alone, and count."""
+    """The scale starts 2^20 too high: replays must lower it, leave weights, schedule and average alone, and
+    count.
+    """
     choice = ["model=mlp", *SKIPPING, f"optimizer={optimizer}", "optimizer.lr=1e-3", "trainer.ema_decay=0.9"]
     (plain, without), (graphed, record) = curves(choice, PLAIN, GRAPH)
     assert record["precision"]["skipped_steps"] == without["precision"]["skipped_steps"] > 8

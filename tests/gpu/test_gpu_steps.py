@@ -1,4 +1,6 @@
-"""Optimizer steps in real FP16 and BF16: what counts, what is divided by the loss scale, and what Lightning knows of the format."""
+"""Optimizer steps in real FP16 and BF16: what counts, what is divided by the loss scale, and what Lightning
+knows of the format.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,8 @@ ON = {"accelerator": "cuda", "devices": 1}
 
 @pytest.mark.parametrize("mode", ["fp32", "amp", "amp_bf16"])
 @pytest.mark.parametrize(
-    ("way", "steps"), [("no loss", BATCHES // 2), ("in a hook", BATCHES), ("manual", BATCHES), ("of the input", BATCHES)]
+    ("way", "steps"),
+    [("no loss", BATCHES // 2), ("in a hook", BATCHES), ("manual", BATCHES), ("of the input", BATCHES)],
 )
 def test_a_step_is_one_that_had_gradients(way, steps, mode):
     weight, counted = trained(way, mode, **ON)

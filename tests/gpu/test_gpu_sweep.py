@@ -30,11 +30,13 @@ def Net(input_shape, num_classes, me):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_one_gpu_each(command, tmp_path):
-    idle = not any(_compute_processes(torch.device("cuda", index)) for index in range(2))  # pytest itself may have used one before
+    # pytest itself may have used one before
+    idle = not any(_compute_processes(torch.device("cuda", index)) for index in range(2))
     beside = "PYTEST_XDIST_WORKER" in os.environ  # other tests run meanwhile
     (tmp_path / "waiting_net.py").write_text(NET)
     ran = command(
-        "-m", "model=custom", "model._target_=waiting_net.Net", "+model.kwargs.me=a,b", "trainer.max_epochs=1",
+        "-m", "model=custom", "model._target_=waiting_net.Net", "+model.kwargs.me=a,b",
+        "trainer.max_epochs=1",
         "hydra.launcher.n_jobs=2",
     )  # fmt: skip
     assert ran.code == 0, ran.err

@@ -18,9 +18,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_native_formats(train, model, precision, sparsity):
     """Also with audit=true off, operands of another format than promised would fail the run."""
     choice = [f"model={model}", f"precision={precision}", f"sparsity={sparsity}"]
-    if model == "bert_small" and precision in ("fp16_true", "o3"):  # where AdamW's squares of small gradients vanish, and it diverges
+    # where AdamW's squares of small gradients vanish, and it diverges
+    if model == "bert_small" and precision in ("fp16_true", "o3"):
         choice += ["optimizer=sgd", "optimizer.lr=1e-3"]
-    choice += ["precision.layers=all"] if precision == "fp8" else []  # these layers are too small to be faster
+    # these layers are too small to be faster
+    choice += ["precision.layers=all"] if precision == "fp8" else []
     ran = train(*choice, *FEW_STEPS, "trainer.max_epochs=4")
     assert ran.code == 0, ran.err
     record = ran.record
@@ -48,7 +50,9 @@ def test_audit_sees_kernels(train, precision):
 
 
 def test_numerics_agree_with_the_emulation(train):
-    """The share of vanishing gradients, counted on FP16 products that are computed again, is that of the emulated ones."""
+    """The share of vanishing gradients, counted on FP16 products that are computed again, is that of the
+    emulated ones.
+    """
     few = [
         "precision=amp",
         *FEW_STEPS,
@@ -66,7 +70,14 @@ def test_numerics_agree_with_the_emulation(train):
 
 
 # 16,384 samples of 512 tokens: 16 GiB for each of dozens of activations
-OUT_OF_MEMORY = ["data=synthetic", "data.kind=text", "data.shape=[512]", "data.classes=2", "data.samples=16384", "data.batch_size=16384"]
+OUT_OF_MEMORY = [
+    "data=synthetic",
+    "data.kind=text",
+    "data.shape=[512]",
+    "data.classes=2",
+    "data.samples=16384",
+    "data.batch_size=16384",
+]
 
 
 @pytest.mark.alone  # what fills the device leaves others nothing
@@ -79,6 +90,8 @@ def test_out_of_memory_is_one_line(train):
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_batch(train):
     """Between replays of recorded steps, and while later steps still run."""
-    ran = train("model=mlp", "trainer.max_epochs=1", "optimizer=sgd", "optimizer.lr=1e30", "trainer.progress=off")
+    ran = train(
+        "model=mlp", "trainer.max_epochs=1", "optimizer=sgd", "optimizer.lr=1e30", "trainer.progress=off"
+    )
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert re.search(r"It began in batch [1-3] of epoch 0", ran.err), ran.err

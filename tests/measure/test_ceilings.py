@@ -22,7 +22,14 @@ PRODUCTS = [
 @pytest.fixture
 def measured(tmp_path):
     def leave(what, rows, **changes):
-        record = {"device": "cpu", "size": "auto", "exclusive": None, "cpu_busy": 0.0, "environment": environment(), "rows": rows}
+        record = {
+            "device": "cpu",
+            "size": "auto",
+            "exclusive": None,
+            "cpu_busy": 0.0,
+            "environment": environment(),
+            "rows": rows,
+        }
         for key, value in changes.items():
             (record if key in record else record["environment"])[key] = value
         (tmp_path / "bench").mkdir(exist_ok=True)
@@ -34,23 +41,30 @@ def measured(tmp_path):
 
 def test_the_fastest_product_and_the_largest_copy(measured):
     measured("copy", COPIES)
-    folder = measured("gemm", [*PRODUCTS, {"device": "cpu", "format": "bf16", "pattern": "2of4", "tflops_per_s": 1.5}])
+    folder = measured(
+        "gemm", [*PRODUCTS, {"device": "cpu", "format": "bf16", "pattern": "2of4", "tflops_per_s": 1.5}]
+    )
     assert ceilings(folder, CPU) == Ceilings(16.0, {"fp32": 0.2, "bf16": 1.0}, {"bf16": 1.5})
 
 
 @pytest.mark.parametrize(
-    ("busy", "words"), [(0.02, "mpx.bench)"), (0.9, "mpx.bench while other work kept 90% of the CPU busy, so too low)")]
+    ("busy", "words"),
+    [(0.02, "mpx.bench)"), (0.9, "mpx.bench while other work kept 90% of the CPU busy, so too low)")],
 )
 def test_what_a_busy_cpu_gave_is_said_to_be_too_low(measured, busy, words):
     measured("copy", COPIES)
-    assert limit({"fp32": 1}, CPU, measured("gemm", PRODUCTS, cpu_busy=busy)).words == f"fp32 0.2 TFLOP/s (measured here by {words}"
+    assert limit({"fp32": 1}, CPU, measured("gemm", PRODUCTS, cpu_busy=busy)).words == (
+        f"fp32 0.2 TFLOP/s (measured here by {words}"
+    )
 
 
 def test_nothing_measured(tmp_path):
     assert ceilings(tmp_path, CPU) is None
 
 
-@pytest.mark.parametrize("other", [{"torch": "2.0"}, {"cpu": "another"}, {"threads": 999}, {"exclusive": False}, {"size": 64}])
+@pytest.mark.parametrize(
+    "other", [{"torch": "2.0"}, {"cpu": "another"}, {"threads": 999}, {"exclusive": False}, {"size": 64}]
+)
 def test_results_of_another_machine_or_of_small_sizes_do_not_count(measured, other):
     assert ceilings(measured("gemm", PRODUCTS, **other), CPU) is None
 
@@ -72,9 +86,15 @@ def test_a_mix_of_formats_has_the_limit_of_doing_each_at_its_own(measured):
 
 def test_share_of_the_limit(measured):
     folder = measured("gemm", PRODUCTS)
-    assert mfu(0.05, {"fp32": 1}, CPU, folder, count=1) == {"mfu": 0.25, "mfu_reference": "fp32 0.2 TFLOP/s (measured here by mpx.bench)"}
+    assert mfu(0.05, {"fp32": 1}, CPU, folder, count=1) == {
+        "mfu": 0.25,
+        "mfu_reference": "fp32 0.2 TFLOP/s (measured here by mpx.bench)",
+    }
     assert mfu(0.05, {"fp32": 1}, CPU, folder, count=2)["mfu"] == 0.125
-    assert mfu(None, {"fp32": 1}, CPU, folder, count=1) == {"mfu": None, "mfu_reason": "no throughput was measured"}
+    assert mfu(None, {"fp32": 1}, CPU, folder, count=1) == {
+        "mfu": None,
+        "mfu_reason": "no throughput was measured",
+    }
     assert mfu(0.05, {"fp16": 1}, CPU, folder, count=1)["mfu_reason"].startswith(
         "no vendor's peak known for fp16 on this CPU, none measured"
     )

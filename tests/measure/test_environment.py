@@ -23,7 +23,19 @@ from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import OtherPrograms, cpu_busy, exclusive, exclusive_among
 from mpx.system.version import parse_status, with_digest
 
-SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
+SOFTWARE = [
+    "mpx",
+    "git",
+    "git_dirty",
+    "python",
+    "torch",
+    "cuda",
+    "cudnn",
+    "torchvision",
+    "lightning",
+    "transformers",
+    "os",
+]
 HARDWARE = ["cpu", "host", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
 NAMES = [*SOFTWARE, *HARDWARE, "command", "started_at"]
 
@@ -42,11 +54,17 @@ def test_everything_is_there_or_has_a_reason():
 
 
 @pytest.mark.parametrize(
-    ("used", "names"), [("auto", "ABC"), (2, "ABC"), ([2], "CAB"), ([1, 0], "BAC"), ([7], "ABC")], ids=["auto", "2", "[2]", "[1,0]", "[7]"]
+    ("used", "names"),
+    [("auto", "ABC"), (2, "ABC"), ([2], "CAB"), ([1, 0], "BAC"), ([7], "ABC")],
+    ids=["auto", "2", "[2]", "[1,0]", "[7]"],
 )
 def test_the_gpus_of_the_run_come_first(monkeypatch, used, names):
     """The first is the one whose speed was measured, and one machine may have several kinds."""
-    for name, answer in (("is_available", lambda: True), ("device_count", lambda: 3), ("get_device_name", "ABC".__getitem__)):
+    for name, answer in (
+        ("is_available", lambda: True),
+        ("device_count", lambda: 3),
+        ("get_device_name", "ABC".__getitem__),
+    ):
         monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: (i, 0))
     found = devices(used)
@@ -83,7 +101,11 @@ def test_command_can_be_pasted(monkeypatch):
     ("output", "commit", "dirty"),
     [
         ("# branch.oid abc123\n# branch.head main\n", "abc123", False),
-        ("# branch.oid abc123\n# branch.head main\n1 .M N... 100644 100644 100644 aa bb mpx/train.py\n", "abc123", True),
+        (
+            "# branch.oid abc123\n# branch.head main\n1 .M N... 100644 100644 100644 aa bb mpx/train.py\n",
+            "abc123",
+            True,
+        ),
         ("# branch.oid (initial)\n# branch.head main\n", None, None),
     ],
 )
@@ -105,7 +127,9 @@ def test_the_version_tells_source_files_apart(package):
     before = with_digest(package)
     assert before == with_digest(PACKAGE)
     for change in (
-        lambda: (package / "system" / "whole_file.py").write_text((package / "system" / "whole_file.py").read_text() + "\n"),
+        lambda: (package / "system" / "whole_file.py").write_text(
+            (package / "system" / "whole_file.py").read_text() + "\n"
+        ),
         lambda: (package / "data" / "spec.py").rename(package / "spec2.py"),
         lambda: (package / "errors.py").unlink(),
         lambda: (package / "runs" / "new.py").touch(),
@@ -132,7 +156,9 @@ def test_the_record_has_the_version_that_was_imported_whatever_is_committed_or_e
     for words in (["git", "init", "-q"], COMMIT):
         subprocess.run(words, cwd=package.parent, check=True)
     elsewhere = {"cwd": package.parent, "env": os.environ | {"PYTHONPATH": str(package.parent)}}
-    done = subprocess.run([sys.executable, "-c", TWICE], **elsewhere, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], **elsewhere, capture_output=True, text=True, check=True
+    )
     before, after = json.loads(done.stdout)
     assert before["git"] != after["git"]
     assert before["mpx"] == after["mpx"] == with_digest(PACKAGE) != with_digest(package)
@@ -163,7 +189,9 @@ def test_who_else_uses_the_device(processes, ours, expected):
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's account of its CPU time")
 def test_a_busy_core_is_seen():
-    worker = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    )
     try:
         worker.stdout.readline()  # it runs
         assert 0.5 / os.cpu_count() < cpu_busy(0.5) <= 1

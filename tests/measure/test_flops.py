@@ -24,18 +24,23 @@ def counted(model: nn.Module, x: torch.Tensor, backward: bool) -> int:
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_linear(backward):
-    assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == 2 * 4 * 16 * 32 * (3 if backward else 1)
+    assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == 2 * 4 * 16 * 32 * (
+        3 if backward else 1
+    )
 
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_convolution(backward):
     # 6 filters of 3×3×2 over 8×8 positions
     model = nn.Conv2d(2, 6, 3, padding=1)
-    assert counted(model, torch.randn(4, 2, 8, 8), backward) == 2 * 4 * 8 * 8 * 6 * 2 * 9 * (3 if backward else 1)
+    assert counted(model, torch.randn(4, 2, 8, 8), backward) == 2 * 4 * 8 * 8 * 6 * 2 * 9 * (
+        3 if backward else 1
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 4, 8])
-@pytest.mark.parametrize(("kind", "positions"), [(nn.Conv2d, 4 * 4), (nn.ConvTranspose2d, 8 * 8)])  # of the output, of the input
+# of the output, of the input
+@pytest.mark.parametrize(("kind", "positions"), [(nn.Conv2d, 4 * 4), (nn.ConvTranspose2d, 8 * 8)])
 def test_grouped_convolution(kind, positions, groups):
     """Of 8 channels each filter sees 8/groups: no gradient takes more than the forward pass."""
     model = kind(8, 16, 3, stride=2, padding=1, groups=groups)
@@ -52,14 +57,18 @@ def test_lstm(device, backward, layers, bidirectional):
     model = nn.LSTM(INPUTS, HIDDEN, layers, batch_first=True, bidirectional=bidirectional).to(device)
     per_layer = [INPUTS] + [directions * HIDDEN] * (layers - 1)
     forward = sum(directions * 2 * BATCH * TIME * 4 * HIDDEN * (inputs + HIDDEN) for inputs in per_layer)
-    assert counted(model, torch.randn(BATCH, TIME, INPUTS, device=device), backward) == forward * (3 if backward else 1)
+    assert counted(model, torch.randn(BATCH, TIME, INPUTS, device=device), backward) == forward * (
+        3 if backward else 1
+    )
 
 
 @pytest.mark.parametrize(
     ("first", "second", "ends", "products"),
     [
         pytest.param((24, 16), (3, 16, 32), [8, 8, 24], [(8, 16, 32), (16, 16, 32)], id="rows of each group"),
-        pytest.param((3, 8, 16), (16, 48), [16, 16, 48], [(8, 16, 16), (8, 16, 32)], id="columns of each group"),
+        pytest.param(
+            (3, 8, 16), (16, 48), [16, 16, 48], [(8, 16, 16), (8, 16, 32)], id="columns of each group"
+        ),
         pytest.param((8, 48), (48, 16), [16, 16, 48], [(8, 16, 16), (8, 32, 16)], id="terms of each group"),
         pytest.param((3, 8, 16), (3, 16, 32), None, [(8, 16, 32)] * 3, id="a matrix of each group"),
     ],
@@ -86,7 +95,9 @@ def test_attention_forward(device, mask):
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("kernel", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
 def test_attention_backward_has_the_same_flops_by_each_kernel(device, kernel):
-    """Two products forward, four backward. A fused kernel computes the scores once more, which is no arithmetic of the model."""
+    """Two products forward, four backward. A fused kernel computes the scores once more, which is no
+    arithmetic of the model.
+    """
     q = torch.randn(2, 2, 16, 8, device=device, dtype=torch.bfloat16, requires_grad=True)
     with FlopCounter() as counter, sdpa_kernel(kernel):
         nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
@@ -101,12 +112,18 @@ def test_what_a_checkpoint_computes_again_is_not_arithmetic_of_the_model(reentra
         def forward(self, x):
             return checkpoint(layers, x, use_reentrant=reentrant)
 
-    assert counted(Saving(), torch.randn(4, 16), True) == counted(layers, torch.randn(4, 16), True) == 3 * 2 * 4 * (16 + 32) * 32
+    assert (
+        counted(Saving(), torch.randn(4, 16), True)
+        == counted(layers, torch.randn(4, 16), True)
+        == 3 * 2 * 4 * (16 + 32) * 32
+    )
 
 
 @pytest.mark.parametrize("closing", [False, True])
 def test_an_optimizers_own_products_are_no_arithmetic_of_the_model(closing):
-    """Muon orthogonalises by matrix products. A forward pass of a teacher, without gradients, is the model's within a closure, too."""
+    """Muon orthogonalises by matrix products. A forward pass of a teacher, without gradients, is the model's
+    within a closure, too.
+    """
     model, teacher, x = nn.Linear(16, 32, bias=False), nn.Linear(16, 32, bias=False), torch.randn(4, 16)
     optimizer = torch.optim.Muon(model.parameters())
 

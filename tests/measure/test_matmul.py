@@ -6,7 +6,15 @@ import pytest
 import torch
 from int8_products import EXACT_INT8
 
-from mpx.measure.matmul import PRODUCT_FORMATS, WrongProductError, float32_as, missing, product, relative_error, tolerance
+from mpx.measure.matmul import (
+    PRODUCT_FORMATS,
+    WrongProductError,
+    float32_as,
+    missing,
+    product,
+    relative_error,
+    tolerance,
+)
 from mpx.precision.formats import to_tf32
 
 CPU = torch.device("cpu")
@@ -20,13 +28,20 @@ def test_what_a_cpu_has():
 
 @pytest.mark.parametrize(
     ("capability", "lacking"),
-    [((7, 0), ["tf32", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]), ((8, 0), ["fp8_e4m3", "fp8_e5m2"]), ((8, 9), []), ((9, 0), [])],
+    [
+        ((7, 0), ["tf32", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]),
+        ((8, 0), ["fp8_e4m3", "fp8_e5m2"]),
+        ((8, 9), []),
+        ((9, 0), []),
+    ],
 )
 def test_what_a_gpu_has(monkeypatch, capability, lacking):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert [fmt for fmt in PRODUCT_FORMATS if missing(fmt, torch.device("cuda"))] == lacking
     if lacking:
-        assert missing("fp8_e4m3", torch.device("cuda")) == "needs compute capability 8.9, this GPU has {}.{}".format(*capability)
+        assert missing("fp8_e4m3", torch.device("cuda")) == (
+            "needs compute capability 8.9, this GPU has {}.{}"
+        ).format(*capability)
 
 
 @pytest.mark.parametrize("fmt", [fmt for fmt in ON_CPU if EXACT_INT8 or fmt != "int8"])
@@ -36,13 +51,16 @@ def test_error_is_what_the_format_explains(fmt):
     reference = made.a.double() @ made.b.double()
     by_hand = (made.call().double() - reference).norm() / reference.norm()
     assert relative_error(made) == pytest.approx(float(by_hand), rel=1e-6, abs=1e-16)
-    if fmt in ("fp16", "bf16"):  # the result is rounded once: uniform errors within half a unit in the last place
+    # the result is rounded once: uniform errors within half a unit in the last place
+    if fmt in ("fp16", "bf16"):
         assert made.a.dtype.is_floating_point
         assert 0.1 < relative_error(made) / torch.finfo(made.a.dtype).eps < 0.5
 
 
 @pytest.mark.parametrize("fmt", ON_CPU)
-@pytest.mark.parametrize("wrong", [lambda out: out * 0, lambda out: out.t().contiguous(), lambda out: out * 2])
+@pytest.mark.parametrize(
+    "wrong", [lambda out: out * 0, lambda out: out.t().contiguous(), lambda out: out * 2]
+)
 def test_a_wrong_product_is_not_timed(fmt, wrong):
     made = product(fmt, 64, CPU)
     with pytest.raises(WrongProductError, match="wrong product: relative error"):
@@ -53,7 +71,10 @@ def test_a_wrong_product_is_not_timed(fmt, wrong):
 def test_what_is_left_out_is_noticed(fmt):
     """A five-hundredth of the sums, or one column of the product."""
     made = product(fmt, 512, CPU)
-    for wrong in (lambda: made.a[:, 1:] @ made.b[1:], lambda: made.call().index_fill(1, torch.tensor([7]), 0)):
+    for wrong in (
+        lambda: made.a[:, 1:] @ made.b[1:],
+        lambda: made.call().index_fill(1, torch.tensor([7]), 0),
+    ):
         with pytest.raises(WrongProductError, match="wrong product: relative error"):
             relative_error(replace(made, call=wrong))
 

@@ -29,7 +29,9 @@ print(with_tensor, resident(), peak_memory(torch.device("cpu"))["peak_rss_gib"])
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_host_peak_is_what_was_resident_at_most():
     # a process of its own: this one may have had a higher peak already
-    output = subprocess.run([sys.executable, "-c", RESIDENT_AND_PEAK], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", RESIDENT_AND_PEAK], capture_output=True, text=True, check=True
+    ).stdout
     with_tensor, without, peak = map(float, output.split())
     assert with_tensor - without == pytest.approx(1, abs=0.05)
     assert peak == pytest.approx(with_tensor, abs=0.05)

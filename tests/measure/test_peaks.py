@@ -10,10 +10,25 @@ FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8
 @pytest.mark.parametrize(
     ("name", "dense"),
     [
-        ("NVIDIA H200", {"fp64": 67, "fp32": 67, "tf32": 494, "fp16": 989, "bf16": 989, "fp8_e4m3": 1979, "fp8_e5m2": 1979, "int8": 1979}),
+        (
+            "NVIDIA H200",
+            {
+                "fp64": 67,
+                "fp32": 67,
+                "tf32": 494,
+                "fp16": 989,
+                "bf16": 989,
+                "fp8_e4m3": 1979,
+                "fp8_e5m2": 1979,
+                "int8": 1979,
+            },
+        ),
         ("NVIDIA H100 80GB HBM3", {"fp32": 67, "tf32": 494, "bf16": 989, "fp8_e4m3": 1979}),
         ("NVIDIA H100 PCIe", {"fp32": 51, "tf32": 378, "bf16": 756, "fp8_e4m3": 1513}),
-        ("NVIDIA A100-SXM4-80GB", {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "bf16": 312, "int8": 624, "fp8_e4m3": None}),
+        (
+            "NVIDIA A100-SXM4-80GB",
+            {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "bf16": 312, "int8": 624, "fp8_e4m3": None},
+        ),
         ("Tesla V100-SXM2-16GB", {"fp32": 15.7, "fp16": 125, "bf16": None, "tf32": None, "int8": None}),
         ("Tesla T4", {"fp32": 8.1, "fp16": 65, "int8": 130}),
         ("NVIDIA L4", {"tf32": 60, "bf16": 121, "fp8_e4m3": 242.5}),

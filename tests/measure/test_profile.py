@@ -20,17 +20,32 @@ def kernel(name, ts, dur, cat="kernel"):
 
 def test_kernels_that_overlap_count_once_as_busy():
     """Of two steps: 300 + 200 µs of computing in 400 µs."""
-    events = [kernel(GEMM, 0, 300), kernel(COPY, 200, 200), kernel("aten::mm", 0, 999, "cpu_op"), {"ph": "M", "name": "x"}]
+    events = [
+        kernel(GEMM, 0, 300),
+        kernel(COPY, 200, 200),
+        kernel("aten::mm", 0, 999, "cpu_op"),
+        {"ph": "M", "name": "x"},
+    ]
     traced = of_gpu(events, steps=2)
     assert (traced.busy_ms, traced.launches) == (pytest.approx(0.2), 1)
     first, second = traced.operations
-    assert (first.operation, first.calls, first.ms, first.share) == (GEMM, 0.5, pytest.approx(0.15), pytest.approx(0.6))
+    assert (first.operation, first.calls, first.ms, first.share) == (
+        GEMM,
+        0.5,
+        pytest.approx(0.15),
+        pytest.approx(0.6),
+    )
     assert (first.format, first.tensor_cores, first.product) == ("bf16", True, True)
     assert (second.format, second.tensor_cores, second.product) == (None, None, False)
 
 
 def test_operations_of_a_cpu_have_the_format_that_the_audit_saw():
-    times = {"aten::addmm": (4, 3.0), "aten::relu": (2, 1.0), "Optimizer.step#SGD.step": (2, 9.0), "autograd::engine: X": (2, 9.0)}
+    times = {
+        "aten::addmm": (4, 3.0),
+        "aten::relu": (2, 1.0),
+        "Optimizer.step#SGD.step": (2, 9.0),
+        "autograd::engine: X": (2, 9.0),
+    }
     traced = of_cpu(times, steps=2)
     assert (traced.busy_ms, traced.launches) == (2.0, None)
     rows = with_formats(traced.operations, {"matmul": {"bf16": 5, "fp32": 1}, "conv": {"fp32": 2}})
@@ -40,7 +55,15 @@ def test_operations_of_a_cpu_have_the_format_that_the_audit_saw():
     ]
 
 
-GPU = {"on_gpu": True, "step_ms": 10.0, "waited_share": 0.0, "busy_ms": 9.0, "launches": 500.0, "products": 0.8, "tensor_cores": 0.8}
+GPU = {
+    "on_gpu": True,
+    "step_ms": 10.0,
+    "waited_share": 0.0,
+    "busy_ms": 9.0,
+    "launches": 500.0,
+    "products": 0.8,
+    "tensor_cores": 0.8,
+}
 CPU = {"on_gpu": False, "launches": None, "tensor_cores": 0.0}
 
 
@@ -50,9 +73,21 @@ CPU = {"on_gpu": False, "launches": None, "tensor_cores": 0.0}
         ({}, "arithmetic", "100% of it on Tensor Cores, in precision=amp"),
         ({"tensor_cores": 0.0}, "arithmetic", "only 0% of that is on Tensor Cores. Use precision=amp"),
         ({"products": 0.2}, "memory", "80% of the computing moves data and multiplies no matrices"),
-        ({"busy_ms": 4.0}, "launch overhead", "the host launches 500 kernels and copies. Use trainer.cuda_graphs=true or a larger"),
-        ({"busy_ms": 4.0, "waited_share": None}, "launch overhead", "The loader's waits are not timed and may be part of it."),
-        ({"busy_ms": 4.0, "waited_share": 0.5}, "input", "waiting for the batch takes 50% of a step. Use data.loader=resident"),
+        (
+            {"busy_ms": 4.0},
+            "launch overhead",
+            "the host launches 500 kernels and copies. Use trainer.cuda_graphs=true or a larger",
+        ),
+        (
+            {"busy_ms": 4.0, "waited_share": None},
+            "launch overhead",
+            "The loader's waits are not timed and may be part of it.",
+        ),
+        (
+            {"busy_ms": 4.0, "waited_share": 0.5},
+            "input",
+            "waiting for the batch takes 50% of a step. Use data.loader=resident",
+        ),
         ({"waited_share": 0.5}, "arithmetic", "Tensor Cores"),  # the host waits while the device computes
         (CPU, "arithmetic", "a narrower format that this CPU multiplies faster"),
         (CPU | {"busy_ms": 2.0}, "launch overhead", "many short operations. Use a larger batch."),
@@ -76,7 +111,9 @@ def test_a_run_is_profiled_outside_its_throughput(train, loader):
     assert ran.record["speed"]["measured_steps"] <= 2 * 20 - 10 - 6
     assert any(row["operation"] == "aten::addmm" and row["format"] == "fp32" for row in found["operations"])
     with open(ran.folder / "profile.csv", newline="") as file:
-        assert [row["operation"] for row in csv.DictReader(file)] == [row["operation"] for row in found["operations"]]
+        assert [row["operation"] for row in csv.DictReader(file)] == [
+            row["operation"] for row in found["operations"]
+        ]
     trace = json.loads(gzip.decompress((ran.folder / "trace.json.gz").read_bytes()))
     assert any(event.get("name") == "aten::addmm" for event in trace["traceEvents"])
 

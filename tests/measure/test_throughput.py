@@ -114,8 +114,9 @@ def test_what_other_callbacks_do_after_the_last_step_is_no_step(clock):
 
 
 def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
-    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Of the rest only steps 4, 6, 8 and 10 have their wait
-    for the batch in the window."""
+    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Of the rest only steps 4,
+    6, 8 and 10 have their wait for the batch in the window.
+    """
     throughput = Throughput(warmup_steps=3)
     fit(clock, throughput, epochs=1, val_check_interval=2)
     assert throughput.measured_steps == len(throughput.step_ms) == 4
@@ -129,7 +130,9 @@ def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
 
 
 def test_a_second_training_measures_its_own_steps(clock):
-    """As in a loop over seeds with one list of callbacks. A Trainer that fits again goes on, so its time to train is that of both."""
+    """As in a loop over seeds with one list of callbacks. A Trainer that fits again goes on, so its time to
+    train is that of both.
+    """
     throughput = Throughput(warmup_steps=2)
     fit(clock, throughput)
     once = throughput.time_to_train_s
@@ -254,5 +257,9 @@ def test_a_throughput_is_unknown_where_one_batch_cannot_be_counted(clock):
     throughput = Throughput(warmup_steps=2, samples=lambda batch: next(counts))
     fit(clock, throughput, epochs=1)
     record = throughput.record(1e9)
-    assert (record["measured_steps"], record["train_samples_per_s"], record["model_tflops_per_s"]) == (8, None, None)
+    assert (record["measured_steps"], record["train_samples_per_s"], record["model_tflops_per_s"]) == (
+        8,
+        None,
+        None,
+    )
     assert record["train_samples_per_s_reason"].endswith("mpx.Throughput(samples=FUNCTION) counts them")

@@ -27,7 +27,9 @@ SAID = "CUDA unknown error - this may be due to an incorrectly set up environmen
 
 
 @pytest.mark.parametrize("asked", ["auto", "gpu"])
-@pytest.mark.parametrize(("count", "them"), [(1, "1 GPU, but CUDA cannot use it"), (2, "2 GPUs, but CUDA cannot use them")])
+@pytest.mark.parametrize(
+    ("count", "them"), [(1, "1 GPU, but CUDA cannot use it"), (2, "2 GPUs, but CUDA cannot use them")]
+)
 def test_it_is_an_error_unless_the_cpu_is_asked_for(broken, asked, count, them):
     broken(count)
     with pytest.raises(UserError) as refused:

@@ -19,7 +19,9 @@ SPECS = {
 
 @pytest.fixture
 def cfg():
-    """cfg("lstm", hidden_size=16): that YAML file with changes, without the defaults list, which is Hydra's."""
+    """cfg("lstm", hidden_size=16): that YAML file with changes, without the defaults list, which is
+    Hydra's.
+    """
 
     def load(choice: str, **changes):
         config = OmegaConf.load(CONF / f"{choice}.yaml")

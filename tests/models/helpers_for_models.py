@@ -9,7 +9,9 @@ class Net(nn.Module):
     def __init__(self, spec, num_classes, width=8):
         super().__init__()
         if spec.kind == "image":
-            self.layers = nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.ReLU(), nn.Linear(width, num_classes))
+            self.layers = nn.Sequential(
+                nn.Flatten(), nn.LazyLinear(width), nn.ReLU(), nn.Linear(width, num_classes)
+            )
         else:
             self.layers = nn.Sequential(nn.Embedding(spec.vocab_size, width), nn.Linear(width, num_classes))
         self.kind = spec.kind

@@ -1,6 +1,5 @@
 """BERT: plain names, masked padding, patches, pretrained folders."""
 
-
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, DistilBertModel
@@ -16,10 +15,14 @@ UNTRAINED = {"text": [], "digits": ["bert.embeddings.word_embeddings.weight"]}
 
 def plain_bert(**settings) -> BertForSequenceClassification:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    return BertForSequenceClassification(BertConfig(**{"vocab_size": 50, "max_position_embeddings": 16} | sizes | settings))
+    return BertForSequenceClassification(
+        BertConfig(**{"vocab_size": 50, "max_position_embeddings": 16} | sizes | settings)
+    )
 
 
-@pytest.mark.parametrize(("choice", "layers", "hidden", "heads"), [("bert_small", 4, 512, 8), ("bert_base", 12, 768, 12)])
+@pytest.mark.parametrize(
+    ("choice", "layers", "hidden", "heads"), [("bert_small", 4, 512, 8), ("bert_base", 12, 768, 12)]
+)
 def test_published_sizes(choice, layers, hidden, heads, cfg):
     config = cfg(choice)
     assert (config.num_layers, config.hidden_size, config.num_heads) == (layers, hidden, heads)
@@ -51,7 +54,10 @@ def test_padding_does_not_matter(pool, cfg, spec):
     torch.testing.assert_close(model(ids), model(ids[:, :3]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("shape", "patch"), [((1, 8, 8), 1), ((1, 28, 28), 4), ((3, 32, 32), 4), ((3, 224, 224), 28), ((1, 97, 97), 97)])
+@pytest.mark.parametrize(
+    ("shape", "patch"),
+    [((1, 8, 8), 1), ((1, 28, 28), 4), ((3, 32, 32), 4), ((3, 224, 224), 28), ((1, 97, 97), 97)],
+)
 def test_smallest_patch_of_at_most_64_tokens(shape, patch):
     assert patch_size("auto", Spec("image", shape, 10)) == patch
 
@@ -72,7 +78,9 @@ def test_pretrained_folder(cfg, spec, tmp_path):
     for data in ("text", "digits"):
         shape = spec(data) if data == "text" else Spec("image", (1, 4, 4), 10)
         model = build(cfg("bert_small", pretrained=str(tmp_path)), shape)
-        assert torch.equal(model.bert.encoder.layer[1].output.dense.weight, saved.bert.encoder.layer[1].output.dense.weight)
+        assert torch.equal(
+            model.bert.encoder.layer[1].output.dense.weight, saved.bert.encoder.layer[1].output.dense.weight
+        )
         assert model.classifier.out_features == shape.classes
         assert all(layer.training for layer in model.modules())
         assert [name for name, p in model.named_parameters() if not p.requires_grad] == UNTRAINED[data]
@@ -85,9 +93,15 @@ def test_pretrained_folder(cfg, spec, tmp_path):
 def test_pretrained_mistakes(cfg, spec, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="is a folder without a usable model"):
         build(cfg("bert_small", pretrained=str(tmp_path)), spec("text"))
-    DistilBertModel(DistilBertConfig(vocab_size=50, dim=32, n_layers=1, n_heads=2, hidden_dim=64)).save_pretrained(tmp_path)
+    DistilBertModel(
+        DistilBertConfig(vocab_size=50, dim=32, n_layers=1, n_heads=2, hidden_dim=64)
+    ).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"is not a BERT: it has no .* Use model=hf"):
         build(cfg("bert_small", pretrained=str(tmp_path)), spec("text"))
     monkeypatch.setattr("mpx.models.pretrained.hub_answers", lambda: False)
-    with pytest.raises(UserError, match=r"model.pretrained=no/such is neither a folder nor in the local cache, and .* cannot be reached"):
+    with pytest.raises(
+        UserError,
+        match=r"model.pretrained=no/such is neither a folder nor in the local "
+        r"cache, and .* cannot be reached",
+    ):
         build(cfg("bert_small", pretrained="no/such"), spec("text"))

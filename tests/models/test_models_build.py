@@ -22,11 +22,16 @@ CHANGES = {  # what a choice needs to be given, or to be quick
     "custom": {"_target_": "helpers_for_models.Net"},
 }
 NAMES_OF_HF = {
-    "image": {"name": "vit", "kwargs": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4}},
+    "image": {
+        "name": "vit",
+        "kwargs": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4},
+    },
     "text": {"name": "distilbert", "kwargs": {"dim": 32, "n_layers": 1, "n_heads": 2}},
     "lm": {"name": "gpt2", "kwargs": {"n_embd": 32, "n_layer": 1, "n_head": 2}},
 }
-CASES = [(path.stem, data) for path in sorted(CONF.glob("*.yaml")) for data in ("digits", "cifar10", "text", "lm")]
+CASES = [
+    (path.stem, data) for path in sorted(CONF.glob("*.yaml")) for data in ("digits", "cifar10", "text", "lm")
+]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +45,9 @@ def test_builds_and_learns(choice, data, cfg, spec, batch):
     spec = spec(data)
     config = cfg(choice, **(NAMES_OF_HF[spec.kind] if choice == "hf" else CHANGES.get(choice, {})))
     if spec.kind not in config.inputs:
-        with pytest.raises(UserError, match=f"^model=.*: this model takes .*, the data set is {KINDS[spec.kind]}"):
+        with pytest.raises(
+            UserError, match=f"^model=.*: this model takes .*, the data set is {KINDS[spec.kind]}"
+        ):
             build(config, spec)
         return
     model = build(config, spec)
@@ -60,7 +67,11 @@ def test_every_file_says_what_others_read(path, cfg):
     assert "name" in config.keys()  # noqa: SIM118 (a missing value counts as absent otherwise)
     assert set(config.inputs) <= {"image", "text", "lm"}
     assert set(config.lr) == {"sgd", "adamw"}
-    fields = [line for line in path.read_text().splitlines() if line[:1].isalpha() and not line.startswith(("defaults", "name"))]
+    fields = [
+        line
+        for line in path.read_text().splitlines()
+        if line[:1].isalpha() and not line.startswith(("defaults", "name"))
+    ]
     assert all("  # " in line for line in fields), "every field has its reason in a comment"
 
 

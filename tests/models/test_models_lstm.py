@@ -10,7 +10,8 @@ from mpx.models import build
 def test_an_image_is_read_row_by_row(cfg, spec):
     model = build(cfg("lstm", dropout=0.0, hidden_size=16), spec("cifar10"))
     image = torch.randn(1, 3, 32, 32)
-    rows = torch.stack([torch.stack([image[0, :, h, w] for w in range(32)]).flatten() for h in range(32)])  # [32, 96]
+    # [32, 96]
+    rows = torch.stack([torch.stack([image[0, :, h, w] for w in range(32)]).flatten() for h in range(32)])
     outputs, _ = model.lstm(rows[None])
     torch.testing.assert_close(model(image), model.classifier(outputs.mean(1)))
 

@@ -61,11 +61,14 @@ def test_fp8_linear_layers():
 @pytest.mark.parametrize("mode", ["fp8", "amp", "amp_bf16"])
 def test_attention_layers_are_seen(mode):
     """nn.MultiheadAttention calls linear and attention by their names, below the modes that replace them."""
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)  # with dropout, which PyTorch's CPU attention runs in FP32
+    # with dropout, which PyTorch's CPU attention runs in FP32
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     emulate = mode != "amp_bf16"
     audit = Audit(MODES[mode], emulate=emulate, flops_of=operation_flops)
     x = torch.randn(2, 5, 16, requires_grad=True)
-    rounding = Emulate(MODES[mode].emulates, linears=Layers(every=True)) if emulate else RoundedAttention("bf16")
+    rounding = (
+        Emulate(MODES[mode].emulates, linears=Layers(every=True)) if emulate else RoundedAttention("bf16")
+    )
     with audit, torch.autocast("cpu", dtype=torch.bfloat16, enabled=not emulate), rounding:
         layer(x).float().sum().backward()
     assert complaint(audit) is None
@@ -83,7 +86,8 @@ def test_an_lstm_counts_as_rnn_with_all_its_flops():
     exact, emulated = audited("fp32", First(), x), audited("amp", First(), x, emulate=True)
     assert set(emulated.observed()) == {"rnn"}
     assert emulated.observed()["rnn"].keys() == {"fp16"}
-    forward_and_weights = 2 * 2 * 5 * 3 * 4 * 16 * (8 + 16)  # x needs no gradient, the states between the steps do
+    # x needs no gradient, the states between the steps do
+    forward_and_weights = 2 * 2 * 5 * 3 * 4 * 16 * (8 + 16)
     assert sum(row.flops for row in emulated.rows()) >= forward_and_weights
     assert sum(row.flops for row in exact.rows()) >= forward_and_weights
 
@@ -95,11 +99,19 @@ def test_a_run_that_leaves_its_format(train, tmp_path, monkeypatch, strict):
         "    def __init__(self, num_classes):\n        super().__init__()\n"
         "        self.good, self.bad = nn.Linear(64, 32), nn.Linear(32, num_classes)\n\n"
         "    def forward(self, x):\n        hidden = self.good(x.flatten(1))\n"
-        "        with torch.autocast(x.device.type, enabled=False):\n            return self.bad(hidden.float())\n"
+        "        with torch.autocast(x.device.type, enabled=False):\n            return "
+        "self.bad(hidden.float())\n"
     )
     monkeypatch.chdir(tmp_path)
-    native = ["precision=amp_bf16", "precision.emulate=never"]  # also on a CPU without instructions for it; emulated, nothing leaves it
-    ran = train("model=custom", "model._target_=stray_net.Net", *native, *FEW_STEPS, f"precision.strict={strict}".lower())
+    # also on a CPU without instructions for it; emulated, nothing leaves it
+    native = ["precision=amp_bf16", "precision.emulate=never"]
+    ran = train(
+        "model=custom",
+        "model._target_=stray_net.Net",
+        *native,
+        *FEW_STEPS,
+        f"precision.strict={strict}".lower(),
+    )
     assert ran.code == (1 if strict else 0)
     assert ("error: precision=amp_bf16 promises matmul in bf16" in ran.err) == strict
     assert ran.record["status"] == ("failed" if strict else "completed")

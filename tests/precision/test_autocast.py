@@ -1,4 +1,6 @@
-"""Where emulated FP16 casts: PyTorch's own lists, and what its autocast for CUDA does to tensors that say they are on such a device."""
+"""Where emulated FP16 casts: PyTorch's own lists, and what its autocast for CUDA does to tensors that say
+they are on such a device.
+"""
 
 import logging
 import re
@@ -60,7 +62,9 @@ def cuda_autocast() -> Iterator[None]:
 def types_on_cuda(function, args) -> list[torch.dtype]:
     """Of the results, as PyTorch derives them for tensors without data."""
     with FakeTensorMode() as mode:
-        args = tree_map(lambda value: mode.from_tensor(value).to("cuda") if isinstance(value, Tensor) else value, args)
+        args = tree_map(
+            lambda value: mode.from_tensor(value).to("cuda") if isinstance(value, Tensor) else value, args
+        )
         with cuda_autocast():
             return types(function(*args))
 
@@ -71,15 +75,34 @@ def types(results) -> list[torch.dtype]:
 
 def arguments(dtype: torch.dtype) -> Iterator[tuple]:
     """For functions whose parameters are not known: what many of them take."""
-    row, square, cube, image = (torch.linspace(0.25, 0.75, 4**n).view(*[4] * n).to(dtype) for n in (1, 2, 3, 4))
+    row, square, cube, image = (
+        torch.linspace(0.25, 0.75, 4**n).view(*[4] * n).to(dtype) for n in (1, 2, 3, 4)
+    )
     wide = square.float()
-    yield from ((square,), (square, square), (square, square, square), (row, row), (square, wide), (square, wide, wide), (2.0, square))
-    yield from ((square, 2.0), (square, 1), (square, row, row), (square, cube, cube), (cube, cube, cube), (image, image[:, :, :3, :3]))
+    yield from (
+        (square,),
+        (square, square),
+        (square, square, square),
+        (row, row),
+        (square, wide),
+        (square, wide, wide),
+        (2.0, square),
+    )
+    yield from (
+        (square, 2.0),
+        (square, 1),
+        (square, row, row),
+        (square, cube, cube),
+        (cube, cube, cube),
+        (image, image[:, :, :3, :3]),
+    )
     yield from (([square, square],), ("ij,jk->ik", square, square), (square, torch.arange(4)), (square, (4,)))
 
 
 def outcome(call, *args) -> list[torch.dtype] | None:
-    """None: it does not take these arguments, or needs the values of tensors that have none, or there is no such kernel."""
+    """None: it does not take these arguments, or needs the values of tensors that have none, or there is no
+    such kernel.
+    """
     try:
         return call(*args)
     except Exception:
@@ -88,29 +111,50 @@ def outcome(call, *args) -> list[torch.dtype] | None:
 
 def emulated_types(function, args) -> list[torch.dtype]:
     with Emulate("fp16"):
-        return types(function(*tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, args)))
+        return types(
+            function(*tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, args))
+        )
 
 
 def functions(*, listed: bool) -> list[tuple[str, Callable]]:
-    """All that modes can see, once for each name; torch.foreach repeats the names of others. Not those that are no operations, and
-    not lobpcg, which computes a thousand iterations and is compared nowhere.
+    """All that modes can see, once for each name; torch.foreach repeats the names of others. Not those that
+    are no operations, and not lobpcg, which computes a thousand iterations and is compared nowhere.
 
     listed: those that autocast names, and what is known to consist of them.
     """
     every = (function for group in torch.overrides.get_overridable_functions().values() for function in group)
-    named = {(f.__name__, getattr(f, "__module__", "") == "torch.foreach"): f for f in every if hasattr(f, "__name__")}
-    ours = TO_16_BITS | TO_FP32 | TO_THE_WIDEST | {name for names in WITHIN.values() for name in names.split()} | {"cross_entropy"}
+    named = {
+        (f.__name__, getattr(f, "__module__", "") == "torch.foreach"): f
+        for f in every
+        if hasattr(f, "__name__")
+    }
+    ours = (
+        TO_16_BITS
+        | TO_FP32
+        | TO_THE_WIDEST
+        | {name for names in WITHIN.values() for name in names.split()}
+        | {"cross_entropy"}
+    )
     none = re.compile(r"^(__get__|backward|numpy|storage|lobpcg|.*[a-z]_)$")
-    return [(name, function) for (name, _), function in named.items() if not none.match(name) and (name in ours) == listed]
+    return [
+        (name, function)
+        for (name, _), function in named.items()
+        if not none.match(name) and (name in ours) == listed
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")  # functions that are deprecated, or complain of the arguments
-@pytest.mark.parametrize(("listed", "tries", "least"), [(True, 18, 400), pytest.param(False, 2, 700, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("listed", "tries", "least"), [(True, 18, 400), pytest.param(False, 2, 700, marks=pytest.mark.slow)]
+)
 def test_results_have_the_types_that_cudas_autocast_gives(listed, tries, least, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)  # it logs each refusal at length
+    # it logs each refusal at length
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
     compared, different = 0, []
     for name, function in functions(listed=listed):
-        for args in (args for dtype in (torch.float32, torch.float16) for args in islice(arguments(dtype), tries)):
+        for args in (
+            args for dtype in (torch.float32, torch.float16) for args in islice(arguments(dtype), tries)
+        ):
             emulated = outcome(emulated_types, function, args)
             on_cuda = None if emulated is None else outcome(types_on_cuda, function, args)
             if on_cuda is None or torch.complex32 in on_cuda:  # of which a CPU knows little

@@ -1,4 +1,6 @@
-"""A module of the user's own sees its weights as they are, at every moment of its step, and trains as with Lightning's own precision."""
+"""A module of the user's own sees its weights as they are, at every moment of its step, and trains as with
+Lightning's own precision.
+"""
 
 import pytest
 import pytorch_lightning as pl
@@ -15,7 +17,8 @@ BY_AUTOCAST = [("amp", "never"), ("amp", "always"), ("amp_bf16", "never"), ("amp
 
 
 class Adversary(pl.LightningModule):
-    """Calls a layer, lets the optimizer change it, and calls it again within the same step, as a GAN calls its discriminator.
+    """Calls a layer, lets the optimizer change it, and calls it again within the same step, as a GAN calls
+    its discriminator.
 
     clamp: the weights also change without the optimizer, as those of a Wasserstein GAN.
     """
@@ -35,7 +38,8 @@ class Adversary(pl.LightningModule):
             self.layer(batch)
             self.layer.weight.data.clamp_(-0.01, 0.01)
         again = self.layer(batch)
-        exact = linear(*(value.detach().double() for value in (batch, self.layer.weight, self.layer.bias)))  # autocast leaves float64
+        # autocast leaves float64
+        exact = linear(*(value.detach().double() for value in (batch, self.layer.weight, self.layer.bias)))
         self.seen.append(torch.allclose(again.double(), exact, rtol=0.02, atol=0.02))
 
     def configure_optimizers(self):
@@ -83,19 +87,25 @@ class Attends(Recomputing):
 
     def __init__(self, reentrant, automatic):
         super().__init__(reentrant, automatic)
-        self.attention, self.head = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True), nn.Linear(64, 8)
+        self.attention, self.head = (
+            nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True),
+            nn.Linear(64, 8),
+        )
 
     def block(self, x):
         return self.attention(x, x, x, need_weights=False)[0] + torch.zeros(64)
 
 
 @pytest.mark.parametrize(
-    ("mode", "automatic"), [("amp_bf16", True), ("amp_bf16", False), ("bf16_true", True), ("bf16_true", False), ("o2", True)]
+    ("mode", "automatic"),
+    [("amp_bf16", True), ("amp_bf16", False), ("bf16_true", True), ("bf16_true", False), ("o2", True)],
 )
 def test_a_checkpoint_computes_the_same_again(mode, automatic):
     def weights(reentrant):
         batches = torch.randn(2, 4, 16, 64, generator=torch.Generator().manual_seed(1))
-        return fit(Attends(reentrant, automatic), list(batches), plugins=mpx.Precision(mode, emulate="never")).state_dict()
+        return fit(
+            Attends(reentrant, automatic), list(batches), plugins=mpx.Precision(mode, emulate="never")
+        ).state_dict()
 
     plain = weights(None)
     for again in (weights(False), weights(True)):

@@ -1,6 +1,5 @@
 """Emulated operations: which types tensors have, and where operands, results and gradients are rounded."""
 
-
 import pytest
 import torch
 from torch import nn
@@ -24,11 +23,16 @@ def representable(x, fmt):
 
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])
-@pytest.mark.parametrize("make", [lambda: nn.Linear(8, 6), lambda: nn.Conv2d(4, 6, 3), lambda: nn.Conv1d(4, 6, 3)])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Linear(8, 6), lambda: nn.Conv2d(4, 6, 3), lambda: nn.Conv1d(4, 6, 3)]
+)
 def test_16_bit_results_and_gradients_are_representable(make, fmt):
     torch.manual_seed(0)
     layer = make()
-    x = torch.randn((5, 8) if isinstance(layer, nn.Linear) else (2, 4, *[7] * (layer.weight.dim() - 2)), requires_grad=True)
+    x = torch.randn(
+        (5, 8) if isinstance(layer, nn.Linear) else (2, 4, *[7] * (layer.weight.dim() - 2)),
+        requires_grad=True,
+    )
     with Emulate(fmt):
         out = layer(x)
         out.sum().backward()
@@ -92,7 +96,9 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_of_autocast_is_in_fp16(name):
-    """Operands, results and gradients hold FP16 numbers, within its error of FP32's; bilinear's operands are promoted, not cast."""
+    """Operands, results and gradients hold FP16 numbers, within its error of FP32's; bilinear's operands are
+    promoted, not cast.
+    """
     torch.manual_seed(0)
     function, shapes = OPERATIONS[name]
     leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]
@@ -111,7 +117,9 @@ def test_every_operation_of_autocast_is_in_fp16(name):
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_sparse_gradients_add_up(kind, fmt):
     """Autograd adds them in place, by an operation that PyTorch does not have on a CPU for 16 bits."""
-    embedding = kind(5, 2, sparse=True, **({"mode": "sum"} if kind is nn.EmbeddingBag else {})).to(FORMATS[fmt].dtype)
+    embedding = kind(5, 2, sparse=True, **({"mode": "sum"} if kind is nn.EmbeddingBag else {})).to(
+        FORMATS[fmt].dtype
+    )
     for indices in ([0, 1], [1, 2], [2, 3]):
         with Emulate(fmt, autocast=False):
             embedding(torch.tensor([indices])).sum().backward()
@@ -119,14 +127,17 @@ def test_sparse_gradients_add_up(kind, fmt):
 
 
 ATTENTION = {
-    "plain": {}, "causal": {"is_causal": True}, "mask": {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril(1)},
+    "plain": {}, "causal": {"is_causal": True}, "mask": {"attn_mask": torch.ones(6, 6,
+    dtype=torch.bool).tril(1)},
     "bias": {"attn_mask": torch.linspace(-1, 1, 36).view(6, 6)}, "scale": {"scale": 0.5},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [*ATTENTION, "learned bias"])
 def test_attention_is_attention(kind):
-    """In the limit of a fine format: BF16 against PyTorch's own in FP32, result and gradients, those of a bias too."""
+    """In the limit of a fine format: BF16 against PyTorch's own in FP32, result and gradients, those of a
+    bias too.
+    """
     torch.manual_seed(3)
     leaves = [torch.randn(2, 3, 6, 8, requires_grad=True) for _ in range(3)]
     options = ATTENTION.get(kind, {})
@@ -161,7 +172,9 @@ def test_attention_is_attention(kind):
     ids=["linear", "linear without bias", "conv", "transposed conv", "lstm", "gru", "transformer", "einsum"],
 )
 def test_inference_mode_rounds_too(make, shape, fmt):
-    """Trainers validate in it, and PyTorch then hands over aten.linear whole, not the product that it is made of."""
+    """Trainers validate in it, and PyTorch then hands over aten.linear whole, not the product that it is made
+    of.
+    """
     torch.manual_seed(0)
     layer, x = make().eval(), torch.randn(shape)
     with torch.inference_mode(), Emulate(fmt):
@@ -172,7 +185,8 @@ def test_inference_mode_rounds_too(make, shape, fmt):
         plain = _first(layer(x))
     error = (expected - plain).norm()
     assert error > 0
-    assert (inferred - expected).norm() < 0.05 * error  # a GRU's first product is another sum in inference mode
+    # a GRU's first product is another sum in inference mode
+    assert (inferred - expected).norm() < 0.05 * error
 
 
 class _Einsum(nn.Module):
@@ -187,9 +201,12 @@ def _first(out):
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_what_is_emulated_on_a_cpu(monkeypatch, has_bf16):
     monkeypatch.setattr(modes, "cpu_has_bf16", lambda: has_bf16)
-    wishes = {name: [emulated(mode, CPU, wish) for wish in ("auto", "always")] for name, mode in MODES.items()}
+    wishes = {
+        name: [emulated(mode, CPU, wish) for wish in ("auto", "always")] for name, mode in MODES.items()
+    }
     brain, exact = [not has_bf16, True], [False, False]
-    assert wishes == {name: [True, True] for name in ("tf32", "amp", "fp16_true", "fp8", "o1", "o2", "o3")} | {
+    assert wishes == {name: [True, True] for name in ("tf32", "amp", "fp16_true", "fp8", "o1", "o2",
+    "o3")} | {
         "amp_bf16": brain, "bf16_true": brain, "fp32": exact, "o0": exact,
     }  # fmt: skip
     assert not emulated(MODES["amp"], CPU, "never")
@@ -198,7 +215,9 @@ def test_what_is_emulated_on_a_cpu(monkeypatch, has_bf16):
         emulated(MODES["tf32"], CPU, "never")
 
 
-@pytest.mark.parametrize(("mode", "emulate", "value"), [("fp32", False, "ieee"), ("tf32", False, "tf32"), ("tf32", True, "ieee")])
+@pytest.mark.parametrize(
+    ("mode", "emulate", "value"), [("fp32", False, "ieee"), ("tf32", False, "tf32"), ("tf32", True, "ieee")]
+)
 def test_switches_are_set_and_put_back(mode, emulate, value):
     matmul = torch.backends.cuda.matmul
     before = [switch.fp32_precision for switch in SWITCHES]

@@ -1,4 +1,6 @@
-"""The table of formats against torch.finfo, the published tables, and every bit pattern of the small formats."""
+"""The table of formats against torch.finfo, the published tables, and every bit pattern of the small
+formats.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +10,8 @@ import torch
 from mpx.precision.formats import FORMATS, ROUND
 
 SMALL = {
-    "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn, "fp8_e5m2": ml_dtypes.float8_e5m2,
+    "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn,
+    "fp8_e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 
 
@@ -16,7 +19,10 @@ SMALL = {
 def test_agrees_with_torch(name):
     fmt, info = FORMATS[name], torch.finfo(FORMATS[name].dtype)
     assert (fmt.bits, fmt.epsilon, fmt.largest) == (info.bits, info.eps, info.max)
-    assert (fmt.smallest_normal, fmt.smallest_subnormal) == (info.smallest_normal, info.smallest_normal * info.eps)
+    assert (fmt.smallest_normal, fmt.smallest_subnormal) == (
+        info.smallest_normal,
+        info.smallest_normal * info.eps,
+    )
 
 
 def patterns(name: str) -> np.ndarray:
@@ -38,13 +44,21 @@ def cast(values: np.ndarray, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_every_tie_and_its_neighbours(name):
-    """Half-way between any two neighbouring numbers, and one FP32 step to either side of it: the hardest values to round."""
+    """Half-way between any two neighbouring numbers, and one FP32 step to either side of it: the hardest
+    values to round.
+    """
     numbers = np.unique(patterns(name)[np.isfinite(patterns(name))]).astype(np.float64)
     half = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
     edge = np.float32(FORMATS[name].overflows_at) if name != "bf16" else np.float32(3.4e38)
-    values = np.concatenate([half, np.nextafter(half, np.float32(np.inf)), np.nextafter(half, np.float32(-np.inf))])
-    values = np.concatenate([values, [edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf)), -edge]])
-    assert same(ROUND[name](torch.from_numpy(values.astype(np.float32))), cast(values.astype(np.float32), name))
+    values = np.concatenate(
+        [half, np.nextafter(half, np.float32(np.inf)), np.nextafter(half, np.float32(-np.inf))]
+    )
+    values = np.concatenate(
+        [values, [edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf)), -edge]]
+    )
+    assert same(
+        ROUND[name](torch.from_numpy(values.astype(np.float32))), cast(values.astype(np.float32), name)
+    )
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -60,7 +74,9 @@ def test_limits_of_rounding(name):
 
 def test_tf32_agrees_with_integer_arithmetic():
     """To nearest, ties to even, by Python-sized integers: drop the 13 low bits of the FP32 pattern."""
-    bits = torch.randint(-(2**31), 2**31 - 1, (200_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    bits = torch.randint(-(2**31), 2**31 - 1, (200_000,), generator=torch.Generator().manual_seed(0)).to(
+        torch.int32
+    )
     finite = bits.view(torch.float32)[bits.view(torch.float32).isfinite()]
     pattern, unit = finite.view(torch.int32).to(torch.int64) & 0xFFFFFFFF, 1 << 13
     low = pattern % unit

@@ -1,5 +1,6 @@
-"""Linear layers in FP8: what is rounded to which format, scaled how; which layers; one graph for the compiler; the kernel's values."""
-
+"""Linear layers in FP8: what is rounded to which format, scaled how; which layers; one graph for the
+compiler; the kernel's values.
+"""
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from mpx.precision.fp8 import MIN_FEATURES, MIN_ROWS, Layers, linear
 
 
 def values(x):
-    """What FP8 makes of a matrix, in double precision: each row's largest value scaled to above 224, at most 448, by a power of two."""
+    """What FP8 makes of a matrix, in double precision: each row's largest value scaled to above 224, at most
+    448, by a power of two.
+    """
     scale = torch.exp2(torch.floor(torch.log2(448 / x.double().abs().amax(1, keepdim=True))))
     return (x * scale.float()).to(torch.float8_e4m3fn).double() / scale
 
@@ -53,7 +56,12 @@ def test_the_kernel_gives_what_the_emulation_gives():
     [
         (MIN_ROWS, (MIN_FEATURES, MIN_FEATURES), False, None),
         (MIN_ROWS - 1, (MIN_FEATURES, MIN_FEATURES), False, f"no gain is known below {MIN_ROWS:,} rows"),
-        (MIN_ROWS, (MIN_FEATURES, MIN_FEATURES - 16), False, f"below {MIN_FEATURES:,} features FP8 gains little or loses"),
+        (
+            MIN_ROWS,
+            (MIN_FEATURES, MIN_FEATURES - 16),
+            False,
+            f"below {MIN_FEATURES:,} features FP8 gains little or loses",
+        ),
         (MIN_ROWS, (MIN_FEATURES + 8, MIN_FEATURES), False, "its sizes are not multiples of 16"),
         (1, (16, 32), True, None),
         (1, (10, 16), True, "its sizes are not multiples of 16"),
@@ -63,17 +71,23 @@ def test_which_layers(rows, shape, every, reason):
     model = nn.ModuleDict({"model": nn.Linear(shape[1], shape[0], device="meta")})
     layers = Layers(every=every)
     assert layers.record(model) == []
-    assert layers.take(torch.empty(1, rows, shape[1], device="meta"), model["model"].weight) == (reason is None)
+    assert layers.take(torch.empty(1, rows, shape[1], device="meta"), model["model"].weight) == (
+        reason is None
+    )
     fmt = "fp8_e4m3" if reason is None else "bf16"
     assert layers.record(model) == [{"name": "weight", "shape": list(shape), "format": fmt, "reason": reason}]
 
 
 def graphs(context):
-    """The graphs into which torch.compile turns a small network, as code. Raises where it would need several."""
+    """The graphs into which torch.compile turns a small network, as code. Raises where it would need
+    several.
+    """
     torch.manual_seed(0)
     model, seen = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4)), []
     torch.compiler.reset()
-    compiled = torch.compile(model, backend=lambda graph, inputs: seen.append(graph.code) or graph.forward, fullgraph=True)
+    compiled = torch.compile(
+        model, backend=lambda graph, inputs: seen.append(graph.code) or graph.forward, fullgraph=True
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16), context:
         try:
             compiled(torch.randn(4, 16))

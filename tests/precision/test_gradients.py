@@ -1,4 +1,6 @@
-"""Vanishing and overflowing gradients against counts by hand, emulated and native, and what a run reports of them."""
+"""Vanishing and overflowing gradients against counts by hand, emulated and native, and what a run reports of
+them.
+"""
 
 import json
 import math
@@ -14,7 +16,9 @@ from mpx.precision.gradients import SAMPLE, GradientWatch
 
 
 def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
-    """Of the gradient of x in x @ 1, which is `gradient` itself, and of the 1, which is its product with x."""
+    """Of the gradient of x in x @ 1, which is `gradient` itself, and of the 1, which is its product with
+    x.
+    """
     x, w = torch.zeros(len(gradient), 1, dtype=dtype, requires_grad=True), torch.ones(1, 1, dtype=dtype)
     watch = GradientWatch(fmt, None if scale == 1 else torch.tensor(scale))
     with Emulate(emulate) if emulate else nullcontext():
@@ -36,7 +40,9 @@ def test_a_loss_scale_saves_what_would_vanish():
     assert counts("fp16", 2.0**10, gradient) == [3, 1, 2, 0]
 
 
-@pytest.mark.parametrize(("fmt", "expected"), [("bf16", [4, 0, 1, 0]), ("fp32", [4, 0, 1, 0]), ("tf32", [4, 0, 1, 0])])
+@pytest.mark.parametrize(
+    ("fmt", "expected"), [("bf16", [4, 0, 1, 0]), ("fp32", [4, 0, 1, 0]), ("tf32", [4, 0, 1, 0])]
+)
 def test_formats_with_fp32s_range(fmt, expected):
     assert counts(fmt, 1, torch.tensor([1.0, 1e-30, 1e30, -1.0, 0.0])) == expected
 
@@ -73,14 +79,17 @@ def test_a_run_records_and_logs_what_vanishes_and_a_loss_scale_saves_it(train):
     precision, folder = ran.record["precision"], ran.folder
     assert precision["gradient_samples"] == 3
     assert 0 < precision["gradient_underflow_fraction"] < 1
-    assert precision["gradient_underflow_fraction"] == precision["gradient_underflow_unscaled_fraction"]  # a scale of 1 is none
+    # a scale of 1 is none
+    assert precision["gradient_underflow_fraction"] == precision["gradient_underflow_unscaled_fraction"]
     assert precision["gradient_overflow_fraction"] == 0
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0, "images": 0}).Reload()
     tags = events.Tags()
     norms = events.Scalars("numerics/gradient_norm")
     assert [event.step for event in norms] == [1, 3, 5]
     assert all(event.value > 0 for event in norms)
-    assert {"numerics/gradient_underflow_fraction", "numerics/gradient_overflow_fraction"} <= set(tags["scalars"])
+    assert {"numerics/gradient_underflow_fraction", "numerics/gradient_overflow_fraction"} <= set(
+        tags["scalars"]
+    )
     assert tags["images"] == ["numerics/gradient_exponents"]
     scaled = train(*few, "study=scaled")
     assert scaled.code == 0, scaled.err
@@ -88,17 +97,22 @@ def test_a_run_records_and_logs_what_vanishes_and_a_loss_scale_saves_it(train):
     with_scale = json.loads(file.read_text())["precision"]
     assert with_scale["loss_scale"]["initial"] == 65536
     assert with_scale["gradient_underflow_fraction"] < precision["gradient_underflow_fraction"] / 10
-    assert with_scale["gradient_underflow_unscaled_fraction"] == pytest.approx(precision["gradient_underflow_fraction"], rel=0.5)
+    assert with_scale["gradient_underflow_unscaled_fraction"] == pytest.approx(
+        precision["gradient_underflow_fraction"], rel=0.5
+    )
 
 
 def test_the_norm_is_that_of_unscaled_unclipped_gradients(train):
     few = ["model=mlp", *FEW_STEPS, "trainer.limit_train_batches=1", "numerics.every=1", "data.augment=none"]
     norms = {}
     for name, options in {"plain": ["precision=fp32"], "scaled": ["precision=amp"],
-                          "clipped": ["precision=fp32", "trainer.gradient_clip_val=0.001"]}.items():  # fmt: skip
+                          "clipped": ["precision=fp32",
+                          "trainer.gradient_clip_val=0.001"]}.items():  # fmt: skip
         ran = train(*few, *options, f"study={name}")
         assert ran.code == 0, ran.err
         (folder,) = (ran.outputs / name).glob("*/seed0")
-        (norms[name],) = (event.value for event in EventAccumulator(str(folder)).Reload().Scalars("numerics/gradient_norm"))
+        (norms[name],) = (
+            event.value for event in EventAccumulator(str(folder)).Reload().Scalars("numerics/gradient_norm")
+        )
     assert norms["clipped"] == norms["plain"]
     assert norms["scaled"] == pytest.approx(norms["plain"], rel=1e-2)

@@ -1,4 +1,6 @@
-"""Loss scaling inside a real Trainer: the golden sequence, skipped steps, and state that survives a checkpoint."""
+"""Loss scaling inside a real Trainer: the golden sequence, skipped steps, and state that survives a
+checkpoint.
+"""
 
 import pytest
 import pytorch_lightning as pl
@@ -18,7 +20,9 @@ CPU, INF = torch.device("cpu"), float("inf")
 
 
 class Ramp(pl.LightningModule):
-    """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the weight falls by it."""
+    """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the
+    weight falls by it.
+    """
 
     acceleration = Acceleration()
 
@@ -53,7 +57,9 @@ class Ramp(pl.LightningModule):
 
 def pairs(x, batch_size):
     """Batches (x, y), as mpx's own loaders make them."""
-    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, torch.zeros(len(x))), batch_size=batch_size)
+    return torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, torch.zeros(len(x))), batch_size=batch_size
+    )
 
 
 def plugin(mode="amp", max_skips=None, **scale):
@@ -122,7 +128,9 @@ def test_accumulation_steps_once_per_group(tmp_path):
 
 
 def test_hooks_see_unscaled_gradients(tmp_path):
-    """After Lightning's test_amp_gradient_unscale: what clips, logs or masks gradients sees them without the scale, accumulated or not."""
+    """After Lightning's test_amp_gradient_unscale: what clips, logs or masks gradients sees them without the
+    scale, accumulated or not.
+    """
     seen = []
     module, precision = Ramp([1.0, 3.0, 1.0, 3.0]), plugin(initial=1024.0)
     module.on_before_optimizer_step = lambda optimizer: seen.append(module.model.weight.grad.item())
@@ -135,11 +143,16 @@ def test_hooks_see_unscaled_gradients(tmp_path):
     [
         (
             {"initial": 1e9, "dynamic": False},
-            "The scale is fixed: lower precision.loss_scale.initial, or set precision.loss_scale.dynamic=true",
+            "The scale is fixed: lower precision.loss_scale.initial, or set "
+            "precision.loss_scale.dynamic=true",
         ),
         ({"initial": 1.0, "dynamic": False}, None),
         ({"initial": 4.0, "floor": 2.0}, "Lower precision.loss_scale.floor"),
-        ({"initial": 2.0**24}, "No step has been taken yet: lower precision.loss_scale.initial, or raise precision.loss_scale.max_skips"),
+        (
+            {"initial": 2.0**24},
+            "No step has been taken yet: lower precision.loss_scale.initial, or raise "
+            "precision.loss_scale.max_skips",
+        ),
     ],
     ids=["fixed", "fixed at 1", "high floor", "from the first step on"],
 )
@@ -147,7 +160,9 @@ def test_where_the_scale_is_at_fault_that_is_said_first(tmp_path, scale, first):
     precision = plugin(max_skips=3, **scale)
     run(Ramp([INF] * 3), precision, tmp_path)
     advice = precision.trouble().partition("). ")[2]
-    assert advice.startswith("Try a lower learning rate" if first is None else f"{first}; else try a lower learning rate")
+    assert advice.startswith(
+        "Try a lower learning rate" if first is None else f"{first}; else try a lower learning rate"
+    )
 
 
 def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
@@ -155,14 +170,18 @@ def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
     module, path = Ramp([INF, INF, 1.0]), tmp_path / "ours.ckpt"
     run(module, plugin(initial=1024.0), tmp_path).save_checkpoint(path)
     theirs = MixedPrecision("16-mixed", device="cpu")
-    trainer(theirs, tmp_path).fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=path, weights_only=True)
+    trainer(theirs, tmp_path).fit(
+        Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=path, weights_only=True
+    )
     assert theirs.scaler.get_scale() == 256.0
 
     theirs_path, ours = tmp_path / "theirs.ckpt", plugin(initial=65536.0)
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["ModePrecision"]
     torch.save(checkpoint, theirs_path)
-    trainer(ours, tmp_path).fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True)
+    trainer(ours, tmp_path).fit(
+        Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True
+    )
     assert ours.loss_scale.scale.item() == 256.0
 
 
@@ -185,7 +204,10 @@ class Fit(pl.LightningModule):
 
 
 def fit_by_lbfgs(mode, tmp_path):
-    module, precision = Fit(), ModePrecision(MODES[mode], CPU, emulate=MODES[mode].narrowest != "fp32", loss_scale={})
+    module, precision = (
+        Fit(),
+        ModePrecision(MODES[mode], CPU, emulate=MODES[mode].narrowest != "fp32", loss_scale={}),
+    )
     trainer(precision, tmp_path, limit_train_batches=3).fit(module, pairs(torch.randn(24, 4), 8))
     return module.losses, precision
 
@@ -193,7 +215,9 @@ def fit_by_lbfgs(mode, tmp_path):
 @pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.scaled])
 def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, tmp_path):
     with pytest.raises(
-        UserError, match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* Use precision=amp_bf16"
+        UserError,
+        match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* "
+        "Use precision=amp_bf16",
     ):
         fit_by_lbfgs(mode, tmp_path)
 
@@ -237,7 +261,8 @@ def test_what_apexs_levels_mean(tmp_path, mode, conv, norm, out, stored):
     assert str(module.conv.weight.dtype) == f"torch.{stored}"
     assert not torch.equal(before, module.conv.weight.float())
     if mode == "o2":
-        assert not torch.equal(module.conv.weight, module.conv.weight.half().float())  # the masters are finer than FP16
+        # the masters are finer than FP16
+        assert not torch.equal(module.conv.weight, module.conv.weight.half().float())
 
 
 class Logits(pl.LightningModule):

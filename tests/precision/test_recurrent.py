@@ -1,4 +1,6 @@
-"""Emulated recurrent layers and cells: PyTorch's own in the limit of no rounding, and in FP16 what FP16 can hold."""
+"""Emulated recurrent layers and cells: PyTorch's own in the limit of no rounding, and in FP16 what FP16 can
+hold.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,12 @@ from mpx.precision.ops import inside
 from mpx.precision.recurrent import LAYERS, layers
 
 OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}]
-MADE = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN, "relu": lambda *sizes, **how: nn.RNN(*sizes, nonlinearity="relu", **how)}
+MADE = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "tanh": nn.RNN,
+    "relu": lambda *sizes, **how: nn.RNN(*sizes, nonlinearity="relu", **how),
+}
 FUNCTIONS = {"lstm": torch.lstm, "gru": torch.gru, "tanh": torch.rnn_tanh, "relu": torch.rnn_relu}
 
 

@@ -1,4 +1,6 @@
-"""Loss scaling: the golden sequences of torch.amp.GradScaler and of apex, floor and ceiling, static scales, state."""
+"""Loss scaling: the golden sequences of torch.amp.GradScaler and of apex, floor and ceiling, static scales,
+state.
+"""
 
 import math
 
@@ -27,7 +29,9 @@ def run(scale: LossScale, gradients, optimizer_class=torch.optim.SGD, **kwargs):
 def test_same_as_grad_scaler():
     """Against torch.amp.GradScaler itself, on a random sequence of good, infinite and NaN gradients."""
     generator = torch.Generator().manual_seed(0)
-    gradients = [(1.0, 1.0, 1.0, INF, float("nan"))[i] for i in torch.randint(0, 5, (200,), generator=generator)]
+    gradients = [
+        (1.0, 1.0, 1.0, INF, float("nan"))[i] for i in torch.randint(0, 5, (200,), generator=generator)
+    ]
     theirs = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -98,8 +102,13 @@ def test_sparse_gradients_overflow_as_in_grad_scaler(dtype):
     scale, scaler = LossScale("cpu", initial=4.0), torch.amp.GradScaler("cpu")
     scale.unscale_([ours.grad])
     optimizer, inverse = torch.optim.SGD([theirs]), torch.full((), 0.25)
-    found = scaler._unscale_grads_(optimizer, inverse, torch.zeros(()), allow_fp16=True)  # unscale_ refuses FP16 outside of fused steps
-    assert [scale.found_inf.item()] == [value.item() for value in found.values()] == [float(dtype == torch.float16)]
+    # unscale_ refuses FP16 outside of fused steps
+    found = scaler._unscale_grads_(optimizer, inverse, torch.zeros(()), allow_fp16=True)
+    assert (
+        [scale.found_inf.item()]
+        == [value.item() for value in found.values()]
+        == [float(dtype == torch.float16)]
+    )
     assert torch.equal(ours.grad.to_dense(), theirs.grad.to_dense())
 
 
@@ -120,7 +129,9 @@ def test_state_goes_to_grad_scaler_and_back():
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_skipped_first_step_leaves_no_garbage_in_the_momentum(fused, monkeypatch):
     """PyTorch's fused SGD would start from torch.empty_like."""
-    monkeypatch.setattr(torch, "empty_like", lambda tensor, **kwargs: torch.full_like(tensor, float("nan"), **kwargs))
+    monkeypatch.setattr(
+        torch, "empty_like", lambda tensor, **kwargs: torch.full_like(tensor, float("nan"), **kwargs)
+    )
     seen = run(LossScale("cpu", initial=4.0), [INF, 1.0, 1.0], fused=fused, momentum=0.5)
     assert [weight for _, weight in seen] == [0.0, -1.0, -2.5]
 
@@ -131,4 +142,9 @@ def test_a_dynamic_scale_does_not_begin_at_a_static_one():
     run(static, [1, INF])
     dynamic = LossScale("cpu")
     dynamic.load_state_dict(static.state_dict())
-    assert (dynamic.scale.item(), dynamic.initial, dynamic.lowest.item(), int(dynamic.skipped)) == (2.0**16, 2.0**16, 2.0**16, 1)
+    assert (dynamic.scale.item(), dynamic.initial, dynamic.lowest.item(), int(dynamic.skipped)) == (
+        2.0**16,
+        2.0**16,
+        2.0**16,
+        1,
+    )

@@ -1,5 +1,6 @@
-"""A manual optimization with two optimizers scales, skips and adjusts as a hand-written loop with torch.amp.GradScaler."""
-
+"""A manual optimization with two optimizers scales, skips and adjusts as a hand-written loop with
+torch.amp.GradScaler.
+"""
 
 import pytest
 import pytorch_lightning as pl
@@ -13,13 +14,16 @@ from mpx.precision.modes import MODES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 INF = float("inf")
-# For each batch, what multiplies the two losses. An infinite factor is an overflow of that loss's gradients alone.
+# For each batch, what multiplies the two losses. An infinite factor is an overflow of that loss's gradients
+# alone.
 FACTORS = [(1.0, 1.0), (INF, 1.0), (1.0, 1.0), (1.0, INF), (1.0, 1.0), (1.0, 1.0), (INF, INF), (1.0, 1.0)]
 SCALE = {"initial": 1024.0, "growth_interval": 2}
 
 
 class Two(pl.LightningModule):
-    """backwards: at once computes both gradients before either optimizer steps; each computes one, steps, and then the other."""
+    """backwards: at once computes both gradients before either optimizer steps; each computes one, steps, and
+    then the other.
+    """
 
     def __init__(self, backwards, clip):
         super().__init__()
@@ -50,7 +54,10 @@ class Two(pl.LightningModule):
         self.scales.append(scale and scale.scale.item())
 
     def configure_optimizers(self):
-        return [torch.optim.SGD(self.first.parameters(), 0.1, momentum=0.9), torch.optim.Adam(self.second.parameters(), 0.01)]
+        return [
+            torch.optim.SGD(self.first.parameters(), 0.1, momentum=0.9),
+            torch.optim.Adam(self.second.parameters(), 0.01),
+        ]
 
 
 def batches():
@@ -59,8 +66,12 @@ def batches():
 
 
 def by_hand(module):
-    """The scale after each batch of the loop of PyTorch's "Working with Multiple Models, Losses, and Optimizers"."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE["initial"], growth_interval=SCALE["growth_interval"])
+    """The scale after each batch of the loop of PyTorch's "Working with Multiple Models, Losses, and
+    Optimizers".
+    """
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=SCALE["initial"], growth_interval=SCALE["growth_interval"]
+    )
     optimizers, scales = module.configure_optimizers(), []
     for index, batch in enumerate(batches()):
         for optimizer in optimizers:
@@ -72,7 +83,9 @@ def by_hand(module):
         for optimizer in optimizers:
             if module.clip is not None:
                 scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], module.clip)
+                torch.nn.utils.clip_grad_norm_(
+                    [p for group in optimizer.param_groups for p in group["params"]], module.clip
+                )
             scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
@@ -80,7 +93,9 @@ def by_hand(module):
 
 
 def trained(module, plugin, every=2):
-    trainer = silent_trainer(plugins=plugin, callbacks=[mpx.Throughput(0), numerics := mpx.Numerics(every=every)])
+    trainer = silent_trainer(
+        plugins=plugin, callbacks=[mpx.Throughput(0), numerics := mpx.Numerics(every=every)]
+    )
     trainer.fit(module, torch.utils.data.DataLoader(batches(), batch_size=None))
     return numerics
 
@@ -118,7 +133,9 @@ def test_o2_is_refused():
 
 
 class Clips(pl.LightningModule):
-    """when: at each batch, of which every second one steps, adds up, or leaves its gradients; or in the hook before the step."""
+    """when: at each batch, of which every second one steps, adds up, or leaves its gradients; or in the hook
+    before the step.
+    """
 
     def __init__(self, when, automatic):
         super().__init__()
@@ -150,7 +167,10 @@ class Clips(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.parametrize(("when", "automatic"), [("adds up", False), ("leaves them", False), ("in the hook", False), ("in the hook", True)])
+@pytest.mark.parametrize(
+    ("when", "automatic"),
+    [("adds up", False), ("leaves them", False), ("in the hook", False), ("in the hook", True)],
+)
 def test_gradients_are_unscaled_once_wherever_they_are_clipped(when, automatic):
     trained(ours := Clips(when, automatic), mpx.Precision("amp", emulate="never", **SCALE))
     trained(exact := Clips(when, automatic), mpx.Precision("fp32"))

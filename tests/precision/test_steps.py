@@ -70,7 +70,9 @@ def test_an_optimizer_that_asks_for_a_closure_trains(mode, monkeypatch):
 def test_an_optimizer_that_computes_the_loss_twice_is_refused_where_the_loss_is_scaled(monkeypatch):
     monkeypatch.setattr(Fit, "configure_optimizers", lambda self: NeedsClosure(self.parameters(), calls=2))
     trained("plain", "amp_bf16")
-    with pytest.raises(UserError, match="precision=amp with NeedsClosure, which computes the loss several times a step"):
+    with pytest.raises(
+        UserError, match="precision=amp with NeedsClosure, which computes the loss several times a step"
+    ):
         trained("plain", "amp")
 
 
@@ -99,6 +101,10 @@ def test_lightning_knows_the_format(mode, lightning, made):
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_sparse_gradients_of_o2_are_refused_in_one_line(kind, monkeypatch):
-    monkeypatch.setattr(Configured, "configure_model", lambda self: setattr(self, "layer", kind(8, 2, sparse=True)))
+    monkeypatch.setattr(
+        Configured, "configure_model", lambda self: setattr(self, "layer", kind(8, 2, sparse=True))
+    )
     with pytest.raises(UserError, match=r"precision=o2 with nn\.Embedding\(sparse=True\).* Use sparse=False"):
-        silent_trainer(plugins=mpx.Precision("o2")).fit(Configured(), torch.utils.data.DataLoader(torch.ones(8, 4).long()))
+        silent_trainer(plugins=mpx.Precision("o2")).fit(
+            Configured(), torch.utils.data.DataLoader(torch.ones(8, 4).long())
+        )

@@ -8,7 +8,13 @@ from mpx.precision.switches import AlignedChannels
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.Conv2d(3, 8, 3, padding=1, stride=2), nn.Conv1d(5, 8, 3), nn.Conv2d(6, 6, 3, groups=2), nn.Conv3d(2, 4, 2)]
+    "layer",
+    [
+        nn.Conv2d(3, 8, 3, padding=1, stride=2),
+        nn.Conv1d(5, 8, 3),
+        nn.Conv2d(6, 6, 3, groups=2),
+        nn.Conv3d(2, 4, 2),
+    ],
 )
 def test_same_results_and_gradients(layer):
     torch.manual_seed(0)

@@ -1,4 +1,6 @@
-"""A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and mistakes in one line."""
+"""A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and
+mistakes in one line.
+"""
 
 import json
 import shutil
@@ -16,14 +18,31 @@ from mpx.deploy.record import completed_run
 from mpx.errors import UserError
 from mpx.runs.result import metric_name
 
-UNET = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice", "trainer.max_epochs=2"]
-GAN_WORDS = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
+UNET = [
+    "module._target_=own_projects.UNet",
+    "datamodule._target_=own_projects.Blobs",
+    "metric=val/dice",
+    "trainer.max_epochs=2",
+]
+GAN_WORDS = [
+    "module._target_=own_projects.GAN",
+    "datamodule._target_=own_projects.Blobs",
+    "metric=val_distance",
+    "metric_goal=min",
+]
 STREAM = [*UNET, "datamodule._target_=own_projects.Stream"]
-LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "metric_goal=min", "trainer.max_epochs=2"]
+LM = [
+    "module._target_=own_projects.TransformerLM",
+    "metric=val_perplexity",
+    "metric_goal=min",
+    "trainer.max_epochs=2",
+]
 
 
 def test_a_segmentation_project(train):
-    ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.width=16", "+datamodule.size=24")
+    ran = train(
+        *UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.width=16", "+datamodule.size=24"
+    )
     assert ran.code == 0, ran.err
     name = "own_projects.UNet-own_projects.Blobs-amp-2of4-datamodule.size=24-module.lr=0.02-module.width=16-trainer.max_epochs=2"
     assert ran.folder.parent.name == name
@@ -41,7 +60,8 @@ def test_a_segmentation_project(train):
 
 
 REGRESSION = [
-    "module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse", "metric_goal=min"
+    "module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse",
+    "metric_goal=min"
 ]  # fmt: skip
 
 
@@ -62,7 +82,11 @@ def test_a_module_that_writes_events_itself(train, forked, tmp_path, devices):
     assert ran.code == 0, ran.err
     tags = EventAccumulator(str(ran.folder)).Reload().Tags()
     assert "about/text_summary" in tags["tensors"]
-    assert (tags["histograms"], "weights" in tags["scalars"], "early" in tags["scalars"]) == (["head"], True, False)
+    assert (tags["histograms"], "weights" in tags["scalars"], "early" in tags["scalars"]) == (
+        ["head"],
+        True,
+        False,
+    )
 
 
 LIGHTNING = """
@@ -99,7 +123,12 @@ def test_a_project_of_the_package_lightning(forked, tmp_path):
     """The same classes under another name, whether or not that package is there."""
     shutil.copy(own_projects.__file__, tmp_path)
     (tmp_path / "their_net.py").write_text(LIGHTNING)
-    words = ["module._target_=their_net.Net", "datamodule._target_=own_projects.Blobs", "metric=val_loss", "metric_goal=min"]
+    words = [
+        "module._target_=their_net.Net",
+        "datamodule._target_=own_projects.Blobs",
+        "metric=val_loss",
+        "metric_goal=min",
+    ]
     ran = forked(*words, "trainer.max_epochs=2", "precision=amp", "sparsity=2of4")
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["verified"]
@@ -117,10 +146,15 @@ def test_its_checkpoint_loads_without_mpx(train, tmp_path):
 def test_its_finished_run_is_no_run_of_another_setting(train, tmp_path):
     ran = train(*UNET)
     file = shutil.copy(ran.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
-    again, other = (train(*UNET, *more, f"ckpt_path={file}", "study=another") for more in ([], ["precision=amp"]))
+    again, other = (
+        train(*UNET, *more, f"ckpt_path={file}", "study=another") for more in ([], ["precision=amp"])
+    )
     assert again.code == 0, again.err
     assert other.code == 2
-    assert "was trained with precision.mode=fp32, this command has precision.mode=amp and no step left to train with it." in other.err
+    assert (
+        "was trained with precision.mode=fp32, this command has precision.mode=amp and no step left to "
+        "train with it."
+    ) in other.err
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own hints, which its users see
@@ -133,7 +167,14 @@ def test_its_own_trainer_continues_it(train, tmp_path):
 
 @pytest.mark.parametrize("mode", ["amp", "bf16_true"])
 def test_a_project_with_two_optimizers(train, mode):
-    ran = train(*GAN_WORDS, "trainer.max_epochs=2", f"precision={mode}", "sparsity=2of4", "numerics.every=2", "trainer.log_every_n_steps=2")
+    ran = train(
+        *GAN_WORDS,
+        "trainer.max_epochs=2",
+        f"precision={mode}",
+        "sparsity=2of4",
+        "numerics.every=2",
+        "trainer.log_every_n_steps=2",
+    )
     assert ran.code == 0, ran.err
     assert ran.record["precision"]["optimizer_steps"] == 24
     assert ran.record["metrics"].keys() >= {"val/distance", "own/g_loss"}
@@ -164,7 +205,9 @@ def test_audit_profile_and_layout(train):
 
 @pytest.mark.parametrize(("words", "module", "at"), [(LM, TransformerLM, 6), (GAN_WORDS, GAN, 12)])
 def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at):
-    """With the masks, the loss scale and the steps of its first part. The order of its batches is Lightning's."""
+    """With the masks, the loss scale and the steps of its first part. The order of its batches is
+    Lightning's.
+    """
     words = [*words, "trainer.max_epochs=2", "precision=amp", "sparsity=2of4"]
 
     def cut(self):
@@ -198,66 +241,116 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
         (["module._target_=own_projects.Nothing"], "module._target_=own_projects.Nothing cannot be built in"),
         (
             ["module._target_=own_projects.block"],
-            "module._target_=own_projects.block: missing a required argument: 'channels_in'. It takes channels_in, channels. "
+            "module._target_=own_projects.block: missing a required argument: 'channels_in'. It takes "
+            "channels_in, channels. "
             "Set an argument as +module.NAME=VALUE.",
         ),
-        (["module._target_=1"], "module._target_=1 must be a text. For example module._target_=my_package.my_module.Segmenter."),
+        (
+            ["module._target_=1"],
+            "module._target_=1 must be a text. For example module._target_=my_package.my_module.Segmenter.",
+        ),
         (["module._target_=[a.Net]"], "module._target_=['a.Net'] must be a text."),
-        ([*UNET, "trainer.limit_train_batches=1e-9"], "trainer.limit_train_batches=1e-09 leaves no batch. Give a larger share, or a"),
+        (
+            [*UNET, "trainer.limit_train_batches=1e-9"],
+            "trainer.limit_train_batches=1e-09 leaves no batch. Give a larger share, or a",
+        ),
         (["module._target_=no_such.Net"], "module._target_=no_such.Net: no module no_such in"),
-        (["module._target_=own_projects.UNet"], "datamodule._target_ is not set, and UNet has no train_dataloader."),
-        ([*UNET, "+module.wdith=3"], "module._target_=own_projects.UNet: got an unexpected keyword argument 'wdith'. It takes"),
+        (
+            ["module._target_=own_projects.UNet"],
+            "datamodule._target_ is not set, and UNet has no train_dataloader.",
+        ),
+        (
+            [*UNET, "+module.wdith=3"],
+            "module._target_=own_projects.UNet: got an unexpected keyword argument 'wdith'. It takes",
+        ),
         (
             [*UNET, "+module.width={_target_: own_projects.block, chanels: 3}"],
             "module._target_=own_projects.UNet cannot be built in",
         ),
-        ([*UNET, "module.width=3"], "module.width: an argument of the constructor is added with a +, as +module.width=VALUE."),
+        (
+            [*UNET, "module.width=3"],
+            "module.width: an argument of the constructor is added with a +, as +module.width=VALUE.",
+        ),
         (
             [*UNET, "datamodule._target_=own_projects.Bare", "+datamodule.size=3"],
-            "datamodule.size is not an argument of own_projects.Bare, which has no __init__ of its own. Leave it out.",
+            "datamodule.size is not an argument of own_projects.Bare, which has no __init__ of its own. "
+            "Leave it out.",
         ),
         (
             [*UNET, "module._target_=own_projects.Copied"],
             "module._target_=own_projects.Copied made a Copied; it must make a LightningModule.",
         ),
-        ([*UNET, "optimizer=adamw"], "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer."),
-        ([*UNET, "trainer.ema_decay=0.9"], "trainer.ema_decay=0.9 is not possible with a module of your own:"),
-        ([*UNET, "trainer.compile=default"], "trainer.compile=default is not possible with a module of your own: call torch.compile in"),
+        (
+            [*UNET, "optimizer=adamw"],
+            "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer.",
+        ),
+        (
+            [*UNET, "trainer.ema_decay=0.9"],
+            "trainer.ema_decay=0.9 is not possible with a module of your own:",
+        ),
+        (
+            [*UNET, "trainer.compile=default"],
+            "trainer.compile=default is not possible with a module of your own: call torch.compile in",
+        ),
         (
             [*GAN_WORDS, "metric=val/distance"],  # as in the record
-            "metric=val/distance: the module logs no such value. Did you mean val_distance? It logs g_loss, val_distance.",
+            "metric=val/distance: the module logs no such value. Did you mean val_distance? It logs "
+            "g_loss, val_distance.",
         ),
-        (["metric=val/dice"], "metric belongs to a project of your own. Name its module, as module._target_=package.module.Class."),
+        (
+            ["metric=val/dice"],
+            "metric belongs to a project of your own. Name its module, as "
+            "module._target_=package.module.Class.",
+        ),
         (
             [*UNET, "metric=val/dcie"],
-            "metric=val/dcie: the module logs no such value. Did you mean val/dice? It logs train/loss, val/dice. Name one of them.",
+            "metric=val/dcie: the module logs no such value. Did you mean val/dice? It logs train/loss, "
+            "val/dice. Name one of them.",
         ),
         (
             [*UNET, "metric=val/loss"],
-            "metric=val/loss should fall, but metric_goal=max. Use metric_goal=min, or a name such as neg_loss.",
+            "metric=val/loss should fall, but metric_goal=max. Use metric_goal=min, or a name such as "
+            "neg_loss.",
         ),
-        (["module._target_=own_projects.UNet", "metric_goal=min"], "metric_goal=min has no meaning without metric=. Add one, as"),
-        ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
-        ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
+        (
+            ["module._target_=own_projects.UNet", "metric_goal=min"],
+            "metric_goal=min has no meaning without metric=. Add one, as",
+        ),
+        (
+            [*UNET, "metric=test/dice"],
+            "metric=test/dice: UNet has no test_step, or its data no loader for it.",
+        ),
+        (
+            [*GAN_WORDS, "trainer.gradient_clip_val=1"],
+            "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers",
+        ),
         ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),
         (
             [*UNET, "module._target_=own_projects.ByLBFGS", "sparsity=2of4"],
-            "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps",
+            "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions "
+            "of earlier steps",
         ),
-        ([*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"], "metric=val/step: the module logs it for single steps alone."),
+        (
+            [*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"],
+            "metric=val/step: the module logs it for single steps alone.",
+        ),
         pytest.param(
             [*UNET, "module._target_=own_projects.Aimless"],
             "module: configure_optimizers of Aimless returns no optimizer",
             marks=pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`"),
         ),
-        ([*UNET, "module._target_=own_projects.Stepless"], "module._target_=own_projects.Stepless has no training_step. Add one"),
+        (
+            [*UNET, "module._target_=own_projects.Stepless"],
+            "module._target_=own_projects.Stepless has no training_step. Add one",
+        ),
         (
             [*STREAM, "sparsity=2of4"],
             "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set trainer.max_steps",
         ),
         (
             [*UNET, "module._target_=own_projects.Early", "trainer.max_epochs=8", "sparsity=2of4"],
-            "training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. Prune earlier (sparsity.start",
+            "training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. "
+            "Prune earlier (sparsity.start",
         ),
         (
             [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
@@ -288,9 +381,23 @@ def test_without_a_batch_nothing_has_completed(train):
 @pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of")
 def test_parts_of_the_module_are_built_as_by_hydra(train):
     """As lightning-hydra-template's: a network, a function that makes the optimizer, and plain containers."""
-    net = ["+module.net._target_=own_projects.block", "+module.net.channels_in=1", "+module.net._args_=[]", "+module.net.channels=8"]
-    optimizer = [f"+module.optimizer.{word}" for word in ("_target_=torch.optim.SGD", "_partial_=true", "lr=0.05")]
-    ran = train(*UNET, "module._target_=own_projects.Composed", *net, *optimizer, "+module.sizes={head: [8, 1]}", "trainer.max_epochs=1")
+    net = [
+        "+module.net._target_=own_projects.block",
+        "+module.net.channels_in=1",
+        "+module.net._args_=[]",
+        "+module.net.channels=8",
+    ]
+    optimizer = [
+        f"+module.optimizer.{word}" for word in ("_target_=torch.optim.SGD", "_partial_=true", "lr=0.05")
+    ]
+    ran = train(
+        *UNET,
+        "module._target_=own_projects.Composed",
+        *net,
+        *optimizer,
+        "+module.sizes={head: [8, 1]}",
+        "trainer.max_epochs=1",
+    )
     assert ran.code == 0, ran.err
     assert "-module.net._target_=own_projects.block" in ran.folder.parent.name
 
@@ -313,14 +420,23 @@ def test_a_yaml_of_ones_own(train, tmp_path):
         "# @package _global_\ndefaults: [custom]\nmodule: {_target_: own_projects.UNet, width: 8}\n"
         "datamodule: {_target_: own_projects.Blobs}\nmetric: val/dice\n"
     )
-    ran = train("--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1")
+    ran = train(
+        "--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1"
+    )
     assert ran.code == 0, ran.err
-    assert ran.folder.parent.name == ("own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1")
+    assert ran.folder.parent.name == (
+        "own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    [("val_dice", "val/dice"), ("val dice", "val/dice"), ("val/mean dice", "val/mean_dice"), ("mean dice", "own/mean_dice")],
+    [
+        ("val_dice", "val/dice"),
+        ("val dice", "val/dice"),
+        ("val/mean dice", "val/mean_dice"),
+        ("mean dice", "own/mean_dice"),
+    ],
 )
 def test_a_name_in_the_record_is_one_word(name, known):
     """mpx.compare takes a record with another for damaged."""
@@ -328,7 +444,13 @@ def test_a_name_in_the_record_is_one_word(name, known):
 
 
 def test_weights_that_a_callback_averages_from_after_the_pruning_on(train):
-    ran = train(*UNET, "module._target_=own_projects.Averaged", "+module.begin=4", "trainer.max_epochs=4", "sparsity=2of4")
+    ran = train(
+        *UNET,
+        "module._target_=own_projects.Averaged",
+        "+module.begin=4",
+        "trainer.max_epochs=4",
+        "sparsity=2of4",
+    )
     assert (ran.code, ran.record["sparsity"]["verified"]) == (0, True), ran.err
 
 
@@ -342,19 +464,33 @@ def test_weights_and_metrics_are_those_of_its_own_trainer(train, words, module):
     trainer.fit(module := module(), None if words is LM else Blobs())
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
-    assert ran.record["metrics"] == {metric_name(name): value.item() for name, value in trainer.callback_metrics.items()}
+    assert ran.record["metrics"] == {
+        metric_name(name): value.item() for name, value in trainer.callback_metrics.items()
+    }
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("words", "module"), [(LM, TransformerLM), (UNET, UNet), (GAN_WORDS, GAN)])
-@pytest.mark.parametrize(("precision", "sparsity", "recipe"), [("amp", "2of4", "asp"), ("bf16_true", "unstructured", "gradual")])
-def test_the_parts_in_its_own_trainer_do_what_the_command_does(train, tmp_path, words, module, precision, sparsity, recipe):
+@pytest.mark.parametrize(
+    ("precision", "sparsity", "recipe"), [("amp", "2of4", "asp"), ("bf16_true", "unstructured", "gradual")]
+)
+def test_the_parts_in_its_own_trainer_do_what_the_command_does(
+    train, tmp_path, words, module, precision, sparsity, recipe
+):
     """Bit for bit, with the same record of precision and sparsity."""
-    ran = train(*words, "trainer.max_epochs=2", f"precision={precision}", f"sparsity={sparsity}", f"sparsity.recipe={recipe}")
+    ran = train(
+        *words,
+        "trainer.max_epochs=2",
+        f"precision={precision}",
+        f"sparsity={sparsity}",
+        f"sparsity.recipe={recipe}",
+    )
     pl.seed_everything(0, workers=True, verbose=False)
     record = mpx.Record(output_dir=tmp_path / "own")
     callbacks = [mpx.Sparsity(sparsity, recipe=recipe), mpx.Throughput(), mpx.Numerics(), record]
-    trainer = silent_trainer(max_epochs=2, num_sanity_val_steps=0, plugins=mpx.Precision(precision), callbacks=callbacks)
+    trainer = silent_trainer(
+        max_epochs=2, num_sanity_val_steps=0, plugins=mpx.Precision(precision), callbacks=callbacks
+    )
     trainer.fit(module := module(), None if words is LM else Blobs())
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())

@@ -1,4 +1,6 @@
-"""Each public part alone in an ordinary Trainer, as a new user would try it: dict batches, several networks, resumed runs."""
+"""Each public part alone in an ordinary Trainer, as a new user would try it: dict batches, several networks,
+resumed runs.
+"""
 
 import pytest
 import torch
@@ -7,7 +9,8 @@ from own_module import Module, fit, record_of
 import mpx
 from mpx.errors import UserError
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers, loggers and the machine are not the subject here
+# Lightning's hints about workers, loggers and the machine are not the subject here
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("recipe", ["asp", "one_shot", "from_start", "gradual", "sr_ste"])
@@ -25,9 +28,13 @@ def test_sparsity_alone(recipe, capsys):
 
 def test_sparsity_continues_a_checkpoint(tmp_path):
     path = tmp_path / "half.ckpt"
-    fit(mpx.Sparsity(start=0.25), epochs=2, limit_train_batches=4, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(
-        path
-    )
+    fit(
+        mpx.Sparsity(start=0.25),
+        epochs=2,
+        limit_train_batches=4,
+        enable_checkpointing=True,
+        default_root_dir=tmp_path,
+    ).save_checkpoint(path)
     part = mpx.Sparsity(start=0.25)
     before = torch.load(path, weights_only=False)["callbacks"]["Pruning"]["masks"]["encoder.weight"]
     fit(part, ckpt=path)
@@ -36,7 +43,9 @@ def test_sparsity_continues_a_checkpoint(tmp_path):
         fit(mpx.Sparsity("unstructured"), ckpt=path)
 
 
-@pytest.mark.parametrize(("mode", "theirs"), [("amp", None), ("fp32", None), (None, "bf16-mixed"), (None, "32-true")])
+@pytest.mark.parametrize(
+    ("mode", "theirs"), [("amp", None), ("fp32", None), (None, "bf16-mixed"), (None, "32-true")]
+)
 def test_numerics_and_throughput_alone(mode, theirs):
     numerics, throughput = mpx.Numerics(every=4, histogram=True), mpx.Throughput()
     fit(numerics, throughput, **({"plugins": mpx.Precision(mode)} if mode else {"precision": theirs}))
@@ -65,7 +74,11 @@ def test_precision_rounds_and_leaves_the_switches_as_they_were():
     [
         (lambda: mpx.Precision("am"), r"mpx.Precision\('am'\): no such mode. Did you mean amp\?"),
         (lambda: mpx.Precision("fp32", initial=2.0), r"scales no loss. Leave initial out"),
-        (lambda: mpx.Precision("amp", initial=1e9), r"initial=1e\+09 must lie between floor=0.0001 and ceiling="),
+        (
+            lambda: mpx.Precision("amp", initial=1e9),
+            r"initial=1e\+09 must lie between floor=0.0001 and "
+            r"ceiling=",
+        ),
         (lambda: mpx.Precision("amp", initial=-1), r"mpx.Precision\(initial=-1\) must be a number"),
         (lambda: mpx.Precision("amp", start=1), r"no argument start"),
         (lambda: mpx.Sparsity("2of3"), r"mpx.Sparsity\('2of3'\): no such pattern. Did you mean 2of4"),
@@ -75,18 +88,38 @@ def test_precision_rounds_and_leaves_the_switches_as_they_were():
         (lambda: mpx.Sparsity("nofm", n=4, m=2), r"sparsity.n=4 must be below sparsity.m=2"),
         (lambda: fit(mpx.Sparsity(only=["head"])), r"finds nothing to prune"),
         (lambda: mpx.Record("a/b"), r"study=a/b must be a folder's name"),
-        (lambda: mpx.Record(metric_goal="up"), r"metric_goal=up must be one of max, min\. For example metric_goal="),
-        (lambda: mpx.Record(metric=3), r"metric=3 must be a name that the module logs.*For example metric=val/dice"),
+        (
+            lambda: mpx.Record(metric_goal="up"),
+            r"metric_goal=up must be one of max, min\. For example "
+            r"metric_goal=",
+        ),
+        (
+            lambda: mpx.Record(metric=3),
+            r"metric=3 must be a name that the module logs.*For example "
+            r"metric=val/dice",
+        ),
         (lambda: mpx.Record(model="my/net"), r"model=my/net must be a folder's name"),
         (lambda: mpx.Record(seed=-1), r"seed=-1 must be a whole number of at least 0"),
-        (lambda: mpx.Record(changes=["lr"]), r"changes=\['lr'\] must be a mapping. For example changes=\{\"lr\": 0.1\}"),
+        (
+            lambda: mpx.Record(changes=["lr"]),
+            r"changes=\['lr'\] must be a mapping. For example "
+            r"changes=\{\"lr\": 0.1\}",
+        ),
         (lambda: mpx.Record(changes={"a b": 1}), r"changes has the key 'a b'. Use letters, digits"),
         (
             lambda: mpx.Record(changes={"lr": torch.tensor(0.1)}),
             r"changes.lr=tensor\(0.1000\) must be a number.*For example changes.lr=0.1",
         ),
-        (lambda: mpx.Record(changes={"seed": 1}), r"changes has the key 'seed', which is known from mpx.Record\(seed=…\). Leave it out"),
-        (lambda: mpx.Record(metric="val_loss"), r"metric=val_loss should fall, but metric_goal=max. Use metric_goal=min, or a name"),
+        (
+            lambda: mpx.Record(changes={"seed": 1}),
+            r"changes has the key 'seed', which is known from "
+            r"mpx.Record\(seed=…\). Leave it out",
+        ),
+        (
+            lambda: mpx.Record(metric="val_loss"),
+            r"metric=val_loss should fall, but metric_goal=max. Use "
+            r"metric_goal=min, or a name",
+        ),
         (lambda: mpx.nothing, "module 'mpx' has no attribute 'nothing'"),
     ],
 )
@@ -97,7 +130,9 @@ def test_mistakes_are_one_line(call, said):
 
 
 def test_all_parts_continue_a_checkpoint(tmp_path):
-    """As an uninterrupted run: the same weights, masks, loss scale and counts, and a time to train over both parts."""
+    """As an uninterrupted run: the same weights, masks, loss scale and counts, and a time to train over both
+    parts.
+    """
 
     def parts():
         record = mpx.Record(output_dir=tmp_path, data="noise")
@@ -108,9 +143,13 @@ def test_all_parts_continue_a_checkpoint(tmp_path):
 
     whole = run(*(uninterrupted := parts()))
     path = tmp_path / "half.ckpt"
-    run(*(first := parts()), epochs=2, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(path)
+    run(*(first := parts()), epochs=2, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(
+        path
+    )
     again = run(*(second := parts()), ckpt=path)
-    for mine, theirs in zip(again.lightning_module.parameters(), whole.lightning_module.parameters(), strict=True):
+    for mine, theirs in zip(
+        again.lightning_module.parameters(), whole.lightning_module.parameters(), strict=True
+    ):
         assert torch.equal(mine, theirs)
     assert second[0].folder == first[0].folder
     mine, theirs = record_of(second[0].folder), record_of(uninterrupted[0].folder)
@@ -122,20 +161,26 @@ def test_all_parts_continue_a_checkpoint(tmp_path):
 
 
 def test_an_optimizer_that_moves_pruned_weights_is_found_at_once():
-    """Muon makes all directions of a matrix equally long, and so moves weights without gradient and momentum."""
+    """Muon makes all directions of a matrix equally long, and so moves weights without gradient and
+    momentum.
+    """
 
     class Orthogonal(Module):
         def configure_optimizers(self):
             return torch.optim.Muon([weight for weight in self.parameters() if weight.dim() == 2], lr=0.02)
 
     module = Orthogonal()
-    with pytest.raises(mpx.UserError, match="An optimizer that moves weights without gradients, such as Muon, changes them") as caught:
+    with pytest.raises(
+        mpx.UserError, match="An optimizer that moves weights without gradients, such as Muon, changes them"
+    ) as caught:
         fit(mpx.Sparsity("2of4", start=0.5), module=module)
     assert "When the first step after the pruning ended, 1 pruned weights broke" in str(caught.value)
     assert len(module.rates) == 16 + 1
 
 
-@pytest.mark.parametrize(("inputs", "said"), [(16, "broke the 2of4 pattern: encoder.weight"), (8, "no longer has encoder.weight")])
+@pytest.mark.parametrize(
+    ("inputs", "said"), [(16, "broke the 2of4 pattern: encoder.weight"), (8, "no longer has encoder.weight")]
+)
 def test_a_pruned_layer_that_the_module_replaces_later_is_no_longer_verified(inputs, said, tmp_path):
     class Replacing(Module):
         def on_train_end(self):

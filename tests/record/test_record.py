@@ -1,4 +1,6 @@
-"""mpx.Record in an ordinary Trainer: its metric, its record, and runs that go on, diverge, fail or are told to stop."""
+"""mpx.Record in an ordinary Trainer: its metric, its record, and runs that go on, diverge, fail or are told
+to stop.
+"""
 
 import signal
 
@@ -15,12 +17,17 @@ import mpx
 from mpx.compare.collect import collect
 from mpx.errors import UserError
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers, loggers and the machine are not the subject here
+# Lightning's hints about workers, loggers and the machine are not the subject here
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_a_misspelt_metric_is_refused_before_anything_is_written(tmp_path):
     module = Module()
-    with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value. Did you mean val_loss\? It logs val_loss"):
+    with pytest.raises(
+        UserError,
+        match=r"metric=val_lss: the module logs no such value. Did you mean "
+        r"val_loss\? It logs val_loss",
+    ):
         fit(mpx.Record(metric="val_lss", output_dir=tmp_path), module=module)
     assert (module.rates, list(tmp_path.iterdir())) == ([], [])
 
@@ -35,7 +42,9 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert found["speed"]["reason"] == "no mpx.Throughput in the Trainer"
     parts = [mpx.Sparsity(recipe="gradual"), mpx.Throughput(), mpx.Numerics()]
     given = {"seed": np.int64(3), "changes": {"lr": np.float64(0.1)}}  # as of numpy.logspace
-    both = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path, **given)
+    both = mpx.Record(
+        study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path, **given
+    )
     trainer = fit(*parts, both, plugins=mpx.Precision("amp"))
     assert both.folder.parent.name == "Module-noise-amp-2of4-lr=0.1-sparsity.recipe=gradual"
     trainer.test(trainer.lightning_module, loader(1), verbose=False)
@@ -56,7 +65,10 @@ def test_an_earlier_validation_is_said_until_there_is_one_of_the_end(tmp_path, c
     trainer = fit(record, epochs=3, check_val_every_n_epoch=2)
     last = trainer.global_step
     assert record_of(record.folder)["environment"]["validated_at_step"] == [last * 2 // 3, last]
-    assert f"completed, recorded in {record.folder} (val/… is of step {last * 2 // 3} of {last})\n" in capsys.readouterr().out
+    assert (
+        f"completed, recorded in {record.folder} (val/… is of step {last * 2 // 3} of {last})\n"
+        in capsys.readouterr().out
+    )
     trainer.validate(trainer.lightning_module, loader(1), verbose=False)
     trainer.test(trainer.lightning_module, loader(1), verbose=False)
     assert "validated_at_step" not in record_of(record.folder)["environment"]
@@ -64,14 +76,19 @@ def test_an_earlier_validation_is_said_until_there_is_one_of_the_end(tmp_path, c
 
 @pytest.mark.parametrize(("lengths", "alike"), [((4, 4, 4), True), ((4, 4, 6), False)])
 def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, alike):
-    """The first batch's operations do not stand for those of longer ones. A smaller last batch is no other length."""
+    """The first batch's operations do not stand for those of longer ones. A smaller last batch is no other
+    length.
+    """
 
     class Padded(Module):
         def training_step(self, batch, index):
             return self.head(self.encoder(batch["x"]).relu()).square().mean()
 
     record = mpx.Record(study="mine", output_dir=tmp_path)
-    batches = [{"x": torch.ones(8 if i < 2 else 5, length, 16), "y": torch.zeros(8 if i < 2 else 5)} for i, length in enumerate(lengths)]
+    batches = [
+        {"x": torch.ones(8 if i < 2 else 5, length, 16), "y": torch.zeros(8 if i < 2 else 5)}
+        for i, length in enumerate(lengths)
+    ]
     silent_trainer(callbacks=[mpx.Throughput(0), record]).fit(Padded(), DataLoader(batches, batch_size=None))
     speed = record_of(record.folder)["speed"]
     assert speed["train_samples_per_s"] > 0
@@ -99,16 +116,23 @@ def test_a_worker_that_ends_by_the_signal_of_the_run_is_an_interruption(tmp_path
 
 
 def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
-    """It must not count as a 2:4 model: a callback has stopped training before the pruning, or prune_now is still to come."""
+    """It must not count as a 2:4 model: a callback has stopped training before the pruning, or prune_now is
+    still to come.
+    """
     part = mpx.Record(study="early", output_dir=tmp_path)
     fit(mpx.Sparsity(), part, EarlyStopping("val_loss", min_delta=100.0, patience=1))
     assert record_of(part.folder)["status"] == "failed"
-    expected = "training stopped at step 16, and the pruning was due by step 16, so the model is not 2of4. Prune earlier (sparsity.start"
+    expected = (
+        "training stopped at step 16, and the pruning was due by step 16, so the model is not 2of4. "
+        "Prune earlier (sparsity.start"
+    )
     assert record_of(part.folder)["error"].startswith(expected)
     assert f"failed ({expected}" in capsys.readouterr().out
     sparsity, part = mpx.Sparsity(recipe="one_shot"), mpx.Record(study="one_shot", output_dir=tmp_path)
     trainer = fit(sparsity, part)
-    assert record_of(part.folder)["error"] == "the model is not 2of4 yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+    assert record_of(part.folder)["error"] == (
+        "the model is not 2of4 yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+    )
     sparsity.prune_now(trainer)
     trainer.test(trainer.lightning_module, loader(1), verbose=False)
     found = record_of(part.folder)
@@ -134,7 +158,10 @@ def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
             else:
                 self.log("val_loss", self.loss(batch) * float("nan"))
 
-    part, plugin = mpx.Record(output_dir=tmp_path), mpx.Precision("fp32") if lost else mpx.Precision("amp", initial=1e30, ceiling=1e31)
+    part, plugin = (
+        mpx.Record(output_dir=tmp_path),
+        mpx.Precision("fp32") if lost else mpx.Precision("amp", initial=1e30, ceiling=1e31),
+    )
     fit(part, module=Lost() if lost else Module(), plugins=plugin)
     assert record_of(part.folder)["status"] == "diverged"
     assert record_of(part.folder)["error"].startswith(why)
@@ -151,7 +178,9 @@ def test_record_of_a_model_whose_pattern_another_callback_has_broken(tmp_path):
         fit(mpx.Sparsity(), Filling(), part)
     found = record_of(part.folder)
     assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
-    assert found["error"].startswith("When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
+    assert found["error"].startswith(
+        "When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight"
+    )
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

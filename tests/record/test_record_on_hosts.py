@@ -19,7 +19,8 @@ BOOTED = [b"drawn by the first machine", b"drawn by the second machine"]
 
 def _trains(rank: int, folder: str) -> None:
     warnings.simplefilter("ignore")  # Lightning's hints about workers
-    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": str(rank)}  # to Lightning, somebody else has started these processes
+    # to Lightning, somebody else has started these processes
+    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": str(rank)}
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     environment.BOOT = Path(folder, f"boot{rank}")
     environment.BOOT.write_bytes(BOOTED[rank])

@@ -1,4 +1,6 @@
-"""mpx.Recorder around plain loops: the measured speed against a known truth, every way to end, and records that compare judges."""
+"""mpx.Recorder around plain loops: the measured speed against a known truth, every way to end, and records
+that compare judges.
+"""
 
 from pathlib import Path
 
@@ -44,7 +46,9 @@ def test_speed_leaves_out_warmup_evaluation_and_pauses(recorder, clock, capsys):
     assert speed["train_samples_per_s"] == pytest.approx(80 / windows)
     assert speed["data_wait_fraction"] == pytest.approx(8 * WAIT_S / windows)
     assert speed["step_ms_p50"] == pytest.approx((STEP_S + WAIT_S) * 1e3)
-    assert speed["time_to_train_s"] == pytest.approx(2 * 1.0 + 2 * WAIT_S - WAIT_S + windows + 3 + WAIT_S + 7 + WAIT_S)
+    assert speed["time_to_train_s"] == pytest.approx(
+        2 * 1.0 + 2 * WAIT_S - WAIT_S + windows + 3 + WAIT_S + 7 + WAIT_S
+    )
     assert speed["time_to_train_parts_s"]["validation"] == pytest.approx(3 + WAIT_S)
     assert speed["time_to_train_parts_s"]["other"] == pytest.approx(7 + WAIT_S)
 
@@ -102,7 +106,10 @@ def test_a_completed_run(recorder, capsys):
     assert record["metrics"] == {"val/loss": 0.25, "test/accuracy": 0.5}
     assert (record["status"], record["label"]) == ("completed", "baseline")
     assert record["setting"] == SETTING | {"optimizer.lr": 0.1}
-    assert run.folder.relative_to(run.folder.parents[2]).as_posix() == "mine/net-set-fp32-dense-optimizer.lr=0.1/seed0"
+    assert (
+        run.folder.relative_to(run.folder.parents[2]).as_posix()
+        == "mine/net-set-fp32-dense-optimizer.lr=0.1/seed0"
+    )
     assert record["config"]["data"]["batch_size"] == 4
     assert record["precision"]["observed"] == {"matmul": {"fp32": 2}}
     assert record["precision"]["audit"]["as_promised"] == {"matmul": 1.0}
@@ -130,7 +137,12 @@ def test_scalars_go_to_curves_and_tensorboard(recorder):
             with run.step(1):
                 run.log({"train/loss": torch.tensor(float(step)), "train/lr": 0.5})
         run.metrics({"val/loss": 2.5, "test/accuracy": 1.0})
-    assert rows(run.folder / "curves.csv") == ["train/loss,1,0.0", "train/loss,2,1.0", "train/loss,3,2.0", "val/loss,3,2.5"]
+    assert rows(run.folder / "curves.csv") == [
+        "train/loss,1,0.0",
+        "train/loss,2,1.0",
+        "train/loss,3,2.0",
+        "val/loss,3,2.5",
+    ]
     events = EventAccumulator(str(run.folder)).Reload()
     assert [event.step for event in events.Scalars("train/lr")] == [1, 2, 3]
     assert events.Scalars("final/test_accuracy")[0].value == 1.0
@@ -153,7 +165,9 @@ def test_how_the_block_ends(recorder, error, status):
             raise error
     record = result(run)
     assert record["status"] == status
-    assert record["error"] == {"failed": "ValueError: bad thing", "diverged": "Diverged: NaN"}.get(status, record["error"])
+    assert record["error"] == {"failed": "ValueError: bad thing", "diverged": "Diverged: NaN"}.get(
+        status, record["error"]
+    )
     assert record["memory"]["peak_rss_gib"] > 0
     assert len(rows(run.folder / "curves.csv")) == 3
 
@@ -161,7 +175,10 @@ def test_how_the_block_ends(recorder, error, status):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (torch.ones(2, 3), "val/loss is a tensor of shape (2, 3). Give one number, for example val/loss=value.mean()."),
+        (
+            torch.ones(2, 3),
+            "val/loss is a tensor of shape (2, 3). Give one number, for example val/loss=value.mean().",
+        ),
         (None, "val/loss=None must be one number. For example val/loss=0.5."),
         ("low", "val/loss='low' must be one number. For example val/loss=0.5."),
     ],
@@ -221,9 +238,15 @@ def test_a_dense_model_is_not_recorded_as_pruned(recorder, head):
     for weight in head.parameters():  # frozen zeros, which are no pruned layer
         nn.init.zeros_(weight.requires_grad_(False))
     model = nn.Sequential(nn.Linear(16, 8), head)
-    with pytest.raises(UserError, match=r"sparsity=2of4, but the finished model does not have that pattern\. Prune it"):  # noqa: SIM117
-        with recorder(arguments={"model": model}, sparsity="2of4") as run:
-            train(run, model)
+    with (
+        pytest.raises(
+            UserError,
+            match=r"sparsity=2of4, but the finished model does not have that "
+            r"pattern\. Prune it",
+        ),
+        recorder(arguments={"model": model}, sparsity="2of4") as run,
+    ):
+        train(run, model)
     assert result(run)["status"] == "failed"
 
 
@@ -237,7 +260,8 @@ def test_a_loss_scale_is_recorded(recorder):
         scaler.update()
     found = result(run)["precision"]
     assert (found["loss_scale"]["initial"], found["loss_scale"]["final"]) == (8.0, 16.0)
-    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)  # an overflow would skip the step unseen
+    # an overflow would skip the step unseen
+    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)
 
 
 def test_compiled_steps_without_gaps_need_observe_false(recorder):
@@ -269,7 +293,9 @@ def test_compare_judges_loops(recorder, tmp_path):
     (group,) = compare(runs, question(), study="mine", folder=Path("mine")).groups
     assert [row.setting for row in group.rows] == ["fp32-dense", "amp_bf16-dense"]
     assert [(run.setting, run.seed, run.metrics) for run in runs] == [
-        (f"{precision}-dense", seed, {"test/accuracy": 0.5 + seed / 10}) for precision in ("amp_bf16", "fp32") for seed in (0, 1)
+        (f"{precision}-dense", seed, {"test/accuracy": 0.5 + seed / 10})
+        for precision in ("amp_bf16", "fp32")
+        for seed in (0, 1)
     ]
     assert {run.batch_size for run in runs} == {4}
     assert left_out == []
@@ -330,7 +356,14 @@ def test_mistakes_are_one_line(recorder, tmp_path, arguments, setting, words):
 def test_one_recorder_at_a_time(recorder):
     """In a loop over two models, each would time the steps of both."""
     with recorder() as run:
-        with pytest.raises(UserError, match=r"the block of another one has not ended.*Train one after the other"), recorder(seed=1):
+        with (
+            pytest.raises(
+                UserError,
+                match=r"the block of another one has not ended.*Train one after the "
+                r"other",
+            ),
+            recorder(seed=1),
+        ):
             pass
         train(run, nn.Linear(16, 8))
     with recorder(seed=1) as run:
@@ -346,7 +379,11 @@ def test_mistakes_in_the_block(recorder):
     with recorder() as run:
         with pytest.raises(UserError, match=r"step\(0\): samples must be a whole number"), run.step(0):
             pass
-        with pytest.raises(UserError, match=r"test/accuracy=98.5 must be a share from 0 to 1. For example test/accuracy=0.985"):
+        with pytest.raises(
+            UserError,
+            match=r"test/accuracy=98.5 must be a share from 0 to 1. For example "
+            r"test/accuracy=0.985",
+        ):
             run.metrics({"test/accuracy": 98.5})
         with pytest.raises(UserError, match="'accuracy' is not the name of a metric"):
             run.metrics({"accuracy": 0.5})

@@ -1,4 +1,6 @@
-"""mpx.Recorder in each of two processes, as a script has it that knows nothing of ranks: one record, with the samples of both once."""
+"""mpx.Recorder in each of two processes, as a script has it that knows nothing of ranks: one record, with the
+samples of both once.
+"""
 
 import contextlib
 import hashlib
@@ -28,7 +30,8 @@ from mpx.record import loop
 
 STEP_S, WARMUP, STEPS = 0.02, 2, 10
 BATCHES = [4, 6]  # of each rank
-FLOPS = 2 * 2 * 16 * 8  # of a sample: a multiplication and an addition for each weight, in the forward pass and for its gradient
+# of a sample: a multiplication and an addition for each weight, in the forward pass and for its gradient
+FLOPS = 2 * 2 * 16 * 8
 HOSTS = [hashlib.sha256(boot).hexdigest()[:6] for boot in (b"0", b"1")]
 
 
@@ -117,7 +120,10 @@ def _trains_in_rank_0(rank, folder, seed, local_world_size):
     loop.WAIT_S = 0.1
     _join(rank, folder, f"store{seed}")
     if rank == 0:
-        with mpx.Recorder(study="two", setting=SETTING | {"seed": seed}, output_dir=folder) as run, run.step(4):
+        with (
+            mpx.Recorder(study="two", setting=SETTING | {"seed": seed}, output_dir=folder) as run,
+            run.step(4),
+        ):
             pass
     dist.barrier()
     dist.destroy_process_group()
@@ -127,7 +133,11 @@ def test_a_run_on_hosts_that_rank_0_does_not_know_is_not_taken_for_one_on_its_ow
     for seed, local_world_size in enumerate(("2", "1", None)):
         on_ranks(2, _trains_in_rank_0, str(tmp_path), seed, local_world_size)
     runs, _ = collect(tmp_path / "two")
-    assert [run.environment["host"] for run in runs] == [HOSTS[0], f"{HOSTS[0]}-unknown", f"{HOSTS[0]}-unknown"]
+    assert [run.environment["host"] for run in runs] == [
+        HOSTS[0],
+        f"{HOSTS[0]}-unknown",
+        f"{HOSTS[0]}-unknown",
+    ]
     one, *others = map(place_of, runs)
     assert one not in others
 
@@ -139,7 +149,11 @@ def _shards(rank, folder):
         lambda: mpx.Recorder(study="ranks", setting=SETTING, output_dir=folder, model=net),
         lambda: ModePrecision(MODES["bf16_true"], torch.device("cpu"), emulate=False).convert_module(net),
     ):
-        with pytest.raises(UserError, match=r"^the model's weights are sharded over processes \(FSDP\), .* Use DDP"):
+        with pytest.raises(
+            UserError,
+            match=r"^the model's weights are sharded over processes \(FSDP\), .* "
+            r"Use DDP",
+        ):
             part()
     dist.barrier()
 
@@ -149,8 +163,21 @@ def test_a_sharded_model_is_refused(tmp_path):
 
 
 def test_a_process_of_torchrun_that_has_not_joined_is_refused(tmp_path, monkeypatch):
-    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+    }.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=r"call torch\.distributed\.init_process_group before the first step"), _recorder(tmp_path) as run:
+    with (
+        pytest.raises(
+            UserError,
+            match=r"call torch\.distributed\.init_process_group before the first "
+            r"step",
+        ),
+        _recorder(tmp_path) as run,
+    ):
         run.log({"train/loss": 1.0})
     assert list(tmp_path.iterdir()) == []

@@ -59,7 +59,8 @@ def _a_worker_is_told_first(folder):
         batches = iter(DataLoader(range(100), num_workers=2, multiprocessing_context="fork"))
         train(run, nn.Linear(16, 8))
         worker = batches._workers[0]
-        subprocess.run(["kill", str(worker.pid)], check=True)  # to PyTorch, SIGTERM from its parent is no error
+        # to PyTorch, SIGTERM from its parent is no error
+        subprocess.run(["kill", str(worker.pid)], check=True)
         os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
         list(batches)
 

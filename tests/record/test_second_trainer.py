@@ -9,12 +9,15 @@ from own_module import Module, fit, loader, record_of
 
 import mpx
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers, loggers and the machine are not the subject here
+# Lightning's hints about workers, loggers and the machine are not the subject here
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("recipe", ["asp", "from_start", "sr_ste"])
 def test_sparsity_and_record_of_a_second_trainer_are_its_own(tmp_path, recipe):
-    """As in a loop over seeds with one list of callbacks: the masks are those of the second model, and the values, too."""
+    """As in a loop over seeds with one list of callbacks: the masks are those of the second model, and the
+    values, too.
+    """
     parts = [mpx.Sparsity(recipe=recipe), mpx.Record(study="mine", output_dir=tmp_path)]
     found = []
     for scale in (1.0, 2.0):
@@ -66,7 +69,9 @@ def test_a_checkpoint_that_could_not_be_continued_has_no_part_in_the_next_run(tm
 @pytest.mark.parametrize("recipe", ["asp", "from_start", "sr_ste"])
 @pytest.mark.parametrize("epochs", [4, 2])
 def test_a_second_fit_of_one_trainer_with_another_model(tmp_path, recipe, epochs):
-    """It trained with the first model's masks. Without a step left, there is nothing to prune and nothing to record."""
+    """It trained with the first model's masks. Without a step left, there is nothing to prune and nothing to
+    record.
+    """
     parts = [mpx.Sparsity(recipe=recipe), mpx.Record(study="mine", output_dir=tmp_path)]
     trainer = fit(*parts, epochs=2)
     trainer.fit_loop.max_epochs = epochs
@@ -80,7 +85,9 @@ def test_a_second_fit_of_one_trainer_with_another_model(tmp_path, recipe, epochs
 
 
 def test_a_trainer_is_copied_while_it_fits(tmp_path):
-    """As Lightning's own parts are. The copy has entered no context of the original, and ends none of them."""
+    """As Lightning's own parts are. The copy has entered no context of the original, and ends none of
+    them.
+    """
 
     class Copying(pl.Callback):
         copies = ()

@@ -25,7 +25,9 @@ class Net(pl.LightningModule):
         self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 4)
 
     def configure_model(self):
-        parallelize_module(self, self.device_mesh["tensor_parallel"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        parallelize_module(
+            self, self.device_mesh["tensor_parallel"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        )
 
     def training_step(self, batch, index):
         loss = self.down(self.up(batch[0]).relu()).square().mean()
@@ -41,10 +43,13 @@ class Net(pl.LightningModule):
 
 def _trains(rank, folder):
     warnings.simplefilter("ignore")  # Lightning's hints about workers
-    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": str(rank)}  # to Lightning, somebody else has started these processes
+    # to Lightning, somebody else has started these processes
+    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": str(rank)}
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     strategy = ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2)
-    trainer = silent_trainer(devices=1, num_nodes=2, strategy=strategy, callbacks=[mpx.Record(output_dir=folder)])
+    trainer = silent_trainer(
+        devices=1, num_nodes=2, strategy=strategy, callbacks=[mpx.Record(output_dir=folder)]
+    )
     with pytest.raises(mpx.UserError, match="the model's weights are sharded over processes"):
         trainer.fit(Net())
     dist.destroy_process_group()

@@ -14,12 +14,26 @@ from pathlib import Path
 
 @contextmanager
 def tensorboard(logs: Path) -> Iterator[Callable]:
-    """Yields ask(path below /data, body=None): the JSON answer of the running server, or bytes of another type. ask.page: its address."""
+    """Yields ask(path below /data, body=None): the JSON answer of the running server, or bytes of another
+    type. ask.page: its address.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen([*command, "--load_fast=false"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        str(logs),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(
+        [*command, "--load_fast=false"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
     def ask(path, body=None):
         return _ask(f"{ask.page}data/{path}", body)

@@ -1,6 +1,5 @@
 """Curves of runs: from curves.csv; thinned, and averaged over seeds."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

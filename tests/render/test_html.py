@@ -1,4 +1,6 @@
-"""report.html: its figures, what it says, that it needs nothing from outside, and that a browser has nothing to complain about."""
+"""report.html: its figures, what it says, that it needs nothing from outside, and that a browser has nothing
+to complain about.
+"""
 
 import re
 import shutil
@@ -24,9 +26,17 @@ def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     groups = (
         made_group(diverged=("amp-dense",), notes=(f"a note {EVIL}",)),
-        made_group(("fp32-dense", f"amp-dense data.path={EVIL.replace(' ', '_')}"), seeds=2, model="mlp", data="digits", emulated=True),
+        made_group(
+            ("fp32-dense", f"amp-dense data.path={EVIL.replace(' ', '_')}"),
+            seeds=2,
+            model="mlp",
+            data="digits",
+            emulated=True,
+        ),
     )
-    comparison = made_comparison(folder, *groups, left_out=((f"x/{EVIL}", f"half {EVIL}"),), study=f"grid {EVIL}")
+    comparison = made_comparison(
+        folder, *groups, left_out=((f"x/{EVIL}", f"half {EVIL}"),), study=f"grid {EVIL}"
+    )
     write_runs(comparison)
     write(comparison)
     return comparison
@@ -73,7 +83,10 @@ class Page(HTMLParser):
 def test_nested_as_it_must_be_and_self_contained(page):
     found = Page(page)
     assert "script" not in found.tags
-    assert all(link.startswith(("#", "data:,")) or re.fullmatch(r"[\w.%~+=,/-]+/seed\d/(result\.json)?", link) for link in found.links)
+    assert all(
+        link.startswith(("#", "data:,")) or re.fullmatch(r"[\w.%~+=,/-]+/seed\d/(result\.json)?", link)
+        for link in found.links
+    )
     assert "@import" not in page
     assert "url(http" not in page
 
@@ -126,7 +139,15 @@ def test_every_run_has_a_row_with_links_that_lead_somewhere(study, page):
 
 def test_verdict_comes_first_then_notes_left_out_commands_environment(page):
     text = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
-    order = ["Fastest to train at no loss", "<h2>resnet18 on cifar10", "a note", "Not drawn", "Left out (1)", "To repeat it", "Environment"]
+    order = [
+        "Fastest to train at no loss",
+        "<h2>resnet18 on cifar10",
+        "a note",
+        "Not drawn",
+        "Left out (1)",
+        "To repeat it",
+        "Environment",
+    ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert "python -m mpx.compare study=grid" in text
@@ -138,7 +159,9 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     """In the page and in Markdown; and the share of gradients that vanish has its column there."""
     group = made_group(("fp32-dense", "amp-dense"))
     shared, underflow = Estimate(1234.5, 20.25, 3), Estimate(0.0875, None, 1)
-    rows = [replace(row, throughput=None, speedup=None, shared=shared, underflow=underflow) for row in group.rows]
+    rows = [
+        replace(row, throughput=None, speedup=None, shared=shared, underflow=underflow) for row in group.rows
+    ]
     group = replace(group, rows=tuple(rows))
     text = html_report(made_comparison(tmp_path, group), [[]], {})
     assert text.count('<td><data value="1234.5" title="1234.5">1,234</data><small>±\u00a0') == 2
@@ -159,7 +182,8 @@ def test_chromium_has_nothing_to_complain_about(study, tmp_path, scheme):
         [
             CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu",
             f"--user-data-dir={tmp_path}/profile", "--enable-logging=stderr", "--v=0",
-            f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}", "--window-size=900,700",
+            f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}",
+            "--window-size=900,700",
             f"file://{study.folder}/report.html",
         ],
         capture_output=True, text=True, timeout=120,

@@ -13,7 +13,9 @@ from mpx.render.report import write
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     comparison = made_comparison(
-        tmp_path_factory.mktemp("study"), made_group(diverged=("amp-dense",)), left_out=(("a/seed0", "failed: x|y"),)
+        tmp_path_factory.mktemp("study"),
+        made_group(diverged=("amp-dense",)),
+        left_out=(("a/seed0", "failed: x|y"),),
     )
     write_runs(comparison)
     write(comparison)
@@ -44,7 +46,9 @@ def test_left_out_and_commands(study):
 
 
 def test_a_metric_is_escaped_wherever_it_is_named(tmp_path):
-    runs = seeds("fp32-dense", [1.0, 1.1], metric="val/a|<b>_c") + seeds("amp-dense", [1.0, 1.2], metric="val/a|<b>_c")
+    runs = seeds("fp32-dense", [1.0, 1.1], metric="val/a|<b>_c") + seeds(
+        "amp-dense", [1.0, 1.2], metric="val/a|<b>_c"
+    )
     comparison = compared(runs, metric="val/a|<b>_c", metric_goal="min", folder=tmp_path)
     write(comparison)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")

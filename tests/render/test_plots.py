@@ -1,4 +1,6 @@
-"""The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
+"""The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can
+still be read.
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -17,7 +19,10 @@ from mpx.render.figures import PARTS, front_figure, group_curves, pareto, pictur
 from mpx.render.picture import fit, house_style, inline
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
-MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
+MANY = (
+    "fp32-dense",
+    *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")),
+)
 
 WIDE = ("fp32-dense", *(f"amp-dense data.transform=comb_{'comma_' * 12} model.width={i}" for i in range(9)))
 
@@ -49,12 +54,16 @@ def test_all_pictures_of_a_full_study(found):
 
 
 def test_the_same_data_gives_the_same_files(study, found):
-    assert {name: (one.svg, one.png) for name, one in found.items()} == {name: (one.svg, one.png) for name, one in drawn(study).items()}
+    assert {name: (one.svg, one.png) for name, one in found.items()} == {
+        name: (one.svg, one.png) for name, one in drawn(study).items()
+    }
     assert "<dc:date>" not in found["front"].svg
 
 
 def test_what_cannot_be_drawn_says_why(tmp_path):
-    group = made_group(("fp32-dense", "amp-dense"), emulated=True, gradient_underflow=None, gradient_underflow_unscaled=None)
+    group = made_group(
+        ("fp32-dense", "amp-dense"), emulated=True, gradient_underflow=None, gradient_underflow_unscaled=None
+    )
     rows = tuple(replace(row, peak_gib=None, serve=None, metric=None) for row in group.rows)
     found = drawn(made_comparison(tmp_path, replace(group, rows=rows)))
     assert [name for name, one in found.items() if one.svg] == []
@@ -74,7 +83,9 @@ def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
     found = styles(comparison)
     assert set(found) == set(MANY)
     assert len({(style.colour, style.marker) for style in found.values()}) == len(MANY)
-    fewer = styles(made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5][::-1][1:] + MANY[:1], model="lstm")))
+    fewer = styles(
+        made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5][::-1][1:] + MANY[:1], model="lstm"))
+    )
     assert fewer[MANY[0]].colour == found[MANY[0]].colour
 
 
@@ -82,11 +93,18 @@ def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
 def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
     comparison = made_comparison(tmp_path, group := made_group(names, seeds=2))
     with house_style("x"):
-        for figure in (front_figure(group, styles(comparison)), seeds_figure(group, 0.01, styles(comparison))):
+        for figure in (
+            front_figure(group, styles(comparison)),
+            seeds_figure(group, 0.01, styles(comparison)),
+        ):
             renderer = FigureCanvasAgg(figure).get_renderer()
             fit(figure)
             figure.draw(renderer)
-            boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in figure.findobj(Text) if is_one_of(text, names)]
+            boxes = [
+                (text.get_text(), text.get_window_extent(renderer))
+                for text in figure.findobj(Text)
+                if is_one_of(text, names)
+            ]
             assert len(boxes) == len(names)
             for i, (text, box) in enumerate(boxes):
                 assert 0 <= box.x0 <= box.x1 <= figure.bbox.width, text
@@ -96,7 +114,9 @@ def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
 
 
 def is_one_of(text: Text, names) -> bool:
-    return text.get_visible() and "".join(text.get_text().split()) in {"".join(name.split()) for name in names}
+    return text.get_visible() and "".join(text.get_text().split()) in {
+        "".join(name.split()) for name in names
+    }
 
 
 def test_an_inline_picture_follows_the_page(found):
@@ -141,7 +161,9 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
         front = drawn(made_comparison(tmp_path, group), parts=["front"])["front"]
         assert front.caption.endswith("settings whose speed was measured under other conditions.")
     group, _ = only(compared([*CONTROL, *AMP]))
-    assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith("(Pareto front).")
+    assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith(
+        "(Pareto front)."
+    )
 
 
 def test_pictures_say_what_they_leave_out(tmp_path):

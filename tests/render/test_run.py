@@ -30,7 +30,9 @@ def test_a_slow_run_of_a_small_model_keeps_its_digits(capsys):
     assert capsys.readouterr().out.endswith(f"┘\nfolder {folder.replace('x', 'xx')}\n")
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.53, "kept 53% of the CPU cores busy"), (0.05, None), (None, None)])
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.53, "kept 53% of the CPU cores busy"), (0.05, None), (None, None)]
+)
 def test_other_programs_that_kept_the_cores_busy_are_named(share, said, capsys):
     made = record() | {"metric": {"name": "test/accuracy", "goal": "max"}}
     made["config"]["sparsity"] = {}

@@ -15,7 +15,12 @@ TITLE = "Served on NVIDIA H200, latency at batch 1, samples/s at batch 256"
 
 def two_ways(run):
     accurate, sparse = run.setting != "amp-dense" or run.seed > 0, run.setting == "amp-dense"
-    slow = served("fp16", 1000.0 * (1 + run.seed), value=run.metrics["test/accuracy"], exclusive=None if sparse else True)
+    slow = served(
+        "fp16",
+        1000.0 * (1 + run.seed),
+        value=run.metrics["test/accuracy"],
+        exclusive=None if sparse else True,
+    )
     fast = (served("int8", 9000.0, sparse=True, value=0.9, accurate=accurate),) if run.seed < 2 else ()
     return replace(run, served=(slow, *fast))
 
@@ -28,7 +33,12 @@ def comparison(tmp_path_factory):
 def test_settings_by_the_ways_in_which_they_were_served(comparison):
     (table,) = served_tables(only(comparison)[0], {})
     assert table.title == TITLE
-    assert [column.head for column in table.columns] == ["setting", "figure", "Dense FP16, graph", "Sparse INT8, graph"]
+    assert [column.head for column in table.columns] == [
+        "setting",
+        "figure",
+        "Dense FP16, graph",
+        "Sparse INT8, graph",
+    ]
     rows = {(text_of(first), name): [text_of(cell) for cell in cells] for first, name, *cells in table.rows}
     assert rows["fp32-dense", "test accuracy"] == ["0.9520 ± 0.0016", "0.9000 (2 of 5 seeds)"]
     assert rows["amp-dense", "test accuracy"][1] == "0.9000 (less accurate, 2 of 5 seeds)"
@@ -43,7 +53,10 @@ def test_latency_by_another_way_is_marked(comparison):
     """Also where only some seeds had it."""
 
     def ways(run):
-        return (served(exclusive=None, latency_by="dense by eager"), served("int8", latency_by="by eager" if run.seed else None))
+        return (
+            served(exclusive=None, latency_by="dense by eager"),
+            served("int8", latency_by="by eager" if run.seed else None),
+        )
 
     found = compared([replace(run, served=ways(run)) for run in (*CONTROL, *AMP)], folder=comparison.folder)
     (table,) = served_tables(only(found)[0], {})
@@ -53,7 +66,10 @@ def test_latency_by_another_way_is_marked(comparison):
 
 
 def test_each_device_and_batch_size_has_a_table_of_its_own():
-    runs = [replace(run, served=(served(), served(batch=(8, 64)), served(device="NVIDIA L4", backend="compile"))) for run in CONTROL]
+    runs = [
+        replace(run, served=(served(), served(batch=(8, 64)), served(device="NVIDIA L4", backend="compile")))
+        for run in CONTROL
+    ]
     group = only(compared([*runs, *AMP]))[0]
     assert [(table.title, len(table.columns)) for table in served_tables(group, {})] == [
         ("Served on NVIDIA H200, latency at batch 8, samples/s at batch 64", 3),

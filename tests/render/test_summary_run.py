@@ -1,4 +1,6 @@
-"""What TensorBoard shows of a whole study, asked of TensorBoard itself: two settings of two seeds each, trained for real, and `_report`."""
+"""What TensorBoard shows of a whole study, asked of TensorBoard itself: two settings of two seeds each,
+trained for real, and `_report`.
+"""
 
 import itertools
 import random
@@ -25,7 +27,11 @@ def study(tmp_path_factory):
     root = tmp_path_factory.mktemp("study")
     for mode, seed in itertools.product(STARTS, (0, 1)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["mpx.train", *RUN, f"precision={mode}", f"seed={seed}", f"output_dir={root}/outputs"])
+            patch.setattr(
+                sys,
+                "argv",
+                ["mpx.train", *RUN, f"precision={mode}", f"seed={seed}", f"output_dir={root}/outputs"],
+            )
             with pytest.raises(SystemExit) as ended:
                 main()
         assert ended.value.code == 0
@@ -43,9 +49,14 @@ def real_comparison(folder: Path):
         assert len(places) == 2
         here = [str(place.relative_to(folder)) for place in places]
         draw = random.Random(0)
-        runs[mode] = [made_run(f"{mode}-dense", seed, draw, model="mlp", data="digits", folder=place) for seed, place in enumerate(here)]
+        runs[mode] = [
+            made_run(f"{mode}-dense", seed, draw, model="mlp", data="digits", folder=place)
+            for seed, place in enumerate(here)
+        ]
     rows = tuple(made_row(found, runs["fp32"], "test/accuracy") for found in runs.values())
-    group = Group("mlp", "digits", "fp32-dense", rows, "Fastest: amp-dense.", "Nothing deployed.", ("a <note>",))
+    group = Group(
+        "mlp", "digits", "fp32-dense", rows, "Fastest: amp-dense.", "Nothing deployed.", ("a <note>",)
+    )
     return made_comparison(folder, group, study="small")
 
 
@@ -76,7 +87,9 @@ def test_the_table_and_the_verdict_are_text(ask):
 
 def test_the_plots_are_images(study, ask):
     tags = ask("plugin/images/tags")["_report"]
-    assert {f"mlp--digits/{part}" for part in ("front", "seeds", "speedup", "memory", "loss", "numerics")} <= set(tags)
+    assert {
+        f"mlp--digits/{part}" for part in ("front", "seeds", "speedup", "memory", "loss", "numerics")
+    } <= set(tags)
     listed = ask("plugin/images/images?run=_report&tag=mlp--digits%2Ffront&sample=0")
     png = ask(f"plugin/images/individualImage?{listed[0]['query']}")
     assert png.startswith(b"\x89PNG")
@@ -84,25 +97,35 @@ def test_the_plots_are_images(study, ask):
 
 def test_bands_are_scalars_of_mean_lowest_and_highest(study, ask):
     low, mean, high = (
-        ask(f"plugin/scalars/scalars?run=_report%2Ffp32-dense&tag=mlp--digits%2Ftrain%2Floss%2F{part}") for part in ("low", "mean", "high")
+        ask(f"plugin/scalars/scalars?run=_report%2Ffp32-dense&tag=mlp--digits%2Ftrain%2Floss%2F{part}")
+        for part in ("low", "mean", "high")
     )
     seeds = [
-        EventAccumulator(str(study.folder / run.folder), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
+        EventAccumulator(str(study.folder / run.folder), size_guidance={"scalars": 0})
+        .Reload()
+        .Scalars("train/loss")
         for run in study.groups[0].rows[0].runs
     ]
     assert [step for _, step, _ in mean] == [event.step for event in seeds[0]] == [1, 2]
     for i, events in enumerate(zip(*seeds, strict=True)):
         values = [event.value for event in events]
-        assert [low[i][2], mean[i][2], high[i][2]] == pytest.approx([min(values), sum(values) / 2, max(values)], rel=1e-6)
+        assert [low[i][2], mean[i][2], high[i][2]] == pytest.approx(
+            [min(values), sum(values) / 2, max(values)], rel=1e-6
+        )
 
 
 def test_dashboard_has_the_runs_categories_and_the_bands(ask):
     categories = {found["title"]: found for found in ask("plugin/custom_scalars/layout")["category"]}
     assert set(categories) == {"Accuracy", "Speed", "Numerics", "Memory", "Seeds of mlp on digits"}
-    charts = {chart["title"]: chart["margin"]["series"] for chart in categories["Seeds of mlp on digits"]["chart"]}
+    charts = {
+        chart["title"]: chart["margin"]["series"] for chart in categories["Seeds of mlp on digits"]["chart"]
+    }
     assert {"training loss", "validation loss", "loss scale"} <= set(charts)
-    assert all(len(chart) == 1 for chart in charts.values())  # of several series TensorBoard calls all other runs' tags missing
+    # of several series TensorBoard calls all other runs' tags missing
+    assert all(len(chart) == 1 for chart in charts.values())
     tags = ask("plugin/scalars/tags")
-    drawn = {series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")}
+    drawn = {
+        series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")
+    }
     assert drawn == set(tags["_report/fp32-dense"]) | set(tags["_report/amp-dense"])
     assert not tags.get("_report")

@@ -10,13 +10,33 @@ from mpx.render import tensorboard as tb
 
 def write_run(folder, accuracy: float, precision: str = "amp") -> None:
     with SummaryWriter(str(folder)) as writer:
-        setting = {"model": "lstm", "data": "digits", "precision": precision, "sparsity": "2of4", "seed": 0, "optimizer.lr": 0.005}
+        setting = {
+            "model": "lstm",
+            "data": "digits",
+            "precision": precision,
+            "sparsity": "2of4",
+            "seed": 0,
+            "optimizer.lr": 0.005,
+        }
         environment = {"torch": "2.15.0", "device": None}
-        tb.write_first(writer, setting, f"lstm-digits-{precision}", "model:\n  name: lstm\n", environment, optimizer="adamw", lr=0.005)
+        tb.write_first(
+            writer,
+            setting,
+            f"lstm-digits-{precision}",
+            "model:\n  name: lstm\n",
+            environment,
+            optimizer="adamw",
+            lr=0.005,
+        )
         writer.add_scalar("train/loss", 0.5, 1)
-        record = {"metrics": {"test/accuracy": accuracy, "val/accuracy": 0.9}, "memory": {"peak_allocated_gib": None}}
+        record = {
+            "metrics": {"test/accuracy": accuracy, "val/accuracy": 0.9},
+            "memory": {"peak_allocated_gib": None},
+        }
         record["speed"] = {"train_samples_per_s": 1000.0, "time_to_train_s": 3.0}
-        tb.write_final(writer, record | {"precision": {"emulated": precision == "amp", "skipped_steps": 2}}, step=7)
+        tb.write_final(
+            writer, record | {"precision": {"emulated": precision == "amp", "skipped_steps": 2}}, step=7
+        )
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +57,12 @@ def server(logs):
 
 
 def test_one_run_holds_everything(logs):
-    events = EventAccumulator(str(logs / "amp" / "seed0"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    events = EventAccumulator(
+        str(logs / "amp" / "seed0"), size_guidance={"scalars": 0, "tensors": 0}
+    ).Reload()
     names = {name.removeprefix("final/") for name in events.Tags()["scalars"]}
-    assert names == {"train/loss", "test_accuracy", "time_to_train_s", "skipped_steps"}  # an emulated speed is not the format's
+    # an emulated speed is not the format's
+    assert names == {"train/loss", "test_accuracy", "time_to_train_s", "skipped_steps"}
     (final,) = events.Scalars("final/test_accuracy")
     assert (final.step, round(final.value, 6)) == (7, 0.96)
     assert "hp_metric" not in str(events.Tags())
@@ -57,7 +80,12 @@ def test_columns_are_the_constant_ones(server):
 
 
 def test_seeds_of_a_trial_are_one_row_of_averages(server):
-    request = {"startIndex": 0, "sliceSize": 100, "aggregationType": "AGGREGATION_AVG", "allowedStatuses": ["STATUS_UNKNOWN"]}
+    request = {
+        "startIndex": 0,
+        "sliceSize": 100,
+        "aggregationType": "AGGREGATION_AVG",
+        "allowedStatuses": ["STATUS_UNKNOWN"],
+    }
     request["colParams"] = [{"metric": {"tag": "final/test_accuracy"}}]
     groups = {group["name"]: group for group in server("hparams/session_groups", request)["sessionGroups"]}
     assert set(groups) == {"lstm-digits-amp", "lstm-digits-amp (2)", "lstm-digits-fp32"}
@@ -71,4 +99,9 @@ def test_seeds_of_a_trial_are_one_row_of_averages(server):
 
 def test_dashboard(server):
     layout = server("custom_scalars/layout")
-    assert [category["title"] for category in layout["category"]] == ["Accuracy", "Speed", "Numerics", "Memory"]
+    assert [category["title"] for category in layout["category"]] == [
+        "Accuracy",
+        "Speed",
+        "Numerics",
+        "Memory",
+    ]

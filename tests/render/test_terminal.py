@@ -21,8 +21,13 @@ def printed(capsys):
 
 def test_every_figure_is_there_and_fits_120_columns(printed):
     runs = seeds("fp32-dense trainer.max_epochs=9", [0.950, 0.951, 0.952])
-    runs += seeds("amp_bf16-2of4 trainer.max_epochs=9", [0.950, 0.951, 0.953], [31000, 31500, 31900], **SPARSE)
-    runs += [*seeds("o3-dense trainer.max_epochs=9", [0.7, 0.9]), made("o3-dense trainer.max_epochs=9", 2, status="diverged", metrics={})]
+    runs += seeds(
+        "amp_bf16-2of4 trainer.max_epochs=9", [0.950, 0.951, 0.953], [31000, 31500, 31900], **SPARSE
+    )
+    runs += [
+        *seeds("o3-dense trainer.max_epochs=9", [0.7, 0.9]),
+        made("o3-dense trainer.max_epochs=9", 2, status="diverged", metrics={}),
+    ]
     out = printed(runs)
     assert max(len(line) for line in out.splitlines()) <= 120
     words = " ".join(out.split())
@@ -36,7 +41,10 @@ def test_every_figure_is_there_and_fits_120_columns(printed):
 
 
 def test_a_shared_device_shows_its_rate_with_a_mark_and_columns_without_figures_go(printed):
-    runs = [*seeds("fp32-dense", [0.95, 0.951], exclusive=None), *seeds("amp-dense", [0.95, 0.951], exclusive=None, emulated=True)]
+    runs = [
+        *seeds("fp32-dense", [0.95, 0.951], exclusive=None),
+        *seeds("amp-dense", [0.95, 0.951], exclusive=None, emulated=True),
+    ]
     words = " ".join(printed(runs).split())
     assert "fp32-dense 1,000 ± 1 (shared) 2.50 60.0 s 0.0 0.000% amp-dense – 2.50 60.0 s 0.0 0.000%" in words
     assert "as on every CPU; samples/s marked (shared) and times are as measured" in words
@@ -57,7 +65,14 @@ def test_a_narrow_terminal_cuts_no_figure_and_every_part_of_a_table_names_the_se
     runs = seeds("fp32-dense", [0.950, 0.951, 0.952])
     runs += seeds("amp_bf16-2of4", [0.950, 0.951, 0.953], [31000, 31500, 31900], **SPARSE)
     runs.append(made("amp_bf16-2of4", 3, status="diverged", metrics={}))
-    figures = ["0.9510 ± 0.0010", "+0.0003 (−0.0011 to +0.0018)", "31,467 ± 451", "31.44× (30.32 to 32.55)", "60.0 s (1.00×)", "0.500"]
+    figures = [
+        "0.9510 ± 0.0010",
+        "+0.0003 (−0.0011 to +0.0018)",
+        "31,467 ± 451",
+        "31.44× (30.32 to 32.55)",
+        "60.0 s (1.00×)",
+        "0.500",
+    ]
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # so that rich takes the width of COLUMNS
     for width in (60, 80, 100, 140):
         monkeypatch.setenv("COLUMNS", str(width))

@@ -1,6 +1,5 @@
 """What last.ckpt and best.ckpt hold, when they are saved, and what happens to damaged ones."""
 
-
 import pytest
 import torch
 from few_steps import FEW_STEPS
@@ -66,7 +65,12 @@ def test_last_is_saved_after_whole_steps(train, monkeypatch, words, steps):
         really(trainer, path, *args)
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save)
-    lengths = ["trainer.max_epochs=3", "trainer.limit_train_batches=3", "trainer.accumulate_grad_batches=3", "optimizer.lr=1e-12"]
+    lengths = [
+        "trainer.max_epochs=3",
+        "trainer.limit_train_batches=3",
+        "trainer.accumulate_grad_batches=3",
+        "optimizer.lr=1e-12",
+    ]
     ran = train("model=mlp", *FEW_STEPS, *lengths, *words)
     assert ran.code == 0, ran.err
     assert saved == steps
@@ -81,7 +85,9 @@ def test_a_checkpoint_loads_strictly_into_the_plain_model(train):
 
 @pytest.fixture
 def cut(interrupted):
-    """A run of four epochs that was interrupted in the last one, and whose first epoch was its best; its folder."""
+    """A run of four epochs that was interrupted in the last one, and whose first epoch was its best; its
+    folder.
+    """
     return interrupted(6, *MLP, "optimizer.lr=1e-12").folder
 
 
@@ -107,7 +113,9 @@ def test_without_a_whole_checkpoint_nothing_is_touched(train, cut):
         file.write_bytes(file.read_bytes()[:1000])
     ran = train(*MLP, "optimizer.lr=1e-12", "if_exists=resume")
     assert ran.code == 2
-    assert ran.err.splitlines()[-1].startswith(f"error: {cut} has no whole checkpoint to continue from. Use if_exists=overwrite to start")
+    assert ran.err.splitlines()[-1].startswith(
+        f"error: {cut} has no whole checkpoint to continue from. Use if_exists=overwrite to start"
+    )
     assert all(file.stat().st_size == 1000 for file in files)
     assert ran.record["status"] == "interrupted"
 
@@ -128,18 +136,33 @@ def test_a_checkpoint_with_lightnings_best_continues(train, interrupted):
 def test_data_that_changed_since_the_run_was_cut_off(train, interrupted, tmp_path):
     file = tmp_path / "text.txt"
     text_file(file)
-    words = ["model=lstm", "data=text_file", f"data.path={file}", "data.seq_len=32", "data.batch_size=8", *FEW_STEPS]
-    words += ["model.hidden_size=16", "model.embedding_size=16", "trainer.max_epochs=3", "trainer.save_every_s=0"]
+    words = [
+        "model=lstm",
+        "data=text_file",
+        f"data.path={file}",
+        "data.seq_len=32",
+        "data.batch_size=8",
+        *FEW_STEPS,
+    ]
+    words += [
+        "model.hidden_size=16",
+        "model.embedding_size=16",
+        "trainer.max_epochs=3",
+        "trainer.save_every_s=0",
+    ]
     interrupted(5, *words)
     before = file.read_text()
     file.write_text(before[:100] + before[100:].replace("that is", "this is", 1))
     ran = train(*words, "if_exists=resume")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     last = ran.folder / "checkpoints" / "last.ckpt"
-    assert ran.err.startswith(f"error: the train data are no longer those that {last} was trained on. Put the old files back, start")
+    assert ran.err.startswith(
+        f"error: the train data are no longer those that {last} was trained on. Put the old files back, start"
+    )
     assert f"'ckpt_path=\"{last}\"'" in ran.err
     checkpoint = torch.load(last, weights_only=True)
     torch.save(checkpoint | {"best": -1.0}, last)  # a loss that none falls below
     assert train(*words, f"ckpt_path={last}").code == 0
     assert (ran.record["status"], ran.record["environment"]["resumed_from_steps"]) == ("completed", [4])
-    assert torch.load(last.with_name("best.ckpt"), weights_only=True)["global_step"] > 4  # the best is that of the new data
+    # the best is that of the new data
+    assert torch.load(last.with_name("best.ckpt"), weights_only=True)["global_step"] > 4

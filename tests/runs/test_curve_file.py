@@ -11,13 +11,18 @@ def test_a_resumed_run_drops_the_rows_that_it_writes_again(tmp_path):
     again = CurveFile(tmp_path, 3)
     again.append({"train/loss": 2.0}, 3)
     again.close()
-    assert rows(tmp_path / "curves.csv") == [*(f"train/loss,{step},1.0" for step in range(3)), "train/loss,3,2.0"]
+    assert rows(tmp_path / "curves.csv") == [
+        *(f"train/loss,{step},1.0" for step in range(3)),
+        "train/loss,3,2.0",
+    ]
     CurveFile(tmp_path, 0).close()
     assert rows(tmp_path / "curves.csv") == []
 
 
 def test_a_resumed_run_drops_damaged_rows(tmp_path):
-    (tmp_path / "curves.csv").write_text("tag,step,value\ntrain/loss,1,0.5\n\ntrain/loss\n\0\0\0\ntrain/loss,x,0.5\ntrain/loss,2,0.25\n")
+    (tmp_path / "curves.csv").write_text(
+        "tag,step,value\ntrain/loss,1,0.5\n\ntrain/loss\n\0\0\0\ntrain/loss,x,0.5\ntrain/loss,2,0.25\n"
+    )
     CurveFile(tmp_path, 3).close()
     assert rows(tmp_path / "curves.csv") == ["train/loss,1,0.5", "train/loss,2,0.25"]
 

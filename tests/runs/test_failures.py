@@ -1,4 +1,6 @@
-"""Runs that cannot finish: one line and the right exit code; no folder where training never began, else a result.json that says why."""
+"""Runs that cannot finish: one line and the right exit code; no folder where training never began, else a
+result.json that says why.
+"""
 
 import errno
 import os
@@ -49,7 +51,9 @@ def test_a_mistake_does_not_cost_the_run_that_was_to_be_overwritten(train, tmp_p
 
 def test_divergence(train):
     ran = train(*MLP, "optimizer=sgd", "optimizer.lr=1e30")
-    assert_failed(ran, "the loss became infinite or NaN by step 2 (epoch 0, optimizer.lr=1e+30)", "diverged", 3)
+    assert_failed(
+        ran, "the loss became infinite or NaN by step 2 (epoch 0, optimizer.lr=1e+30)", "diverged", 3
+    )
     assert ran.record["precision"]["optimizer_steps"] == 2
 
 
@@ -70,10 +74,18 @@ def test_nothing_to_prune(train, settings, reason):
 
 
 def test_limit_that_leaves_no_batch(train):
-    assert_refused(train(*MLP, "trainer.limit_train_batches=0.001"), "trainer.limit_train_batches=0.001 leaves no batch of an epoch.")
+    assert_refused(
+        train(*MLP, "trainer.limit_train_batches=0.001"),
+        "trainer.limit_train_batches=0.001 leaves no batch of an epoch.",
+    )
 
 
-NO_STEP = {"optimizer_states": [], "lr_schedulers": [], "global_step": 0, "pytorch-lightning_version": "2.6.6"}
+NO_STEP = {
+    "optimizer_states": [],
+    "lr_schedulers": [],
+    "global_step": 0,
+    "pytorch-lightning_version": "2.6.6",
+}
 
 
 class Trap:
@@ -87,7 +99,10 @@ class Trap:
         (b"not a checkpoint", "cannot be read, it is damaged or no checkpoint"),
         (b"", "cannot be read, it is damaged or no checkpoint"),
         ({"weights": torch.zeros(1)}, "is not a training checkpoint of mpx"),
-        ({"state_dict": {"other": torch.zeros(1)}, "loops": {}} | NO_STEP, "is a checkpoint of another model: "),
+        (
+            {"state_dict": {"other": torch.zeros(1)}, "loops": {}} | NO_STEP,
+            "is a checkpoint of another model: ",
+        ),
         ({"state_dict": Trap()}, "holds something other than tensors and plain values; it was not loaded"),
     ],
     ids=["text", "empty", "foreign", "another model", "code"],
@@ -131,12 +146,21 @@ LONGER = "trainer.max_epochs=4"
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        (["optimizer=sgd"], [LONGER], "was trained with optimizer=sgd, this command has optimizer=adamw. Use optimizer=sgd."),
-        ([], [LONGER, "optimizer=sgd"], "was trained with optimizer=adamw, this command has optimizer=sgd. Use optimizer=adamw."),
+        (
+            ["optimizer=sgd"],
+            [LONGER],
+            "was trained with optimizer=sgd, this command has optimizer=adamw. Use optimizer=sgd.",
+        ),
+        (
+            [],
+            [LONGER, "optimizer=sgd"],
+            "was trained with optimizer=adamw, this command has optimizer=sgd. Use optimizer=adamw.",
+        ),
         (
             ["sparsity=unstructured"],
             [LONGER, "sparsity=2of4"],
-            "was pruned to unstructured with sparsity.recipe=asp, this command has 2of4 with asp. Use the settings of sparsity that",
+            "was pruned to unstructured with sparsity.recipe=asp, this command has 2of4 with asp. Use the "
+            "settings of sparsity that",
         ),
         (
             ["sparsity=2of4", "sparsity.recipe=sr_ste"],
@@ -148,7 +172,12 @@ LONGER = "trainer.max_epochs=4"
             [LONGER, "sparsity=2of4", "sparsity.skip=[layers.0]"],
             "layers.0.weight is pruned only there. Use the settings of sparsity that it was trained with.",
         ),
-        ([], ["sparsity=2of4"], "is dense and of step 2, at which this run of 2 steps ends before it prunes. Raise trainer.max_epochs or"),
+        (
+            [],
+            ["sparsity=2of4"],
+            "is dense and of step 2, at which this run of 2 steps ends before it "
+            "prunes. Raise trainer.max_epochs or",
+        ),
     ],
     ids=["sgd to adamw", "adamw to sgd", "pattern", "recipe", "layers", "too late"],
 )
@@ -170,12 +199,27 @@ CFG = OmegaConf.create({"data": {"batch_size": 64}})
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory with data.batch_size=64: lower it"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "out of memory"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "out of memory with data.batch_size=64: lower it",
+        ),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+            "out of memory",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "the disk that holds runs is full"),
-        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x cannot be written (Permission denied)"),
-        (IsADirectoryError(errno.EISDIR, "Is a directory", "runs/x"), "runs/x cannot be written (Is a directory). Choose another folder"),
-        (PermissionError(errno.EACCES, "Permission denied", "data/x"), "data/x cannot be used (Permission denied). Allow it, or name"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "runs/x"),
+            "runs/x cannot be written (Permission denied)",
+        ),
+        (
+            IsADirectoryError(errno.EISDIR, "Is a directory", "runs/x"),
+            "runs/x cannot be written (Is a directory). Choose another folder",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "data/x"),
+            "data/x cannot be used (Permission denied). Allow it, or name",
+        ),
         (UserError("as it is"), "as it is"),
     ],
 )
@@ -204,7 +248,10 @@ def test_a_disk_that_fills_up_while_a_run_trains(train, monkeypatch):
     assert_failed(ran, "is full. Free some space")
     again = train(*words, "if_exists=resume")
     assert again.code == 0, again.err
-    assert again.record["environment"]["resumed_from_steps"] in ([2], [4])  # that of step 4 may be on its way to the disk
+    # that of step 4 may be on its way to the disk
+    assert again.record["environment"]["resumed_from_steps"] in ([2], [4])
     uncut = train(*words, "study=uncut")
-    weights = [torch.load(path, weights_only=True)["state_dict"] for path in sorted(uncut.outputs.rglob("last.ckpt"))]
+    weights = [
+        torch.load(path, weights_only=True)["state_dict"] for path in sorted(uncut.outputs.rglob("last.ckpt"))
+    ]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

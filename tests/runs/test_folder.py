@@ -69,7 +69,11 @@ def test_a_failed_run_is_skipped_by_a_sweep_and_continued_on_request(setting):
 
 def test_another_configuration_is_refused_by_key(setting):
     leave(start(setting), "completed")
-    with pytest.raises(UserError, match=r"was started with optimizer.lr=0.1, this command has optimizer.lr=0.2"):
+    with pytest.raises(
+        UserError,
+        match=r"was started with optimizer.lr=0.1, this command has "
+        r"optimizer.lr=0.2",
+    ):
         start(setting, "resume", config=CONFIG | {"optimizer.lr": 0.2})
 
 
@@ -105,9 +109,15 @@ def test_checkpoint_of_the_same_setting_continues_in_its_folder(setting):
 
 
 def test_record_is_written_whole_and_without_nan(tmp_path):
-    write_result(tmp_path, {"status": "diverged", "metrics": {"val/loss": float("nan"), "list": [float("inf"), 1.5]}})
+    write_result(
+        tmp_path, {"status": "diverged", "metrics": {"val/loss": float("nan"), "list": [float("inf"), 1.5]}}
+    )
     record = json.loads((tmp_path / "result.json").read_text())
-    assert record == {"schema_version": 1, "status": "diverged", "metrics": {"val/loss": None, "list": [None, 1.5]}}
+    assert record == {
+        "schema_version": 1,
+        "status": "diverged",
+        "metrics": {"val/loss": None, "list": [None, 1.5]},
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
@@ -115,21 +125,36 @@ def test_record_is_written_whole_and_without_nan(tmp_path):
     ("changed", "name"),
     [
         ({}, "resnet20-digits-amp-2of4"),
-        ({"optimizer.lr": 0.05, "data.batch_size": 32}, "resnet20-digits-amp-2of4-data.batch_size=32-optimizer.lr=0.05"),
+        (
+            {"optimizer.lr": 0.05, "data.batch_size": 32},
+            "resnet20-digits-amp-2of4-data.batch_size=32-optimizer.lr=0.05",
+        ),
         ({"optimizer": "adamw"}, "resnet20-digits-amp-2of4-optimizer=adamw"),
     ],
 )
 def test_setting_name(changed, name):
-    assert setting_name({"model": "resnet20", "data": "digits", "precision": "amp", "sparsity": "2of4"}, changed) == name
+    assert (
+        setting_name({"model": "resnet20", "data": "digits", "precision": "amp", "sparsity": "2of4"}, changed)
+        == name
+    )
 
 
 def test_two_sweeps_never_train_one_run_twice(setting):
-    """The second finds the folder, or looks for it before the first has made it, or locks it just after the first has finished."""
+    """The second finds the folder, or looks for it before the first has made it, or locks it just after the
+    first has finished.
+    """
     first = start(setting, sweep=True)
     with pytest.raises(InUse, match=r"seed0 is in use by another process"):
         start(setting, sweep=True)
     first.lock.release()
-    with patch("mpx.runs.folder._newest", lambda *_: None), pytest.raises(InUse, match=r"seed0 is in use by another process"):
+    with (
+        patch("mpx.runs.folder._newest", lambda *_: None),
+        pytest.raises(
+            InUse,
+            match=r"seed0 is in use "
+            r"by another process",
+        ),
+    ):
         start(setting, sweep=True)
     assert [path.name for path in setting.iterdir()] == ["seed0"]
     locked = folders.locked

@@ -1,4 +1,6 @@
-"""The user's code and the weights that a run begins with: where they have changed, a run is not silently taken for the present one's."""
+"""The user's code and the weights that a run begins with: where they have changed, a run is not silently
+taken for the present one's.
+"""
 
 import sys
 from pathlib import Path
@@ -42,7 +44,8 @@ def test_code_that_has_changed_since_a_finished_run(train, here):
     again = train(*WORDS, "if_exists=skip")
     assert again.code == 0
     assert again.err == (
-        f"model._target_=net_that_changes.Net has changed since {again.folder} began: its result is of the earlier one. "
+        f"model._target_=net_that_changes.Net has changed since {again.folder} began: its result is of the "
+        "earlier one. "
         "if_exists=overwrite repeats it.\n"
     )
     assert train(*WORDS, "if_exists=overwrite").err == ""
@@ -70,7 +73,11 @@ def test_what_a_result_depends_on(here):
         "sparsity": {"dense_ckpt": "dense.ckpt"},
     }
     found = inputs(config)
-    assert found.keys() == {"model._target_=package:Net.build", "data.tokenizer=tokenizer", "sparsity.dense_ckpt=dense.ckpt"}
+    assert found.keys() == {
+        "model._target_=package:Net.build",
+        "data.tokenizer=tokenizer",
+        "sparsity.dense_ckpt=dense.ckpt",
+    }
     (here / "tokenizer" / "tokenizer.json").write_text("[]")
     (here / "dense.ckpt").write_bytes(b"2")
     assert {name for name, digest in inputs(config).items() if found[name] != digest} == set(list(found)[1:])

@@ -1,4 +1,6 @@
-"""Loss scaling and averages of the weights through the front door: divergence that says why, the schedule, what is tested."""
+"""Loss scaling and averages of the weights through the front door: divergence that says why, the schedule,
+what is tested.
+"""
 
 import pytest
 import torch
@@ -15,10 +17,17 @@ def last(folder):
 
 
 def test_skips_in_a_row_end_the_run_as_diverged(train):
-    huge = ["precision.loss_scale.initial=1e30", "precision.loss_scale.ceiling=1e31", "precision.loss_scale.max_skips=4"]
+    huge = [
+        "precision.loss_scale.initial=1e30",
+        "precision.loss_scale.ceiling=1e31",
+        "precision.loss_scale.max_skips=4",
+    ]
     ran = train("model=mlp", "precision=amp", *huge, "trainer.log_every_n_steps=5", "trainer.max_epochs=1")
     assert ran.code == 3
-    assert ran.err.startswith("error: 5 optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale 3.125e+28")
+    assert ran.err.startswith(
+        "error: 5 optimizer steps in a row were skipped because gradients were "
+        "infinite or NaN (loss scale 3.125e+28"
+    )
     assert "No step has been taken yet: lower precision.loss_scale.initial" in ran.err
     assert "else try a lower learning rate" in ran.err
     assert ran.err.count("\n") == 1
@@ -39,12 +48,19 @@ def test_a_run_that_skipped_every_step_has_not_completed(train, scale, advice):
     """However few its steps are: it would count as a trained model."""
     ran = train("model=mlp", "precision=amp", *(f"precision.loss_scale.{key}" for key in scale), *FEW_STEPS)
     assert ran.code == 3
-    assert f"error: all 2 optimizer steps were skipped because gradients were infinite or NaN. {advice}" in ran.err
+    assert (
+        f"error: all 2 optimizer steps were skipped because gradients were infinite or NaN. {advice}"
+        in ran.err
+    )
     assert ran.record["status"] == "diverged"
 
 
 def test_a_scale_at_its_floor_ends_the_run_as_diverged(train):
-    low = ["precision.loss_scale.initial=1e30", "precision.loss_scale.floor=1e29", "precision.loss_scale.ceiling=1e31"]
+    low = [
+        "precision.loss_scale.initial=1e30",
+        "precision.loss_scale.floor=1e29",
+        "precision.loss_scale.ceiling=1e31",
+    ]
     ran = train("model=mlp", "precision=amp", *low, "trainer.log_every_n_steps=6", "trainer.max_epochs=1")
     assert ran.code == 3
     assert "although the loss scale has fallen to its floor, precision.loss_scale.floor=1e+29" in ran.err
@@ -52,7 +68,9 @@ def test_a_scale_at_its_floor_ends_the_run_as_diverged(train):
 
 
 def test_average_of_the_weights_is_what_is_tested(train):
-    """The test loss is that of a plain model with the averages in it, which the rate makes another than that of the last weights."""
+    """The test loss is that of a plain model with the averages in it, which the rate makes another than that
+    of the last weights.
+    """
     steps = ["trainer.limit_train_batches=10", "trainer.limit_test_batches=1.0"]
     ran = train("model=mlp", "optimizer=sgd", "optimizer.lr=0.5", *FEW_STEPS, *steps, "trainer.ema_decay=0.9")
     assert ran.code == 0, ran.err

@@ -50,4 +50,6 @@ def test_a_checkpoint_of_as_many_processes():
         torch.manual_seed(seed)
         found.append((states(), torch.rand(4).tolist()))
     first, *others = (state for state, _ in found)
-    assert [draws(rank, loaded=first | {"others": others})[0] for rank in range(3)] == [numbers for _, numbers in found]
+    assert [draws(rank, loaded=first | {"others": others})[0] for rank in range(3)] == [
+        numbers for _, numbers in found
+    ]

@@ -1,4 +1,6 @@
-"""A run that is cut off and continued ends with the weights, masks and averages of the run that was not, bit for bit."""
+"""A run that is cut off and continued ends with the weights, masks and averages of the run that was not, bit
+for bit.
+"""
 
 import json
 import os
@@ -16,8 +18,10 @@ from processes import Fork, alive, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 MLP = [
-    "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
-    "trainer.warmup_steps=0", "trainer.checkpoint_every_n_steps=3", "trainer.accelerator=cpu", "trainer.progress=off", "sparsity=2of4",
+    "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3",
+    "trainer.limit_train_batches=8",
+    "trainer.warmup_steps=0", "trainer.checkpoint_every_n_steps=3", "trainer.accelerator=cpu",
+    "trainer.progress=off", "sparsity=2of4",
 ]  # fmt: skip
 CUTS = (7, 13, 20)  # of 24 steps; the checkpoint before each is of a multiple of 3
 EMA = "trainer.ema_decay=0.9"
@@ -25,9 +29,28 @@ CASES = {
     "asp": ["precision=amp"],
     "asp, masks again and again": ["precision=o2", "sparsity.recompute_every=4", EMA],
     "one_shot": ["precision=bf16_true", "sparsity.recipe=one_shot", EMA],
-    "from_start": ["precision=fp8", "precision.layers=all", "sparsity.recipe=from_start", "sparsity.recompute_every=5", EMA],
-    "gradual": ["precision=fp16_true", "sparsity.recipe=gradual", "sparsity.start=0.2", "sparsity.end=0.8", "optimizer=sgd", EMA],
-    "sr_ste, sgd": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", "optimizer=sgd", "optimizer.lr=0.1"],
+    "from_start": [
+        "precision=fp8",
+        "precision.layers=all",
+        "sparsity.recipe=from_start",
+        "sparsity.recompute_every=5",
+        EMA,
+    ],
+    "gradual": [
+        "precision=fp16_true",
+        "sparsity.recipe=gradual",
+        "sparsity.start=0.2",
+        "sparsity.end=0.8",
+        "optimizer=sgd",
+        EMA,
+    ],
+    "sr_ste, sgd": [
+        "precision=amp",
+        "sparsity.recipe=sr_ste",
+        "sparsity.start=0.2",
+        "optimizer=sgd",
+        "optimizer.lr=0.1",
+    ],
     "sr_ste, adamw": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", EMA],
 }
 BY_DEFAULT = ("asp, masks again and again", "sr_ste, sgd")
@@ -66,7 +89,11 @@ def same_tensors(one, other):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if name in BY_DEFAULT else pytest.mark.slow, id=name) for name, case in CASES.items()]
+    "case",
+    [
+        pytest.param(case, marks=() if name in BY_DEFAULT else pytest.mark.slow, id=name)
+        for name, case in CASES.items()
+    ],
 )
 def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
     """Twice continued with if_exists=resume, the third time with ckpt_path in another study."""
@@ -74,7 +101,8 @@ def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
     assert uncut.code == 0, uncut.err
     for step in CUTS:
         interrupted(step, *MLP, *case, "study=cut", "if_exists=resume")
-        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # Lightning ignores it until its teardown
+        # Lightning ignores it until its teardown
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     file = shutil.copy(only(uncut.outputs, "cut") / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
     assert torch.load(file, weights_only=True)["global_step"] == 18
     continued = train(*MLP, *case, "study=continued", f"ckpt_path={file}")
@@ -104,14 +132,21 @@ def test_a_run_with_no_step_left_has_checkpoints_of_its_own(train, tmp_path, cas
     assert_same(*(last(only(ran.outputs, f"{path.stem}_more")) for path in (file, second)))
 
 
-@pytest.mark.parametrize(("key", "most", "done"), [("max_epochs", 1, "2 epochs"), ("max_steps", 10, "16 steps")])
+@pytest.mark.parametrize(
+    ("key", "most", "done"), [("max_epochs", 1, "2 epochs"), ("max_steps", 10, "16 steps")]
+)
 def test_a_checkpoint_of_more_steps_than_the_run_is_refused(train, tmp_path, key, most, done):
     """Its weights would be recorded as those of a shorter run."""
     words = [*MLP, "sparsity=dense"]
-    file = shutil.copy(train(*words, "trainer.max_epochs=2").folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    file = shutil.copy(
+        train(*words, "trainer.max_epochs=2").folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt"
+    )
     ran = train(*words, f"trainer.{key}={most}", f"ckpt_path={file}", "study=shorter")
     assert ran.code == 2
-    line = f"error: ckpt_path={file} has trained for {done}, more than trainer.{key}={most}. Use trainer.{key}={int(done.split()[0]) + 1}."
+    line = (
+        f"error: ckpt_path={file} has trained for {done}, more than trainer.{key}={most}. Use "
+        f"trainer.{key}={int(done.split()[0]) + 1}."
+    )
     assert ran.err.splitlines() == [line]
     assert not (ran.outputs / "shorter").exists()
 
@@ -134,7 +169,8 @@ def test_a_run_with_no_step_left_in_another_setting_is_refused(train, finished, 
     ran = train(*words, other, f"ckpt_path={file}", "study=another")
     assert ran.code == 2, ran.out
     assert ran.err.splitlines() == [
-        f"error: ckpt_path={file} was trained with {key}={were}, this command has {key}={are} and no step left to train with it. "
+        f"error: ckpt_path={file} was trained with {key}={were}, this command has {key}={are} and no step "
+        "left to train with it. "
         "Raise trainer.max_epochs or trainer.max_steps, or leave ckpt_path out."
     ]
     assert not (ran.outputs / "another").exists()
@@ -143,7 +179,10 @@ def test_a_run_with_no_step_left_in_another_setting_is_refused(train, finished, 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The words of a run, and its last.ckpt outside its folder."""
-    words, folder = [*MLP, "trainer.max_epochs=2", "optimizer=sgd", "optimizer.lr=0.05"], tmp_path_factory.mktemp("finished")
+    words, folder = (
+        [*MLP, "trainer.max_epochs=2", "optimizer=sgd", "optimizer.lr=0.05"],
+        tmp_path_factory.mktemp("finished"),
+    )
     assert Fork(*words, folder=folder).wait() == 0
     (file,) = folder.glob("outputs/*/*/seed0/checkpoints/last.ckpt")
     return words, shutil.copy(file, folder / "last.ckpt")
@@ -153,13 +192,16 @@ LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "kills", "epochs"), [(1, 20, 60), (2, 8, 44)])  # two ranks take long to start
+# two ranks take long to start
+@pytest.mark.parametrize(("devices", "kills", "epochs"), [(1, 20, 60), (2, 8, 44)])
 def test_killed_many_times_at_random(tmp_path, devices, kills, epochs):
-    """Weights, masks, averages, loss scale, metrics and curves are those of the run that was never killed; no step is there twice.
+    """Weights, masks, averages, loss scale, metrics and curves are those of the run that was never killed; no
+    step is there twice.
 
     Of two ranks any is killed.
     """
-    setting = [*LONG, f"trainer.devices={devices}", f"trainer.max_epochs={epochs}"]  # a part that is not killed at once trains about three
+    # a part that is not killed at once trains about three
+    setting = [*LONG, f"trainer.devices={devices}", f"trainer.max_epochs={epochs}"]
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"
     for folder in (uncut, cut):
         folder.mkdir()
@@ -169,7 +211,9 @@ def test_killed_many_times_at_random(tmp_path, devices, kills, epochs):
         run = Fork(*setting, "if_exists=resume", folder=cut)
         if number % 2 or devices > 1:  # the others are mostly killed before the first step
             wanted = chance.randint(2, 3)  # so that there is a new checkpoint, however slow the machine is
-            wait_for(lambda run=run, wanted=wanted: run.out.count("epoch ") >= wanted or run.poll() is not None)
+            wait_for(
+                lambda run=run, wanted=wanted: run.out.count("epoch ") >= wanted or run.poll() is not None
+            )
         time.sleep(chance.uniform(0, 0.1))
         kill_and_wait(run, chance)
     final = Fork(*setting, "if_exists=resume", folder=cut)
@@ -196,7 +240,9 @@ TIMELESS = ("train/", "val/", "numerics/", "sparsity/")  # what does not depend 
 
 
 def curves(folder):
-    return sorted(line for line in (folder / "curves.csv").read_text().splitlines() if line.startswith(TIMELESS))
+    return sorted(
+        line for line in (folder / "curves.csv").read_text().splitlines() if line.startswith(TIMELESS)
+    )
 
 
 def events(folder):
@@ -205,7 +251,13 @@ def events(folder):
     return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in tags}
 
 
-SHORT = ["model=lstm", "model.dropout=0.2", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.progress=lines"]
+SHORT = [
+    "model=lstm",
+    "model.dropout=0.2",
+    "trainer.max_epochs=4",
+    "trainer.limit_train_batches=6",
+    "trainer.progress=lines",
+]
 SETTING = [*SHORT, "trainer.save_every_s=0", "precision=amp", "sparsity=2of4", "trainer.accelerator=cpu"]
 
 
@@ -224,7 +276,9 @@ def start(tmp_path):
 
 @pytest.fixture
 def finish(start, tmp_path, uncut):
-    """finish(*overrides): continue the run in tmp_path; its weights and masks must be those of the uncut one. Returns its record."""
+    """finish(*overrides): continue the run in tmp_path; its weights and masks must be those of the uncut one.
+    Returns its record.
+    """
 
     def run(*overrides):
         resumed = start(*overrides, "if_exists=resume")
@@ -261,7 +315,9 @@ def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, st
 @pytest.mark.slow
 def test_interrupt_before_training_begins(tmp_path):
     """Ctrl-C while torch is still being imported, by a fresh process."""
-    run = subprocess.Popen([sys.executable, "-m", "mpx.train", *SETTING], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "mpx.train", *SETTING], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
     wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0")))
     time.sleep(0.3)  # the folder is made before the first lines that can tell of the interruption
     run.send_signal(signal.SIGINT)

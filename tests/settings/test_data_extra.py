@@ -11,4 +11,8 @@ from mpx.settings.extras import install
 def test_a_missing_package_is_named_with_the_command_that_installs_it(train, tmp_path, monkeypatch):
     monkeypatch.setattr(reachable, "find_spec", lambda name: None if name == "datasets" else find_spec(name))
     ran = train("model=mlp", "data=huggingface", f"data.path={tmp_path}")
-    assert_refused(ran, f"error: data=huggingface needs the package datasets, which is not installed. {install('data')} adds it.")
+    assert_refused(
+        ran,
+        "error: data=huggingface needs the package datasets, which is not installed. "
+        f"{install('data')} adds it.",
+    )

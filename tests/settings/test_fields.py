@@ -48,7 +48,11 @@ def test_every_key_of_a_file_has_a_rule_that_its_value_keeps(file):
 def test_every_rule_belongs_to_a_key():
     keys = set()
     for file in [*FILES, CONF / "train.yaml"]:
-        group = "" if file.parent.name in ("conf", "task", "tuned", "project", "until") else f"{file.parent.name}."
+        group = (
+            ""
+            if file.parent.name in ("conf", "task", "tuned", "project", "until")
+            else f"{file.parent.name}."
+        )
         cfg = OmegaConf.load(file)
         keys |= {f"{group}{key}" for key, _ in flat(cfg) if not key.startswith(("defaults", "hydra"))}
     assert set(FIELDS) <= keys
@@ -68,7 +72,11 @@ def test_every_tuned_pair_has_a_task_and_every_task_names_its_pair_and_has_its_n
     ("rule", "good", "bad"),
     [
         (whole(1, 3, also=("auto", None)), [1, 3, "auto", None], [0, 4, 1.0, True, "x"]),
-        (number(0, 1, open_low=True, example=1), [1, 0.5, 1e-9], [0, 1.1, float("nan"), float("inf"), True, "0.5"]),
+        (
+            number(0, 1, open_low=True, example=1),
+            [1, 0.5, 1e-9],
+            [0, 1.1, float("nan"), float("inf"), True, "0.5"],
+        ),
         (choice("a", True), ["a", True], ["b", 1, False]),
         (many(whole(1), least=2, most=2), [[1, 2]], [[1], [1, 2, 3], [0, 1], "12"]),
         (either(whole(1), number(0, 1, example=1)), [5, 0.5], [1.5, -1]),
@@ -92,4 +100,6 @@ def test_what_patterns_have_in_common_is_the_same_in_each_file(name):
     """Each file is whole, so that a user reads one; only these keys are a pattern's own."""
     first, other = ((CONF / "sparsity" / f"{one}.yaml").read_text().splitlines() for one in ("2of4", name))
     own = ("pattern:", "search:", "n:", "m:", "density:", "backend:", "shape_rule:", "permute:")
-    assert [line for line in first if not line.startswith(own)] == [line for line in other if not line.startswith(own)]
+    assert [line for line in first if not line.startswith(own)] == [
+        line for line in other if not line.startswith(own)
+    ]

@@ -7,17 +7,38 @@ from mpx.settings.goal import check_goal
 
 
 @pytest.mark.parametrize(
-    "metric", ["val/loss", "val_loss", "test/MSE", "val_loss_epoch", "val_rmse/dataloader_idx_1", "eval.perplexity", "test_nll"]
+    "metric",
+    [
+        "val/loss",
+        "val_loss",
+        "test/MSE",
+        "val_loss_epoch",
+        "val_rmse/dataloader_idx_1",
+        "eval.perplexity",
+        "test_nll",
+    ],
 )
 def test_falling(metric):
-    with pytest.raises(UserError, match=f"metric={metric} should fall, but metric_goal=max. Use metric_goal=min, or "):
+    with pytest.raises(
+        UserError, match=f"metric={metric} should fall, but metric_goal=max. Use metric_goal=min, or "
+    ):
         check_goal(metric, "max")
     check_goal(metric, "min")
 
 
 @pytest.mark.parametrize(
     "metric",
-    [None, "val/dice", "val/neg_mse", "val_negative_loss", "val/lossless", "val/gloss", "val/loss_ratio", "val/inv_loss", "within_error"],
+    [
+        None,
+        "val/dice",
+        "val/neg_mse",
+        "val_negative_loss",
+        "val/lossless",
+        "val/gloss",
+        "val/loss_ratio",
+        "val/inv_loss",
+        "within_error",
+    ],
 )
 def test_not_known_to_fall(metric):
     check_goal(metric, "max")

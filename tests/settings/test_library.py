@@ -64,7 +64,10 @@ def test_data(overrides):
         (["model=bert_small", "model.num_heads=7"], "image"),
         (["model=bert_small", "model.pool=last"], "image"),
         (["model=lstm", "model.hidden_size=0"], "image"),
-        (["model=lstm", "data=synthetic", "data.kind=lm", "data.shape=[8]", "model.bidirectional=true"], "lm"),
+        (
+            ["model=lstm", "data=synthetic", "data.kind=lm", "data.shape=[8]", "model.bidirectional=true"],
+            "lm",
+        ),
         (["model=lstm", "data=synthetic", "data.kind=lm", "data.shape=[8]", "model.embedding_size=32"], "lm"),
         (["model=mlp", "model.widths=[0]"], "image"),
         (["model=timm"], "image"),
@@ -89,5 +92,9 @@ def test_a_model_that_does_not_take_the_data():
 def test_any_value_may_be_an_argument_of_ones_own_network():
     """As library callers give them: OmegaConf holds no such values."""
     plain = OmegaConf.to_container(composed("model=custom", "model._target_=torch.nn.Flatten").model)
-    with pytest.raises(UserError, match=r"^model\._target_=torch\.nn\.Flatten: got an unexpected keyword argument 'dtype'"):
+    with pytest.raises(
+        UserError,
+        match=r"^model\._target_=torch\.nn\.Flatten: got an unexpected keyword "
+        r"argument 'dtype'",
+    ):
         build(plain | {"kwargs": {"dtype": object()}}, SPECS["image"])

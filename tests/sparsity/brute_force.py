@@ -1,4 +1,6 @@
-"""Masks by looking at one group, tile or layer at a time, in Python's own numbers. Shares no code with mpx."""
+"""Masks by looking at one group, tile or layer at a time, in Python's own numbers. Shares no code with
+mpx.
+"""
 
 from fractions import Fraction
 from itertools import combinations, product
@@ -37,11 +39,22 @@ def n_of_m(weight, n, m):
 
 
 def tiles_best(weight):
-    """Per 4×4 tile, filled up with zeros: the choice of two columns per row, two rows per column, with the largest sum."""
+    """Per 4×4 tile, filled up with zeros: the choice of two columns per row, two rows per column, with the
+    largest sum.
+    """
     pairs = list(combinations(range(4), 2))
-    choices = [rows for rows in product(pairs, repeat=4) if all(sum(c in pair for pair in rows) == 2 for c in range(4))]
+    choices = [
+        rows
+        for rows in product(pairs, repeat=4)
+        if all(sum(c in pair for pair in rows) == 2 for c in range(4))
+    ]
     assert len(choices) == 90
-    return _tiles(weight, lambda tile: max(choices, key=lambda rows: _sum(tile[r][c] for r, pair in enumerate(rows) for c in pair)))
+    return _tiles(
+        weight,
+        lambda tile: max(
+            choices, key=lambda rows: _sum(tile[r][c] for r, pair in enumerate(rows) for c in pair)
+        ),
+    )
 
 
 def tiles_greedy(weight):
@@ -61,7 +74,9 @@ def _tiles(weight, choose):
     magnitude, kept = _numbers(weight), []
     out, inputs, *kernel = weight.shape
     for position, top, left in product(product(*map(range, kernel)), range(0, out, 4), range(0, inputs, 4)):
-        tile = [[magnitude.get((top + r, left + c, *position), Fraction(0)) for c in range(4)] for r in range(4)]
+        tile = [
+            [magnitude.get((top + r, left + c, *position), Fraction(0)) for c in range(4)] for r in range(4)
+        ]
         for r, columns in enumerate(choose(tile)):
             kept += [(top + r, left + c, *position) for c in columns if top + r < out and left + c < inputs]
     return _mask(weight, kept)
@@ -69,4 +84,7 @@ def _tiles(weight, choose):
 
 def unstructured(weight, density):
     magnitude = _numbers(weight)
-    return _mask(weight, sorted(magnitude, key=lambda index: (-magnitude[index], index))[: round(density * weight.numel())])
+    return _mask(
+        weight,
+        sorted(magnitude, key=lambda index: (-magnitude[index], index))[: round(density * weight.numel())],
+    )

@@ -1,4 +1,6 @@
-"""sparsity.backend=apex where it cannot be used: one line that says why and what to do, before anything is trained."""
+"""sparsity.backend=apex where it cannot be used: one line that says why and what to do, before anything is
+trained.
+"""
 
 import sys
 
@@ -7,7 +9,10 @@ import torch
 from few_steps import FEW_STEPS
 from refused import assert_refused
 
-INSTALL = "NVIDIA's is installed by pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex; or use sparsity.backend=mpx."
+INSTALL = (
+    "NVIDIA's is installed by pip install -v --no-build-isolation "
+    "git+https://github.com/NVIDIA/apex; or use sparsity.backend=mpx."
+)
 APEX = ["sparsity=2of4", "sparsity.backend=apex"]
 
 
@@ -39,16 +44,29 @@ def test_no_apex(train, installed):
 def test_the_web_toolkit_of_that_name(train, installed):
     """PyPI's apex 0.9.10dev has apex/__init__.py, models, forms and views, and no contrib."""
     where = installed("__init__.py", "models.py", "forms.py", "lib/__init__.py")
-    whose = f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web toolkit; pip uninstall apex)."
+    whose = (
+        f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web "
+        "toolkit; pip uninstall apex)."
+    )
     assert_refused(train(*APEX), f"{whose} {INSTALL}")
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["sparsity.recipe=sr_ste"], "sparsity.backend=apex with sparsity.recipe=sr_ste: apex's ASP prunes once. Use sparsity.recipe=asp"),
-        (["sparsity.recipe=gradual"], "sparsity.backend=apex with sparsity.recipe=gradual: apex's ASP prunes once."),
-        (["trainer.accelerator=cpu"], "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device."),
+        (
+            ["sparsity.recipe=sr_ste"],
+            "sparsity.backend=apex with sparsity.recipe=sr_ste: apex's ASP prunes "
+            "once. Use sparsity.recipe=asp",
+        ),
+        (
+            ["sparsity.recipe=gradual"],
+            "sparsity.backend=apex with sparsity.recipe=gradual: apex's ASP prunes once.",
+        ),
+        (
+            ["trainer.accelerator=cpu"],
+            "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device.",
+        ),
         (["sparsity.backend=apx"], "sparsity.backend=apx must be one of mpx, apex."),
         (["sparsity=nofm"], "sparsity.backend: the chosen sparsity has no such key."),
     ],
@@ -62,4 +80,8 @@ def test_no_device(train, installed, monkeypatch):
     installed("contrib/sparsity/asp.py", "__init__.py")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = train("model=mlp", *APEX, *FEW_STEPS)
-    assert_refused(ran, "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
+    assert_refused(
+        ran,
+        "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. "
+        "Use sparsity.backend=mpx.",
+    )

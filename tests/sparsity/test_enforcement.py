@@ -1,4 +1,6 @@
-"""Pruned weights, gradients and optimizer state are exactly zero after every optimizer step of a whole run, whatever the settings."""
+"""Pruned weights, gradients and optimizer state are exactly zero after every optimizer step of a whole run,
+whatever the settings.
+"""
 
 import json
 
@@ -13,8 +15,16 @@ from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
 
-RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=6", "sparsity.start_step=2")
-LARGE = ("initial=1e11", "ceiling=1e11", "backoff_factor=1e-3")  # of the loss scale: the first steps overflow, those after them do not
+RUN = (
+    "model=mlp",
+    "model.widths=[32,32]",
+    "data.batch_size=32",
+    *FEW_STEPS,
+    "trainer.limit_train_batches=6",
+    "sparsity.start_step=2",
+)
+# of the loss scale: the first steps overflow, those after them do not
+LARGE = ("initial=1e11", "ceiling=1e11", "backoff_factor=1e-3")
 
 
 @pytest.fixture
@@ -31,9 +41,11 @@ def watched(train, monkeypatch):
         for weight in self.masks.pruned:
             away = ~self.masks.masks[weight.name]
             assert not torch.signbit(weight.parameter[away]).any()
-            if trainer.fit_loop._should_accumulate():  # a gradient that is still being summed is not the optimizer's yet
+            # a gradient that is still being summed is not the optimizer's yet
+            if trainer.fit_loop._should_accumulate():
                 continue
-            if (skipped := trainer.precision_plugin.skipped_last) is not None and skipped:  # clipping by a NaN norm makes all of it NaN
+            # clipping by a NaN norm makes all of it NaN
+            if (skipped := trainer.precision_plugin.skipped_last) is not None and skipped:
                 continue
             assert (weight.parameter.grad[away] == 0).all()
         looked.append(trainer.global_step)
@@ -51,8 +63,15 @@ def watched(train, monkeypatch):
 
 @pytest.mark.parametrize(("precision", "optimizer"), pairs(MODES, ["sgd", "adamw"]))
 def test_every_mode_and_optimizer(watched, precision, optimizer):
-    eps = ["optimizer.eps=1e-4"] if optimizer == "adamw" else []  # squares of gradients are zero in FP16, and 1e-8 bounds nothing there
-    _, looked = watched(f"precision={precision}", f"optimizer={optimizer}", "sparsity=2of4", "trainer.gradient_clip_val=0.1", *eps)
+    # squares of gradients are zero in FP16, and 1e-8 bounds nothing there
+    eps = ["optimizer.eps=1e-4"] if optimizer == "adamw" else []
+    _, looked = watched(
+        f"precision={precision}",
+        f"optimizer={optimizer}",
+        "sparsity=2of4",
+        "trainer.gradient_clip_val=0.1",
+        *eps,
+    )
     assert looked == [3, 4, 5, 6]
 
 
@@ -82,7 +101,9 @@ def test_what_else_goes_on(watched, precision, overrides):
 
 def test_skipped_steps(watched):
     large = (f"precision.loss_scale.{key}" for key in LARGE)
-    record, looked = watched("sparsity=2of4", "precision=amp", "optimizer=adamw", *large, "sparsity.start_step=1")
+    record, looked = watched(
+        "sparsity=2of4", "precision=amp", "optimizer=adamw", *large, "sparsity.start_step=1"
+    )
     assert record["precision"]["skipped_steps"] > 1
     assert record["precision"]["optimizer_steps"] > 1
     assert len(looked) == 5
@@ -99,7 +120,13 @@ def test_averages_of_the_weights_are_sparse_when_they_are_tested_and_served(trai
 
     monkeypatch.setattr(Masks, "mask_averages", look)
     for recipe in ("asp", "one_shot", "sr_ste", "gradual"):
-        ran = train(*RUN[:-1], "sparsity=2of4", f"sparsity.recipe={recipe}", "trainer.ema_decay=0.9", f"study={recipe}")
+        ran = train(
+            *RUN[:-1],
+            "sparsity=2of4",
+            f"sparsity.recipe={recipe}",
+            "trainer.ema_decay=0.9",
+            f"study={recipe}",
+        )
         assert ran.code == 0, ran.err
         folder = next(ran.outputs.glob(f"{recipe}/*/seed0"))
         assert_serves_sparse_averages(folder, json.loads((folder / "result.json").read_text()))
@@ -109,7 +136,10 @@ def test_averages_of_the_weights_are_sparse_when_they_are_tested_and_served(trai
 
 def assert_serves_sparse_averages(folder, record):
     saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    pruned, state = saved["callbacks"]["Pruning"]["masks"], of_run(folder, record["config"], None).model.state_dict()
+    pruned, state = (
+        saved["callbacks"]["Pruning"]["masks"],
+        of_run(folder, record["config"], None).model.state_dict(),
+    )
     assert pruned
     assert all(NofM(2, 4).holds(state[weight]) for weight in pruned)
     assert not any(torch.equal(state[weight], saved["state_dict"][weight].float()) for weight in pruned)

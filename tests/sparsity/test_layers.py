@@ -35,7 +35,8 @@ def pruned(**rules):
 
 
 RECURRENT = [
-    "lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.weight_ih_l1", "lstm.weight_hh_l1", "gru.weight_ih_l0", "gru.weight_hh_l0",
+    "lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.weight_ih_l1", "lstm.weight_hh_l1", "gru.weight_ih_l0",
+    "gru.weight_hh_l0",
 ]  # fmt: skip
 ATTENTION = ["attention.in_proj_weight", "attention.out_proj.weight"]
 
@@ -79,7 +80,11 @@ def test_first_and_last_layer():
     assert {found[name] for name in RECURRENT[:4]} == {"first layer (sparsity.dense_first)"}
     assert found["gru.weight_ih_l0"] is None
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 8))
-    assert [w.reason for w in weights(model, NofM(2, 4), Rules(dense_last=True))] == [None, None, "last layer (sparsity.dense_last)"]
+    assert [w.reason for w in weights(model, NofM(2, 4), Rules(dense_last=True))] == [
+        None,
+        None,
+        "last layer (sparsity.dense_last)",
+    ]
 
 
 def kernel(layer, pattern=NofM(2, 4), fmt="bf16", device="cpu", name="w"):  # noqa: B008
@@ -99,8 +104,14 @@ def test_sparse_kernels_say_why_there_is_none(monkeypatch):
     assert kernel(small, Tiles(), device="cuda") == ("cuSPARSELt", None)
     assert kernel(small, fmt="fp32", device="cuda") == (None, "cuSPARSELt has no fp32")
     assert kernel(nn.Linear(32, 8), device="cuda") == (None, "8×32: bf16 needs multiples of 16")
-    assert kernel(small, fmt="fp8_e4m3", device="cuda") == (None, "PyTorch's 2:4 products of FP8 take no scale")
-    assert kernel(nn.MultiheadAttention(32, 2), device="cuda") == (None, "MultiheadAttention multiplies its weights itself")
+    assert kernel(small, fmt="fp8_e4m3", device="cuda") == (
+        None,
+        "PyTorch's 2:4 products of FP8 take no scale",
+    )
+    assert kernel(nn.MultiheadAttention(32, 2), device="cuda") == (
+        None,
+        "MultiheadAttention multiplies its weights itself",
+    )
     in_one_call = "cuDNN computes LSTM in one call, which takes dense weights only"
     assert kernel(nn.LSTM(32, 32), device="cuda", name="lstm.weight_ih_l0") == (None, in_one_call)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
@@ -126,4 +137,6 @@ def test_the_coverage_says_what_deploy_serves(monkeypatch, layer, fmt):
         with torch.no_grad():
             layer.weight[:, 2::4] = layer.weight[:, 3::4] = 0
         served = bool(sparse_kernels(layer, fmt, cuda)[0])
-    assert (kernel(layer, fmt={"fp8": "fp8_e4m3"}.get(fmt, fmt), device="cuda")[0] is not None) == served, layer
+    assert (kernel(layer, fmt={"fp8": "fp8_e4m3"}.get(fmt, fmt), device="cuda")[0] is not None) == served, (
+        layer
+    )

@@ -1,4 +1,6 @@
-"""mpx.Sparsity in a user's Trainer: which weights get masks, averages of weights, and runs of unknown length."""
+"""mpx.Sparsity in a user's Trainer: which weights get masks, averages of weights, and runs of unknown
+length.
+"""
 
 from copy import deepcopy
 
@@ -16,7 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about wor
 
 
 class Target(Module):
-    """As a deep Q-network: a copy of the network follows it every few steps, and no optimizer has the copy."""
+    """As a deep Q-network: a copy of the network follows it every few steps, and no optimizer has the
+    copy.
+    """
 
     def __init__(self):
         super().__init__()
@@ -64,9 +68,22 @@ def smoothed():
 @pytest.mark.parametrize(
     ("average", "settings", "said"),
     [
-        (smoothed, {}, "with EMAWeightAveraging: it averages weights from before the pruning at step 16. Let it begin later"),
-        (WeightAveraging, {"start_step": 3}, "with WeightAveraging: it averages weights from before the pruning at step 3."),
-        (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=2), {}, "with StochasticWeightAveraging: it averages weights from before"),
+        (
+            smoothed,
+            {},
+            "with EMAWeightAveraging: it averages weights from before the pruning at step 16. "
+            "Let it begin later",
+        ),
+        (
+            WeightAveraging,
+            {"start_step": 3},
+            "with WeightAveraging: it averages weights from before the pruning at step 3.",
+        ),
+        (
+            lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=2),
+            {},
+            "with StochasticWeightAveraging: it averages weights from before",
+        ),
         (smoothed, {"recipe": "sr_ste", "start": 0.0}, "recipe=sr_ste chooses other masks again and again"),
         (smoothed, {"recipe": "from_start", "recompute_every": 4}, "recipe=from_start chooses other masks"),
     ],
@@ -99,7 +116,8 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"recipe": "from_start"}, {"recipe": "sr_ste", "start": 0.0}, {"recipe": "one_shot"}, {"start_step": 4}]
+    "settings",
+    [{"recipe": "from_start"}, {"recipe": "sr_ste", "start": 0.0}, {"recipe": "one_shot"}, {"start_step": 4}],
 )
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_run_of_unknown_length_without_a_share(settings, stream):
@@ -117,11 +135,20 @@ def test_a_run_of_unknown_length_without_a_share(settings, stream):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set trainer.max_steps or sparsity.start_step."),
-        ({"recipe": "gradual", "start_step": 2}, "sparsity.end=0.75 is a share of a run .* Set trainer.max_steps."),
+        (
+            {},
+            "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set "
+            "trainer.max_steps or sparsity.start_step.",
+        ),
+        (
+            {"recipe": "gradual", "start_step": 2},
+            "sparsity.end=0.75 is a share of a run .* Set trainer.max_steps.",
+        ),
         ({"start_epoch": 1}, "sparsity.start_epoch: how many steps an epoch has is unknown"),
     ],
 )
 def test_a_share_of_a_run_of_unknown_length_is_refused(settings, said):
     with pytest.raises(mpx.UserError, match=said):
-        silent_trainer(max_epochs=2, callbacks=[mpx.Sparsity("2of4", **settings)]).fit(Module(), DataLoader(Stream(), batch_size=8))
+        silent_trainer(max_epochs=2, callbacks=[mpx.Sparsity("2of4", **settings)]).fit(
+            Module(), DataLoader(Stream(), batch_size=8)
+        )

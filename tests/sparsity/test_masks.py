@@ -1,4 +1,6 @@
-"""Masks in force: pruned weights, gradients and optimizer state stay exactly zero under every optimizer, and what breaks that is found."""
+"""Masks in force: pruned weights, gradients and optimizer state stay exactly zero under every optimizer, and
+what breaks that is found.
+"""
 
 import pytest
 import torch
@@ -31,7 +33,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("pattern", [NofM(2, 4), NofM(1, 8), Tiles(), Unstructured(0.2)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "pattern", [NofM(2, 4), NofM(1, 8), Tiles(), Unstructured(0.2)], ids=lambda p: p.name
+)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_pruned_values_gradients_and_state_stay_zero(make, pattern):
     torch.manual_seed(0)
@@ -113,7 +117,9 @@ def test_masks_survive_a_checkpoint():
     assert (second.kept, second.complete) == (first.kept, True)
 
 
-@pytest.mark.parametrize("change", [lambda masks: masks.pop("1.weight"), lambda masks: masks.update(other=masks["0.weight"])])
+@pytest.mark.parametrize(
+    "change", [lambda masks: masks.pop("1.weight"), lambda masks: masks.update(other=masks["0.weight"])]
+)
 def test_masks_of_other_layers_are_refused(change):
     def model():
         return nn.Sequential(nn.Linear(16, 8), nn.Linear(16, 8))

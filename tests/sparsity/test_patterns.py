@@ -1,4 +1,6 @@
-"""Every pattern's masks against a brute force, on random tensors of all shapes, formats and memory layouts."""
+"""Every pattern's masks against a brute force, on random tensors of all shapes, formats and memory
+layouts.
+"""
 
 from math import isnan
 
@@ -26,8 +28,14 @@ EVERY = pytest.mark.parametrize("name", PATTERNS)
 
 @st.composite
 def tensors(draw):
-    """[out, in] or [out, in, k...] with ties, zero rows, infinities, NaN, odd widths, some empty, in three formats and any order."""
-    shape = (draw(st.integers(0, 6)), draw(st.integers(0, 19)), *draw(st.lists(st.integers(0, 3), max_size=2)))
+    """[out, in] or [out, in, k...] with ties, zero rows, infinities, NaN, odd widths, some empty, in three
+    formats and any order.
+    """
+    shape = (
+        draw(st.integers(0, 6)),
+        draw(st.integers(0, 19)),
+        *draw(st.lists(st.integers(0, 3), max_size=2)),
+    )
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     values = torch.randn(shape, generator=generator)
     if draw(st.booleans()):
@@ -80,7 +88,8 @@ def test_the_share_that_is_kept():
     assert isnan(kept_magnitude(torch.tensor([torch.nan, 1.0, 1.0, 1.0]), mask))
 
 
-NONFINITE = torch.cartesian_prod(*[torch.tensor([0.0, 5.0, -3.0, float("nan"), float("-inf")])] * 4)  # all orders of four
+# all orders of four
+NONFINITE = torch.cartesian_prod(*[torch.tensor([0.0, 5.0, -3.0, float("nan"), float("-inf")])] * 4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

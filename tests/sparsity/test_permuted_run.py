@@ -8,14 +8,23 @@ SHORT = [*FEW_STEPS, "trainer.limit_train_batches=6", "trainer.ema_decay=0.9"]
 
 @pytest.mark.parametrize("precision", ["fp32", "o2", "fp16_true"])
 def test_more_magnitude_is_kept(train, precision):
-    ran = train("model=mlp", f"precision={precision}", "sparsity=2of4", "sparsity.permute=true", *SHORT, "optimizer=sgd")
+    ran = train(
+        "model=mlp",
+        f"precision={precision}",
+        "sparsity=2of4",
+        "sparsity.permute=true",
+        *SHORT,
+        "optimizer=sgd",
+    )
     assert ran.code == 0, ran.err
     sparsity = ran.record["sparsity"]
     assert sparsity["verified"] is True
     found = sparsity["permutation"]
     assert found["reason"] is None
     assert found["kept_after"] > found["kept_before"]
-    assert {row["name"] for row in found["layers"]} == {row["name"] for row in sparsity["layers"] if row["pruned"]}
+    assert {row["name"] for row in found["layers"]} == {
+        row["name"] for row in sparsity["layers"] if row["pruned"]
+    }
 
 
 NETS = """
@@ -38,13 +47,22 @@ class Branching(Straight):
 @pytest.mark.parametrize(
     ("net", "lines"),
     [
-        ("Straight", ["2of4 then keeps 7", "a.weight: its input channels stay: it comes from the model's input"]),
+        (
+            "Straight",
+            ["2of4 then keeps 7", "a.weight: its input channels stay: it comes from the model's input"],
+        ),
         ("Branching", ["none: torch.export cannot trace this model: "]),
     ],
 )
 def test_what_could_not_be_permuted_is_said(forked, tmp_path, net, lines):
     (tmp_path / "my_nets.py").write_text(NETS)
-    own = ["model=custom", f"model._target_=my_nets.{net}", "sparsity=2of4", "sparsity.permute=true", "data=digits"]
+    own = [
+        "model=custom",
+        f"model._target_=my_nets.{net}",
+        "sparsity=2of4",
+        "sparsity.permute=true",
+        "data=digits",
+    ]
     ran = forked(*own, *SHORT, "optimizer=sgd", "sparsity.start_step=1")
     assert ran.code == 0, ran.err
     assert all(line in ran.out for line in lines), ran.out

@@ -17,7 +17,14 @@ from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.recipes import Gradual, Plan, Recipe
 
-RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
+RUN = (
+    "model=mlp",
+    "model.widths=[32,32]",
+    "data.batch_size=32",
+    *FEW_STEPS,
+    "trainer.limit_train_batches=12",
+    "sparsity=2of4",
+)
 
 
 def settings(**changed):
@@ -79,7 +86,11 @@ def test_gradual_follows_the_cubic():
 
 @pytest.mark.parametrize(("every", "expected"), [(None, [3]), (2, [3, 5, 7])])
 def test_fixed_masks_are_computed_once_or_every_so_often(every, expected):
-    recipe, masks, counted = Recipe("asp", Plan(3, 3, every), remember=every is not None), masks_of(nn.Linear(16, 16)), []
+    recipe, masks, counted = (
+        Recipe("asp", Plan(3, 3, every), remember=every is not None),
+        masks_of(nn.Linear(16, 16)),
+        [],
+    )
     prune = masks.prune
     masks.prune = lambda optimizers: (counted.append(1), prune(optimizers))
     at = []
@@ -92,7 +103,9 @@ def test_fixed_masks_are_computed_once_or_every_so_often(every, expected):
 
 @pytest.fixture
 def densities_of(train, monkeypatch):
-    """densities_of(*overrides) -> (record, density of the first pruned layer after each step, learning rate of each step)."""
+    """densities_of(*overrides) -> (record, density of the first pruned layer after each step, learning rate
+    of each step).
+    """
     seen, rates = [], []
     original = Pruning.on_train_batch_end
 
@@ -120,7 +133,10 @@ def test_asp(densities_of):
     assert (ran.record["sparsity"]["recipe"], ran.record["sparsity"]["backend"]) == ("asp", "mpx")
     assert "backend" not in ran.folder.parent.name
     checkpoint = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
-    MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).load_state_dict(checkpoint["state_dict"], strict=True)  # the plain model
+    # the plain model
+    MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).load_state_dict(
+        checkpoint["state_dict"], strict=True
+    )
     masks = checkpoint["callbacks"]["Pruning"]["masks"]
     assert set(masks) == {row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]}
 
@@ -137,11 +153,15 @@ def test_one_shot(densities_of):
     assert rates == sorted(rates, reverse=True)  # one schedule
     for name in ("best", "last"):
         state = torch.load(ran.folder / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
-        assert all(NofM(2, 4).holds(state[row["name"]]) for row in ran.record["sparsity"]["layers"] if row["pruned"])
+        assert all(
+            NofM(2, 4).holds(state[row["name"]]) for row in ran.record["sparsity"]["layers"] if row["pruned"]
+        )
 
 
 def test_gradual(densities_of):
-    _, seen, rates = densities_of("sparsity.recipe=gradual", "sparsity.start=0.25", "sparsity.end=0.75", "sparsity.recompute_every=2")
+    _, seen, rates = densities_of(
+        "sparsity.recipe=gradual", "sparsity.start=0.25", "sparsity.end=0.75", "sparsity.recompute_every=2"
+    )
     assert seen[:5] == [1.0] * 5
     assert seen == sorted(seen, reverse=True)
     assert seen[9:] == [0.5] * 3
@@ -181,7 +201,9 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
     pruned = {layer["name"] for layer in layers if layer["pruned"]}
     assert set() < pruned < after.keys()
     for name, value in after.items():
-        assert torch.equal(value, before[name] * NofM(2, 4).mask(before[name]) if name in pruned else before[name]), name
+        assert torch.equal(
+            value, before[name] * NofM(2, 4).mask(before[name]) if name in pruned else before[name]
+        ), name
 
 
 def test_coverage_and_sensitivity_are_reported(train):
@@ -190,7 +212,9 @@ def test_coverage_and_sensitivity_are_reported(train):
     assert "sparse kernel" in ran.out
     rows = ran.record["sparsity"]["sensitivity"]
     assert [row["loss_change"] for row in rows] == sorted((row["loss_change"] for row in rows), reverse=True)
-    assert {row["name"] for row in rows} == {row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]}
+    assert {row["name"] for row in rows} == {
+        row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]
+    }
     lines = (ran.folder / "sensitivity.csv").read_text().splitlines()
     assert lines[0] == "rank,name,type,shape,kept_magnitude,dense_loss,loss,loss_change"
     assert len(lines) == 1 + len(rows)

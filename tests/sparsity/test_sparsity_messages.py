@@ -1,4 +1,6 @@
-"""Every mistake in the sparsity settings is one clear line, exit code 2, no traceback and no folder; or one line of a failed run."""
+"""Every mistake in the sparsity settings is one clear line, exit code 2, no traceback and no folder; or one
+line of a failed run.
+"""
 
 import pytest
 import torch
@@ -7,22 +9,53 @@ from refused import assert_refused
 from torch import nn
 
 CASES = [
-    (["sparsity=2of5"], "sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, nofm, unstructured."),
-    (["sparsity=2of4", "sparsity.recipe=aps"], "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste."),
+    (
+        ["sparsity=2of5"],
+        "sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, "
+        "nofm, unstructured.",
+    ),
+    (
+        ["sparsity=2of4", "sparsity.recipe=aps"],
+        "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste.",
+    ),
     (["sparsity.start=0.3"], "sparsity.start: the chosen sparsity has no such key."),
-    (["sparsity=2of4", "sparsity.start_step=-1"], "sparsity.start_step=-1 must be a whole number of at least 0, or null."),
-    (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"], "sparsity.start and sparsity.start_step both say when the dense"),
+    (
+        ["sparsity=2of4", "sparsity.start_step=-1"],
+        "sparsity.start_step=-1 must be a whole number of at least 0, or null.",
+    ),
+    (
+        ["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"],
+        "sparsity.start and sparsity.start_step both say when the dense",
+    ),
     (
         ["sparsity=2of4", "sparsity.decay=1e-3"],
         "sparsity.decay has no meaning for sparsity.recipe=asp. Leave it out, or use sparsity.recipe=sr_",
     ),
-    (["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.start=0.2"], "sparsity.start has no meaning for sparsity.recipe=one_shot."),
-    (["sparsity=2of4", "sparsity.recipe=gradual", "sparsity.end=0.3"], "sparsity.end=0.3 must be at least sparsity.start=0.5."),
-    (["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"], "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run"),
-    (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"], "ckpt_path and sparsity.dense_ckpt both bring weights."),
+    (
+        ["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.start=0.2"],
+        "sparsity.start has no meaning for sparsity.recipe=one_shot.",
+    ),
+    (
+        ["sparsity=2of4", "sparsity.recipe=gradual", "sparsity.end=0.3"],
+        "sparsity.end=0.3 must be at least sparsity.start=0.5.",
+    ),
+    (
+        ["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"],
+        "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run",
+    ),
+    (
+        ["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"],
+        "ckpt_path and sparsity.dense_ckpt both bring weights.",
+    ),
     (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
-    (["sparsity=nofm", "sparsity.m=64"], "sparsity.m=64 must be a whole number of at least 2 and at most 32."),
-    (["sparsity=unstructured", "sparsity.density=1"], "sparsity.density=1 must be a number above 0 and below 1."),
+    (
+        ["sparsity=nofm", "sparsity.m=64"],
+        "sparsity.m=64 must be a whole number of at least 2 and at most 32.",
+    ),
+    (
+        ["sparsity=unstructured", "sparsity.density=1"],
+        "sparsity.density=1 must be a number above 0 and below 1.",
+    ),
     (
         ["sparsity=2of4", "sparsity.types=[Embedding]"],
         "sparsity.types=['Embedding'] must be a list of at least 1, each one of Linear, Conv1d,",
@@ -39,12 +72,15 @@ def test_mistake_in_the_configuration(train, tmp_path, overrides, message):
 
 def test_a_start_beyond_the_run(train):
     ran = train("model=mlp", "sparsity=2of4", "sparsity.start_epoch=3", *FEW_STEPS)
-    assert_refused(ran, "sparsity.start_epoch=3 lies beyond the run, which has 2 steps (2 an epoch). Lower it.")
+    assert_refused(
+        ran, "sparsity.start_epoch=3 lies beyond the run, which has 2 steps (2 an epoch). Lower it."
+    )
 
 
 def test_a_name_that_no_layer_has(train):
     assert_refused(
-        train("model=mlp", "sparsity=2of4", "sparsity.only=[encoder]", *FEW_STEPS), 'sparsity.only=["encoder"] names no layer of this'
+        train("model=mlp", "sparsity=2of4", "sparsity.only=[encoder]", *FEW_STEPS),
+        'sparsity.only=["encoder"] names no layer of this',
     )
 
 
@@ -60,4 +96,7 @@ def test_a_name_that_no_layer_has(train):
 def test_dense_checkpoints_that_are_none(train, tmp_path, content, message):
     file = tmp_path / "dense.ckpt"
     file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
-    assert_refused(train("model=mlp", "sparsity=2of4", f"sparsity.dense_ckpt={file}", *FEW_STEPS), f"sparsity.dense_ckpt={file} {message}")
+    assert_refused(
+        train("model=mlp", "sparsity=2of4", f"sparsity.dense_ckpt={file}", *FEW_STEPS),
+        f"sparsity.dense_ckpt={file} {message}",
+    )

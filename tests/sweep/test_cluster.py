@@ -41,7 +41,8 @@ class Sweep:
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mpx.train", *words],
-            cwd=folder, env=os.environ | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=folder, env=os.environ | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         )  # fmt: skip
 
     def saved(self, seed):
@@ -198,5 +199,6 @@ def test_one_machine_starts_each_job_once(train, key):
     ran = train("-m", "seed=0,1", LOCAL, f"hydra.launcher.{key}=2")
     assert_refused(
         ran,
-        f"hydra.launcher.{key}=2: hydra/launcher=submitit_local starts one process for each job. Leave it out; trainer.devices=N",
+        f"hydra.launcher.{key}=2: hydra/launcher=submitit_local starts one process for each job. Leave it "
+        "out; trainer.devices=N",
     )

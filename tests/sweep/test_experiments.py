@@ -1,4 +1,6 @@
-"""conf/experiment: every job of every grid is one that a run accepts, and a study runs as a user starts it."""
+"""conf/experiment: every job of every grid is one that a run accepts, and a study runs as a user starts
+it.
+"""
 
 import functools
 import json
@@ -87,6 +89,7 @@ def test_a_single_run_of_a_grid_says_how_to_start_it(train):
     ran = train("experiment=grid", "seed=0")
     assert_refused(
         ran,
-        "error: experiment=grid is a grid over seed, task, precision, sparsity, and this is a single run. Start all of it with "
+        "error: experiment=grid is a grid over seed, task, precision, sparsity, and this is a single run. "
+        "Start all of it with "
         "python -m mpx.train -m experiment=grid, or give one value each to task, precision, sparsity.",
     )

@@ -32,7 +32,10 @@ def test_what_the_user_made_visible_is_respected(set_by_user, expected):
 def test_gpus_are_counted_without_cuda():
     """As many as torch counts where none is hidden, found without importing it."""
     program = "import sys; from mpx.system.machine import installed_gpus; n = installed_gpus(); "
-    program += "assert 'torch' not in sys.modules; import torch; assert n == torch.cuda.device_count(), (n, torch.cuda.device_count())"
+    program += (
+        "assert 'torch' not in sys.modules; import torch; assert n == torch.cuda.device_count(), "
+        "(n, torch.cuda.device_count())"
+    )
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
 

@@ -67,7 +67,8 @@ def test_a_search_for_the_worst_is_refused(direction, written):
     with pytest.raises(UserError) as error:
         check_direction(OmegaConf.create({"direction": direction}))
     assert str(error.value) == (
-        f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and samples/s, more is better. "
+        f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and "
+        "samples/s, more is better. "
         "Use maximize for the first alone, or [maximize,maximize]."
     )
 

@@ -13,7 +13,8 @@ from mpx.sweep import progress
 
 def ended(job, status="completed", seconds=10.0, *, skipped=False, seed=0, lr=0.1, accuracy=0.9, line=""):
     return {
-        "job": job, "status": status, "code": {"completed": 0, "failed": 1, "diverged": 3}[status], "seconds": seconds,
+        "job": job, "status": status, "code": {"completed": 0, "failed": 1, "diverged": 3}[status],
+        "seconds": seconds,
         "skipped": skipped, "line": line, "folder": f"outputs/fast/mlp-lr={lr}/seed{seed}",
         "overrides": ["model=mlp", f"optimizer.lr={lr}", f"seed={seed}"],
         "record": {
@@ -115,7 +116,8 @@ def test_jobs_that_failed_alike_are_one_line(capsys):
 
 def test_what_a_search_has_found(capsys, tmp_path):
     print_found(
-        {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0], "params": {}}]},
+        {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0],
+        "params": {}}]},
         tmp_path, [ended(0)],
     )  # fmt: skip
     assert capsys.readouterr().out.splitlines()[1:] == [

@@ -159,12 +159,17 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     [
         ("-m until=decided seed=0,1", "seed=0,1: until=decided chooses the seeds itself. Leave seed out"),
         ("-m until=decided", "until=decided compares settings, and this sweep has one. Give several values"),
-        ("-m until=decided study=a,b", "study=a,b: with until=decided a sweep has one study. Start one sweep"),
-        ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep has one"),
-        ("-m until=decided +until={looks:1,max_seeds:3}", "until.max_seeds=3 must be a whole number of at least 4"),
+        ("-m until=decided study=a,b", "study=a,b: with until=decided a sweep has one study. Start one "
+                                       "sweep"),
+        ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep "
+                                                    "has one"),
+        ("-m until=decided +until={looks:1,max_seeds:3}", "until.max_seeds=3 must be a whole number of at "
+                                                          "least 4"),
         ("until=decided", "until=decided trains settings in rounds of seeds, and this is a single run. Use"),
-        ("-m until.margin=0.01", "until.margin belongs to a sweep that trains until each setting is decided."),
-        ("until=decided until.max_seeds=10", "until.max_seeds=10 is less than 4 seeds for each of until.looks=5."),
+        ("-m until.margin=0.01", "until.margin belongs to a sweep that trains until each setting is "
+                                 "decided."),
+        ("until=decided until.max_seeds=10", "until.max_seeds=10 is less than 4 seeds for each of "
+                                             "until.looks=5."),
         ("until=decided until.margin=1", "until.margin=1 must be a number above 0 and below 1."),
     ],
 )  # fmt: skip

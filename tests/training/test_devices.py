@@ -11,7 +11,13 @@ from refused import assert_refused
 from mpx.compare.collect import read_predictions
 from mpx.render.curves import read_curves
 
-SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
+SHORT = [
+    "trainer.accelerator=cpu",
+    "model=mlp",
+    "trainer.max_epochs=2",
+    "trainer.progress=lines",
+    "trainer.warmup_steps=2",
+]
 
 FEW = """
 import torch
@@ -30,11 +36,18 @@ def test_two_ddp_processes(forked):
     record = ran.record
     assert record["status"] == "completed"
     assert record["sparsity"]["verified"] is True
-    assert record["precision"]["optimizer_steps"] + record["precision"]["skipped_steps"] == 2 * (1297 // 2 // 32)
+    assert record["precision"]["optimizer_steps"] + record["precision"]["skipped_steps"] == 2 * (
+        1297 // 2 // 32
+    )
     speed = record["speed"]
     seconds = speed["time_to_train_parts_s"]["steps"]  # of the timed windows, and a little more
-    assert speed["measured_steps"] * 64 <= speed["train_samples_per_s"] * seconds < 1.9 * speed["measured_steps"] * 64, "of both"
-    assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)  # every sample counted once
+    assert (
+        speed["measured_steps"] * 64
+        <= speed["train_samples_per_s"] * seconds
+        < 1.9 * speed["measured_steps"] * 64
+    ), "of both"
+    # every sample counted once
+    assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)
     kept, aside = read_predictions(ran.folder, record)  # which must agree with the accuracy
     assert (kept.samples, aside) == (360, [])
     assert ran.out.count("epoch 1/2") == 1
@@ -43,22 +56,40 @@ def test_two_ddp_processes(forked):
 
 @pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_one(forked):
-    """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
+    """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200
+    would, up to rounding.
+    """
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
     one_step += ["numerics.every=1", "numerics.histogram=true"]
-    two = forked(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.global_batch_size=1200")
+    two = forked(
+        *one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.global_batch_size=1200"
+    )
     one = forked(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
     (record,) = (json.loads(file.read_text()) for file in (two.outputs / "two").rglob("result.json"))
-    assert (record["config"]["data"]["batch_size"], record["config"]["data"]["global_batch_size"]) == (600, 1200)
+    assert (record["config"]["data"]["batch_size"], record["config"]["data"]["global_batch_size"]) == (
+        600,
+        1200,
+    )
     assert "Traceback" not in two.err
-    saved = [torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True) for study in ("one", "two")]
-    states, numerics = [part["state_dict"] for part in saved], [part["callbacks"]["Numerics"] for part in saved]
-    right = [json.loads(next(two.outputs.glob(f"{study}/*/seed0/predictions.json")).read_text()) for study in ("one", "two")]
+    saved = [
+        torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)
+        for study in ("one", "two")
+    ]
+    states, numerics = (
+        [part["state_dict"] for part in saved],
+        [part["callbacks"]["Numerics"] for part in saved],
+    )
+    right = [
+        json.loads(next(two.outputs.glob(f"{study}/*/seed0/predictions.json")).read_text())
+        for study in ("one", "two")
+    ]
     assert right[0] == right[1]  # in the order of the test set, however many processes test it
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
-    losses = [read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")]
+    losses = [
+        read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # of all processes, not of the first
     outputs = [sum(counts.sum() for counts in part["layers"].values()) for part in numerics]
     assert outputs[0] == outputs[1] == 1200 * (128 + 128 + 10)  # gradients of all processes, not of the first
@@ -66,7 +97,8 @@ def test_two_processes_compute_the_gradients_of_one(forked):
         shifted = numerics[1]["layers"][name].roll(-1)[1:-2]
         assert (counts[1:-2] - shifted).abs().sum() <= counts.sum() / 1000, name
     weights = sum(value.numel() for name, value in states[0].items() if name.endswith("weight"))
-    nonzero = [part["totals"][0] for part in numerics]  # of the layers' inputs and weights; each process has gradients of all weights
+    # of the layers' inputs and weights; each process has gradients of all weights
+    nonzero = [part["totals"][0] for part in numerics]
     assert nonzero[1] - nonzero[0] == pytest.approx(weights, rel=0.1)  # some are 0
 
 
@@ -85,12 +117,28 @@ def make():
 def test_each_label_counts_alike_however_many_processes(forked, tmp_path):
     """The parts of a batch have different numbers of labels."""
     (tmp_path / "tagged.py").write_text(TAGGED)
-    words = ["data=custom", "data.kind=text", "data.task=tokens", "data._target_=tagged.make", "model=lstm", "model.dropout=0.0"]
-    words += [SHORT[0], *SHORT[2:], "optimizer=sgd", "optimizer.lr=0.5", "schedule=constant", "data.global_batch_size=8"]
+    words = [
+        "data=custom",
+        "data.kind=text",
+        "data.task=tokens",
+        "data._target_=tagged.make",
+        "model=lstm",
+        "model.dropout=0.0",
+    ]
+    words += [
+        SHORT[0],
+        *SHORT[2:],
+        "optimizer=sgd",
+        "optimizer.lr=0.5",
+        "schedule=constant",
+        "data.global_batch_size=8",
+    ]
     one, two = forked(*words, "study=one"), forked(*words, "study=two", "trainer.devices=2")
     assert (one.code, two.code) == (0, 0), one.err + two.err
     found = [next((two.outputs / study).glob("*/seed0")) for study in ("one", "two")]
-    states = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in found]
+    states = [
+        torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in found
+    ]
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
     losses = [read_curves(folder)["train/loss"][1] for folder in found]
@@ -107,7 +155,9 @@ def test_what_ends_both_processes_is_said_once(forked):
 
 @pytest.mark.slow
 def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
-    """The signal reaches only the first of them. They save within a second or so, long before the end of an epoch."""
+    """The signal reaches only the first of them. They save within a second or so, long before the end of an
+    epoch.
+    """
     words = [
         *SHORT[:2],
         "trainer.devices=2",
@@ -133,11 +183,19 @@ def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["data.global_batch_size=65"], "data.global_batch_size=65 is not a multiple of the 2 devices. For example"),
-        (["data.batch_size=1000"], "data.batch_size=1000 on 2 devices needs 2000 train samples but there are 1297: lower data.batch_size"),
+        (
+            ["data.global_batch_size=65"],
+            "data.global_batch_size=65 is not a multiple of the 2 devices. For example",
+        ),
+        (
+            ["data.batch_size=1000"],
+            "data.batch_size=1000 on 2 devices needs 2000 train samples but there "
+            "are 1297: lower data.batch_size",
+        ),
         (
             ["data=custom", "data._target_=few.make", "+data.kwargs.t=1", "data.batch_size=4"],
-            "trainer.devices: 2 devices need a test sample each, and there are 1. Use fewer devices, or a larger set.",
+            "trainer.devices: 2 devices need a test sample each, and there are 1. Use fewer devices, or a "
+            "larger set.",
         ),
     ],
 )

@@ -32,7 +32,9 @@ FEW = [
 
 @pytest.fixture
 def net(tmp_path, monkeypatch):
-    """net(name, first, init="pass"): a module whose third layer breaks after `first` batches; the word that chooses it."""
+    """net(name, first, init="pass"): a module whose third layer breaks after `first` batches; the word that
+    chooses it.
+    """
     monkeypatch.chdir(tmp_path)
 
     def write(name, first, init="pass"):

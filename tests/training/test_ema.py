@@ -1,6 +1,5 @@
 """Averages of the weights bring the statistics of batch norms that belong to them."""
 
-
 import pytest
 import torch
 from torch import nn
@@ -19,7 +18,9 @@ def averaging(decay, model):
 
 @pytest.fixture
 def drifting():
-    """(module, ema): a linear layer and a batch norm, whose weights grew fourfold in the course of 40 averaged steps."""
+    """(module, ema): a linear layer and a batch norm, whose weights grew fourfold in the course of 40
+    averaged steps.
+    """
     torch.manual_seed(0)
     module, ema = averaging(0.9, nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.5)))
     ema.steps.fill_(1000)  # the decay is all of 0.9 then
@@ -50,7 +51,8 @@ def test_the_average_is_normalised_by_its_own_statistics(drifting):
     module.model.eval()
     x = torch.randn(20_000, 8)
     spread = module.model(x).std(dim=0)
-    wrong = module.model[0](x).std(dim=0) / newest.sqrt()  # the average, normalised by what the newest weights saw
+    # the average, normalised by what the newest weights saw
+    wrong = module.model[0](x).std(dim=0) / newest.sqrt()
     assert (spread - 1).abs().max() < 0.1
     assert (wrong - 1).abs().min() > 0.1
     ema.on_test_end(None, module)

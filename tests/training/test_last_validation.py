@@ -6,7 +6,14 @@ from few_steps import FEW_STEPS
 from mpx.runs.files import rows
 
 # The test data are the validation data.
-OWN = ["model=mlp", "data=custom", "data._target_=own_data.make_data", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=3"]
+OWN = [
+    "model=mlp",
+    "data=custom",
+    "data._target_=own_data.make_data",
+    "data.batch_size=32",
+    *FEW_STEPS,
+    "trainer.limit_train_batches=3",
+]
 WITHIN, LEFT_OUT = ["trainer.max_steps=4"], ["trainer.check_val_every_n_epoch=2"]
 
 
@@ -36,5 +43,3 @@ def test_a_run_ends_with_a_validation(train, words, steps):
     again = train(*OWN, *words, "if_exists=resume")
     assert again.record["metrics"] == known
     assert rows(again.folder / "curves.csv") == curve
-
-

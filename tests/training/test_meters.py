@@ -14,7 +14,9 @@ def test_batches_of_any_size_give_the_mean_over_targets(shape):
         for part, labels in zip(logits.split(sizes), y.split(sizes), strict=True):
             meters.add(part, labels)
         found = meters.take("lm")
-        assert found["loss"].item() == pytest.approx(cross_entropy(logits.flatten(0, -2), y.flatten()).item(), rel=1e-6)
+        assert found["loss"].item() == pytest.approx(
+            cross_entropy(logits.flatten(0, -2), y.flatten()).item(), rel=1e-6
+        )
         assert found["perplexity"].item() == pytest.approx(found["loss"].exp().item())
         assert found["accuracy"].item() == pytest.approx((logits.argmax(-1) == y).double().mean().item())
     meters.add(logits, y)

@@ -16,11 +16,15 @@ from mpx.training.tasks import TrainingLoss, loss_of
 
 @pytest.mark.parametrize("shape", [(6,), (6, 3)])
 def test_smoothed_targets_count_in_training_alone(shape):
-    """Szegedy et al. (arXiv:1512.00567), section 7: a share is taken from the target and spread over all classes."""
+    """Szegedy et al. (arXiv:1512.00567), section 7: a share is taken from the target and spread over all
+    classes.
+    """
     classes, share = 5, 0.2
     x = torch.randn(*shape, 4)
     y = torch.randint(0, classes, shape)
-    module = TrainingModule(TrainingLoss(nn.Linear(4, classes), share), Spec("image", (4,), classes), None, None, None)
+    module = TrainingModule(
+        TrainingLoss(nn.Linear(4, classes), share), Spec("image", (4,), classes), None, None, None
+    )
     log_p = module(x).log_softmax(-1)
     true = log_p.gather(-1, y[..., None]).mean()
     smoothed = -((1 - share) * true + share * log_p.mean())
@@ -31,7 +35,10 @@ def test_smoothed_targets_count_in_training_alone(shape):
 def test_label_smoothing_reaches_training(train):
     train("model=mlp", "trainer.max_epochs=2")
     ran = train("model=mlp", "trainer.max_epochs=2", "label_smoothing=0.5")
-    smoothed, plain = (json.loads((folder / "result.json").read_text())["metrics"]["test/loss"] for folder in sorted(ran.folders))
+    smoothed, plain = (
+        json.loads((folder / "result.json").read_text())["metrics"]["test/loss"]
+        for folder in sorted(ran.folders)
+    )
     assert smoothed > 1.2 * plain  # less sure of itself; measured without smoothing
 
 
@@ -44,14 +51,29 @@ def test_views_of_an_image_count_in_the_test_alone():
     both = (model(x) + model(x.flip(3))) / 2
     for stage, logits in {"val_": model(x), "test_": both}.items():
         torch.testing.assert_close(module.meters[stage]["loss"].compute().float(), cross_entropy(logits, y))
-        torch.testing.assert_close(module.meters[stage]["accuracy"].compute(), (logits.argmax(1) == y).double().mean())
+        torch.testing.assert_close(
+            module.meters[stage]["accuracy"].compute(), (logits.argmax(1) == y).double().mean()
+        )
     torch.testing.assert_close(module.loss.of_batch(x, y), cross_entropy(model(x), y))
 
 
 def test_flip_reaches_the_test(train, tmp_path):
     """By images that are their own mirror images: the same figures; by others: other ones."""
-    setting = ["model=mlp", "data=image_folder", f"data.path={tmp_path}/set", "data.image_size=8", "data.resize=8", "data.batch_size=4"]
-    setting += ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]", "data.augment=none", "trainer.max_epochs=1", "data.workers=0"]
+    setting = [
+        "model=mlp",
+        "data=image_folder",
+        f"data.path={tmp_path}/set",
+        "data.image_size=8",
+        "data.resize=8",
+        "data.batch_size=4",
+    ]
+    setting += [
+        "data.mean=[0.5,0.5,0.5]",
+        "data.std=[0.25,0.25,0.25]",
+        "data.augment=none",
+        "trainer.max_epochs=1",
+        "data.workers=0",
+    ]
     losses = {}
     for kind in ("lopsided", "symmetric"):
         rng = np.random.default_rng(0)
@@ -64,7 +86,8 @@ def test_flip_reaches_the_test(train, tmp_path):
             ran = train(*setting, f"data.tta={tta}", f"study={kind}")
             assert ran.code == 0, ran.err
         losses[kind] = [
-            json.loads(file.read_text())["metrics"]["test/loss"] for file in sorted(ran.outputs.glob(f"{kind}/*/seed0/result.json"))
+            json.loads(file.read_text())["metrics"]["test/loss"]
+            for file in sorted(ran.outputs.glob(f"{kind}/*/seed0/result.json"))
         ]
     assert losses["symmetric"][0] == pytest.approx(losses["symmetric"][1], rel=1e-6)
     assert losses["lopsided"][0] != pytest.approx(losses["lopsided"][1], rel=1e-3)

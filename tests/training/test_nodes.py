@@ -15,7 +15,14 @@ from mpx.errors import UserError
 from mpx.system.launch import SRUN, TORCHRUN, Launch, check_layout, launch
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
-STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "sparsity.permute=true", "optimizer=sgd"]
+STEPS = [
+    "model=mlp",
+    "trainer.max_steps=6",
+    "sparsity=2of4",
+    "sparsity.start_step=3",
+    "sparsity.permute=true",
+    "optimizer=sgd",
+]
 FAILS_ON_ONE = """
 import os
 import torch
@@ -49,7 +56,17 @@ class Nodes:
         address = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}")
         path = {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
         self.agents = [
-            Fork(*address, f"--node-rank={rank}", "-m", "mpx.train", *SHORT, *words, folder=folder, env=path, script=processes.TORCHRUN)
+            Fork(
+                *address,
+                f"--node-rank={rank}",
+                "-m",
+                "mpx.train",
+                *SHORT,
+                *words,
+                folder=folder,
+                env=path,
+                script=processes.TORCHRUN,
+            )
             for rank in (0, 1)
         ]
 
@@ -69,20 +86,29 @@ def result(folder, study="default"):
 
 @pytest.mark.slow
 def test_two_nodes_train_as_one_process(forked, tmp_path, unused_port):
-    nodes = Nodes(tmp_path, unused_port, *STEPS, "study=two", "trainer.num_nodes=2", "data.batch_size=48").wait()
+    nodes = Nodes(
+        tmp_path, unused_port, *STEPS, "study=two", "trainer.num_nodes=2", "data.batch_size=48"
+    ).wait()
     one = forked(*SHORT, *STEPS, "study=one", "data.batch_size=96")
     assert [code for code, _, _ in nodes] == [0, 0], nodes
     assert one.code == 0, one.err
     (_, shown, _), (_, out, err) = nodes
     assert "test accuracy" in shown
     assert out == "", "only the first machine prints"
-    assert not set(err.splitlines()) & set(shown.splitlines()), "torchrun's agent itself may warn that the first one has ended"
+    assert not set(err.splitlines()) & set(shown.splitlines()), (
+        "torchrun's agent itself may warn that the first one has ended"
+    )
     folder, record = result(tmp_path, "two")
     assert record["status"] == "completed"
     assert record["sparsity"]["verified"] is True
     assert any(layer["permuted"] for layer in record["sparsity"]["permutation"]["layers"])
-    assert record["metrics"]["test/loss"] == pytest.approx(result(tmp_path, "one")[1]["metrics"]["test/loss"], abs=1e-4)
-    found, known = (torch.load(path / "checkpoints" / "last.ckpt", weights_only=True) for path in (folder, result(tmp_path, "one")[0]))
+    assert record["metrics"]["test/loss"] == pytest.approx(
+        result(tmp_path, "one")[1]["metrics"]["test/loss"], abs=1e-4
+    )
+    found, known = (
+        torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
+        for path in (folder, result(tmp_path, "one")[0])
+    )
     for name, value in known["state_dict"].items():
         assert torch.allclose(value.float(), found["state_dict"][name].float(), atol=1e-5), name
     masks, wanted = (checkpoint["callbacks"]["Pruning"]["masks"] for checkpoint in (found, known))
@@ -101,7 +127,12 @@ def test_two_nodes_train_as_one_process(forked, tmp_path, unused_port):
 )
 def test_what_ends_one_node_ends_both_and_is_recorded(tmp_path, unused_port, what, status, line):
     (tmp_path / "fails_on_one.py").write_text(FAILS_ON_ONE.format(what=what))
-    words = ["model=custom", "model._target_=fails_on_one.Net", "trainer.max_epochs=40", "trainer.num_nodes=2"]
+    words = [
+        "model=custom",
+        "model._target_=fails_on_one.Net",
+        "trainer.max_epochs=40",
+        "trainer.num_nodes=2",
+    ]
     (first, _, err), (second, _, _) = Nodes(tmp_path, unused_port, *words).wait()
     assert 0 not in (first, second)
     _, record = result(tmp_path)
@@ -112,7 +143,13 @@ def test_what_ends_one_node_ends_both_and_is_recorded(tmp_path, unused_port, wha
 
 TASKS = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
 STEP = TASKS | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
-ELASTIC = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+ELASTIC = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "1",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "1",
+}
 
 
 @pytest.mark.parametrize(
@@ -155,5 +192,7 @@ def test_several_processes_do_not_start_a_sweep(train, monkeypatch, environment,
         monkeypatch.setenv(name, value)
     ran = train("-m", "seed=0,1")
     assert_refused(
-        ran, f"error: -m: one process starts all jobs of a sweep, and {by}. Use python -m mpx.train -m …; trainer.devices=N runs"
+        ran,
+        f"error: -m: one process starts all jobs of a sweep, and {by}. Use python -m mpx.train -m …; "
+        "trainer.devices=N runs",
     )

@@ -11,7 +11,9 @@ from mpx.training.optimizer import build_optimizer, lr_factor
 
 
 def schedule(name, **kwargs):
-    return OmegaConf.create({"name": name, "warmup": 0.0, "final": 0.0, "milestones": [0.5, 0.75], "factor": 0.1} | kwargs)
+    return OmegaConf.create(
+        {"name": name, "warmup": 0.0, "final": 0.0, "milestones": [0.5, 0.75], "factor": 0.1} | kwargs
+    )
 
 
 def test_cosine_with_warmup():
@@ -21,11 +23,15 @@ def test_cosine_with_warmup():
     assert factor(100) == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize(("share", "length", "warm"), [(0.07, 100, 7), (0.14, 50, 7), (0.55, 200, 110), (0.072, 100, 8), (0, 9, 0)])
+@pytest.mark.parametrize(
+    ("share", "length", "warm"), [(0.07, 100, 7), (0.14, 50, 7), (0.55, 200, 110), (0.072, 100, 8), (0, 9, 0)]
+)
 def test_a_warmup_is_as_long_as_its_share_says(share, length, warm):
     """In floats, 0.07 * 100 is above 7."""
     factor = lr_factor(schedule("constant", warmup=share), length)
-    assert [factor(step) for step in range(length)] == [(step + 1) / warm for step in range(warm)] + [1.0] * (length - warm)
+    assert [factor(step) for step in range(length)] == [(step + 1) / warm for step in range(warm)] + [1.0] * (
+        length - warm
+    )
 
 
 def test_step_and_constant():
@@ -35,14 +41,19 @@ def test_step_and_constant():
 
 
 def test_schedule_restarts_at_the_pruning():
-    factor, half = lr_factor(schedule("cosine", warmup=0.1), 200, restart_at=100), lr_factor(schedule("cosine", warmup=0.1), 100)
+    factor, half = (
+        lr_factor(schedule("cosine", warmup=0.1), 200, restart_at=100),
+        lr_factor(schedule("cosine", warmup=0.1), 100),
+    )
     assert [factor(step) for step in range(200)] == pytest.approx([half(step % 100) for step in range(200)])
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_biases_and_norms_do_not_decay(name):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(4, 5))
-    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | ({"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9})
+    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | (
+        {"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9}
+    )
     decayed, spared = build_optimizer(model, OmegaConf.create(cfg)).param_groups
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
     assert {id(p) for p in decayed["params"]} == {id(model[0].weight), id(model[2].weight)}
@@ -51,11 +62,17 @@ def test_biases_and_norms_do_not_decay(name):
 
 def test_a_checkpoint_does_not_bring_back_the_settings_that_it_was_trained_with():
     first, second = (
-        build_optimizer(nn.Linear(4, 4), OmegaConf.create({"name": "sgd", "lr": 0.1, "momentum": momentum, "weight_decay": decay}))
+        build_optimizer(
+            nn.Linear(4, 4),
+            OmegaConf.create({"name": "sgd", "lr": 0.1, "momentum": momentum, "weight_decay": decay}),
+        )
         for momentum, decay in ((0.9, 0.5), (0.8, 0.1))
     )
     second.load_state_dict(first.state_dict())
-    assert [(group["momentum"], group["weight_decay"]) for group in second.param_groups] == [(0.8, 0.1), (0.8, 0.0)]
+    assert [(group["momentum"], group["weight_decay"]) for group in second.param_groups] == [
+        (0.8, 0.1),
+        (0.8, 0.0),
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -29,7 +29,9 @@ def test_a_run_keeps_what_its_model_says_of_each_test_sample(train):
     assert ran.record["data"]["train_set"] == f"{data.train.checksum:08x}"
     assert right.mean() == pytest.approx(ran.record["metrics"]["test/accuracy"], abs=1e-12)
     model = build(cfg.model, data.spec).eval()
-    model.load_state_dict(torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
+    model.load_state_dict(
+        torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    )
     everything = torch.arange(360)
     x, y = data.test.finish(*data.test.raw(everything, None), None)
     with torch.no_grad():

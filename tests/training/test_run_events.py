@@ -17,12 +17,20 @@ def read(folder):
 
 def test_tags_of_a_run(train):
     """Curves.csv has the values of the scalars that a comparison draws."""
-    ran = train("model=mlp", "precision=amp", "sparsity=2of4", *FEW_STEPS, "trainer.log_every_n_steps=1", "numerics.every=1")
+    ran = train(
+        "model=mlp",
+        "precision=amp",
+        "sparsity=2of4",
+        *FEW_STEPS,
+        "trainer.log_every_n_steps=1",
+        "numerics.every=1",
+    )
     assert len(list(ran.folder.glob("events.*"))) == 1
     events = read(ran.folder)
     tags = set(events.Tags()["scalars"])
     assert tags >= {
-        "train/loss", "train/lr", "val/loss", "val/accuracy", "speed/train_samples_per_s", "memory/peak_rss_gib",
+        "train/loss", "train/lr", "val/loss", "val/accuracy", "speed/train_samples_per_s",
+        "memory/peak_rss_gib",
         "numerics/loss_scale", "numerics/skipped_steps",
         "final/test_accuracy", "final/test_loss", "final/time_to_train_s", "final/skipped_steps",
     }  # fmt: skip
@@ -36,19 +44,34 @@ def test_tags_of_a_run(train):
     assert scale == 65536.0
     assert {"config/text_summary", "environment/text_summary"} <= set(events.Tags()["tensors"])
     expected = {(tag, event.step): event.value for tag in TAGS for event in events.Scalars(tag)}
-    found = {(tag, int(step)): float(value) for tag, step, value in (row.split(",") for row in rows(ran.folder / "curves.csv"))}
+    found = {
+        (tag, int(step)): float(value)
+        for tag, step, value in (row.split(",") for row in rows(ran.folder / "curves.csv"))
+    }
     assert {tag for tag, _ in found} == set(TAGS)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulated(train):
-    """The last of its step. Lightning divides it by accumulate_grad_batches. In the first window of either run the weights are the same."""
-    words = ("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "trainer.limit_train_batches=4", "trainer.progress=lines")
+    """The last of its step. Lightning divides it by accumulate_grad_batches. In the first window of either
+    run the weights are the same.
+    """
+    words = (
+        "model=mlp",
+        *FEW_STEPS,
+        "trainer.log_every_n_steps=1",
+        "trainer.limit_train_batches=4",
+        "trainer.progress=lines",
+    )
     losses = []
     for count in (1, 4):
-        ran = train(*words, f"trainer.accumulate_grad_batches={count}", "optimizer.lr=1e-12", f"study=of{count}")
+        ran = train(
+            *words, f"trainer.accumulate_grad_batches={count}", "optimizer.lr=1e-12", f"study=of{count}"
+        )
         folder = next(ran.outputs.glob(f"of{count}/*/seed0"))
-        losses.append([float(row.split(",")[2]) for row in rows(folder / "curves.csv") if row.startswith("train/loss")])
+        losses.append(
+            [float(row.split(",")[2]) for row in rows(folder / "curves.csv") if row.startswith("train/loss")]
+        )
         assert f"loss {losses[-1][-1]:.4f}" in ran.out
     assert len(losses[0]) == 4
     assert losses[0][-1:] == pytest.approx(losses[1], rel=1e-5)
@@ -56,7 +79,13 @@ def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulat
 
 def test_a_run_that_was_killed_between_a_validation_and_its_checkpoint(train):
     """The checkpoint before is of one step less, as after an epoch of one step."""
-    words = ("model=mlp", *FEW_STEPS, "trainer.max_epochs=3", "trainer.limit_train_batches=1", "trainer.log_every_n_steps=1")
+    words = (
+        "model=mlp",
+        *FEW_STEPS,
+        "trainer.max_epochs=3",
+        "trainer.limit_train_batches=1",
+        "trainer.log_every_n_steps=1",
+    )
     before = train(*words, "trainer.max_steps=2", "study=before")
     whole = before.folder / "checkpoints" / "last.ckpt"
     (folder,) = train(*words, "study=killed").outputs.glob("killed/*/seed0")
@@ -66,7 +95,11 @@ def test_a_run_that_was_killed_between_a_validation_and_its_checkpoint(train):
     events = read(folder)
     for tag in ("train/loss", "val/loss"):
         assert [event.step for event in events.Scalars(tag)] == [1, 2, 3]
-        assert [row.split(",")[1] for row in rows(folder / "curves.csv") if row.startswith(tag)] == ["1", "2", "3"]
+        assert [row.split(",")[1] for row in rows(folder / "curves.csv") if row.startswith(tag)] == [
+            "1",
+            "2",
+            "3",
+        ]
 
 
 def test_a_run_that_continues_another_writes_its_curves(train, tmp_path):

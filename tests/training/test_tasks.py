@@ -1,5 +1,6 @@
-"""Regression, multi-label and token classification: losses, metrics against hand-made values, and runs of each."""
-
+"""Regression, multi-label and token classification: losses, metrics against hand-made values, and runs of
+each.
+"""
 
 import pytest
 import torch
@@ -24,13 +25,19 @@ def test_regression():
     x, y = torch.randn(10, 2), torch.randn(10, 2)
     found = taken(Meters("regression", 2), (x[:6], y[:6]), (x[6:], y[6:]))
     squared = (x - y).square().mean().item()
-    assert found == pytest.approx({"loss": squared, "mse": squared, "mae": (x - y).abs().mean().item()}, rel=1e-5)
+    assert found == pytest.approx(
+        {"loss": squared, "mse": squared, "mae": (x - y).abs().mean().item()}, rel=1e-5
+    )
 
 
 def test_multilabel():
-    logits, y = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, -2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    logits, y = (
+        torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, -2.0]]),
+        torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]),
+    )
     found = taken(Meters("multilabel", 2), (logits[:2], y[:2]), (logits[2:], y[2:]))
-    # Label 0: its only positive is ranked first, precision 1. Label 1: positives are ranked first and last of 3, precisions 1 and 2/3.
+    # Label 0: its only positive is ranked first, precision 1. Label 1: positives are ranked first and last of
+    # 3, precisions 1 and 2/3.
     assert found["map"] == pytest.approx((1 + (1 + 2 / 3) / 2) / 2)
     assert found["f1"] == pytest.approx((2 / 3 + 2 / 3) / 2)
     assert found["loss"] == pytest.approx(binary_cross_entropy_with_logits(logits, y).item())
@@ -61,8 +68,17 @@ def words(tmp_path):
 
     def make(task, model="lstm", rows=None):
         (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(rows or ROWS[task]) + "\n")
-        small = {"lstm": ["model.hidden_size=16"], "bert_small": ["model.hidden_size=16", "model.num_heads=2", "model.num_layers=1"]}
-        data = ["data=text_csv", f"data.path={tmp_path}/rows.csv", f"data.cache={tmp_path}/c", "data.seq_len=8", "data.vocab_size=300"]
+        small = {
+            "lstm": ["model.hidden_size=16"],
+            "bert_small": ["model.hidden_size=16", "model.num_heads=2", "model.num_layers=1"],
+        }
+        data = [
+            "data=text_csv",
+            f"data.path={tmp_path}/rows.csv",
+            f"data.cache={tmp_path}/c",
+            "data.seq_len=8",
+            "data.vocab_size=300",
+        ]
         return [f"model={model}", *small.get(model, ()), *data, f"data.task={task}", *FEW_STEPS]
 
     return make
@@ -84,10 +100,18 @@ def test_a_run_is_judged_by_its_tasks_metric(train, words, task, model):
 
 
 def test_best_is_the_epoch_with_the_lowest_error(train, words):
-    ran = train(*words("regression"), "trainer.max_epochs=4", "trainer.limit_train_batches=1.0", "data.batch_size=16", "optimizer.lr=0.3")
+    ran = train(
+        *words("regression"),
+        "trainer.max_epochs=4",
+        "trainer.limit_train_batches=1.0",
+        "data.batch_size=16",
+        "optimizer.lr=0.3",
+    )
     assert ran.code == 0, ran.err
     best = torch.load(ran.folder / "checkpoints" / "best.ckpt", weights_only=True)
-    seen = [float(line.split("val mse ")[1].split()[0]) for line in ran.out.splitlines() if "val mse " in line]
+    seen = [
+        float(line.split("val mse ")[1].split()[0]) for line in ran.out.splitlines() if "val mse " in line
+    ]
     assert len(set(seen)) == 4
     assert round(best["best"], 4) == min(seen)
 
@@ -96,24 +120,57 @@ def test_best_is_the_epoch_with_the_lowest_error(train, words):
 def test_targets_are_not_rounded_with_the_weights(train, words, precision):
     """BF16 has 2992 and 3008 and FP16 3000 and 3002, with nothing between them."""
     rows = [f"a film {i},3001" for i in range(60)]
-    ran = train(*words("regression", rows=rows), "data.batch_size=16", "optimizer.lr=1e-9", f"precision={precision}")
+    ran = train(
+        *words("regression", rows=rows), "data.batch_size=16", "optimizer.lr=1e-9", f"precision={precision}"
+    )
     assert ran.code == 0, ran.err
     assert abs(3001 - ran.record["metrics"]["test/mae"]) < 0.5  # what the untrained network says
 
 
 MISTAKES = [
-    ("regression", None, ["a,1.5", "b,two"] * 10, "line 3: the label 'two' is not a finite number, and data.task=regression needs one"),
-    ("regression", None, ["a,1 2", "b,1"] * 10, "has the label [1.0], and the first train row has 2 numbers: give all as many"),
-    ("regression", None, [*["a,1.5"] * 50, "b,nan", *["a,2"] * 50], "line 52: the label 'nan' is not a finite number"),
-    ("regression", None, [*["a,1.5 1"] * 50, "b,1 -inf", *["a,2 1"] * 50], "line 52: the label '-inf' is not a finite number"),
-    ("tokens", None, [*["one two,A B"] * 50, "one two,B"], "the text 'one two' has 2 words and 1 label: data.task=tokens needs a label"),
+    (
+        "regression",
+        None,
+        ["a,1.5", "b,two"] * 10,
+        "line 3: the label 'two' is not a finite number, and data.task=regression needs one",
+    ),
+    (
+        "regression",
+        None,
+        ["a,1 2", "b,1"] * 10,
+        "has the label [1.0], and the first train row has 2 numbers: give all as many",
+    ),
+    (
+        "regression",
+        None,
+        [*["a,1.5"] * 50, "b,nan", *["a,2"] * 50],
+        "line 52: the label 'nan' is not a finite number",
+    ),
+    (
+        "regression",
+        None,
+        [*["a,1.5 1"] * 50, "b,1 -inf", *["a,2 1"] * 50],
+        "line 52: the label '-inf' is not a finite number",
+    ),
+    (
+        "tokens",
+        None,
+        [*["one two,A B"] * 50, "one two,B"],
+        "the text 'one two' has 2 words and 1 label: data.task=tokens needs a label",
+    ),
     (
         "tokens",
         None,
         ["one " * 9 + "two," + "-100 " * 9 + label for label in "AB"] * 10,
         "data.seq_len=8 tokens of any text of the train data",
     ),
-    ("tokens", "mlp", None, "data.task=tokens with model=mlp, which has no output for each token. Use model=bert_small, lstm, hf or"),
+    (
+        "tokens",
+        "mlp",
+        None,
+        "data.task=tokens with model=mlp, which has no output for each token. Use "
+        "model=bert_small, lstm, hf or",
+    ),
     ("multilabel", None, ["a,", "b,"] * 10, "has no label: two or more are needed, check data.label_column"),
 ]
 
@@ -125,6 +182,8 @@ def test_mistakes_are_one_line(train, words, task, model, rows, message):
 
 def test_a_label_of_another_split_that_train_does_not_have():
     with pytest.raises(
-        UserError, match=r"^data file f has the label 'goof', which no train row has: use one of good\. Did you mean good\?"
+        UserError,
+        match=r"^data file f has the label 'goof', which no train row has: use one of good\. "
+        r"Did you mean good\?",
     ):
         targets("multilabel", [["goof"]], ["good"], "f")

@@ -7,30 +7,36 @@
     torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
     optimizer.step()
 
-Interface and defaults: apex 25.05, apex/amp/frontend.py and handle.py. On a CPU FP16 is emulated (mpx.precision.emulate), because
-PyTorch's FP16 matrix products on CPUs are hundreds of times slower than FP32. Differences from apex:
+Interface and defaults: apex 25.05, apex/amp/frontend.py and handle.py. On a CPU FP16 is emulated
+(mpx.precision.emulate), because PyTorch's FP16 matrix products on CPUs are hundreds of times slower than
+FP32. Differences from apex:
 
-- O1 casts with torch.autocast inside the forward of the initialised models, instead of patching torch everywhere. Their
-  outputs are FP32 (`cast_model_outputs` chooses another type), so a loss computed outside runs in FP32, as in apex.
-- FP32 master weights start from the model's FP32 weights instead of their FP16 rounding. model.state_dict() returns the
-  master weights, and loading it restores them, so training resumes exactly. With several processes they start from FP16 as
-  in apex, because DistributedDataParallel synchronises only the FP16 weights.
-- initialize may be called again for other models. Each optimizer keeps the loss scales of its own call. amp.state_dict(),
+- O1 casts with torch.autocast inside the forward of the initialised models, instead of patching torch
+  everywhere. Their
+  outputs are FP32 (`cast_model_outputs` chooses another type), so a loss computed outside runs in FP32, as in
+  apex.
+- FP32 master weights start from the model's FP32 weights instead of their FP16 rounding. model.state_dict()
+  returns the
+  master weights, and loading it restores them, so training resumes exactly. With several processes they start
+  from FP16 as in apex, because DistributedDataParallel synchronises only the FP16 weights.
+- initialize may be called again for other models. Each optimizer keeps the loss scales of its own call.
+  amp.state_dict(),
   amp.load_state_dict() and amp._amp_state refer to the newest call.
 - An overflow found with delay_overflow_check=True counts at the next check; apex forgets it.
 - nn.DataParallel of an initialised model is refused; use DistributedDataParallel.
 - Errors are mpx.errors.UserError (a ValueError).
 
-As in apex, a fixed loss scale never skips a step, so infinite gradients reach the weights; O2's optimizer.zero_grad() leaves
-zeros instead of None; a step clears the gradients of master weights; and optimizer.step(closure) is refused.
+As in apex, a fixed loss scale never skips a step, so infinite gradients reach the weights; O2's
+optimizer.zero_grad() leaves zeros instead of None; a step clears the gradients of master weights; and
+optimizer.step(closure) is refused.
 
-The names are those of apex's documentation and test suite. Of its internal ones these work: amp.init and `_deactivate` of its
-handle; amp._amp_state with handle, loss_scalers (loss_scale(), _loss_scale), opt_properties and
-allow_incoming_model_not_fp32.
+The names are those of apex's documentation and test suite. Of its internal ones these work: amp.init and
+`_deactivate` of its handle; amp._amp_state with handle, loss_scalers (loss_scale(), _loss_scale),
+opt_properties and allow_incoming_model_not_fp32.
 
-levels.py checks a level and its overrides; frontend.py has initialize and the model's new forward; casting.py casts weights,
-casts.py casts around operations, functions.py by the user's word; scale_loss.py has the backward pass; optimizers.py gives an
-optimizer master weights; state.py has the loss scales.
+levels.py checks a level and its overrides; frontend.py has initialize and the model's new forward; casting.py
+casts weights, casts.py casts around operations, functions.py by the user's word; scale_loss.py has the
+backward pass; optimizers.py gives an optimizer master weights; state.py has the loss scales.
 """
 
 from mpx.compat.amp.casts import float_function

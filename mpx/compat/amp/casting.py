@@ -15,9 +15,11 @@ MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
 
 
 def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None) -> Any:
-    """Cast floating-point tensors to `dtype`, including those in lists, tuples, mappings and objects with .to(dtype).
+    """Cast floating-point tensors to `dtype`, including those in lists, tuples, mappings and objects with
+    .to(dtype).
 
-    sources: cast only tensors of these types; None: all floating-point types, and a user's objects with .to().
+    sources: cast only tensors of these types; None: all floating-point types, and a user's objects with
+    .to().
     """
     if isinstance(value, Tensor):
         wanted = value.is_floating_point() if sources is None else value.dtype in sources
@@ -64,11 +66,15 @@ def cast_model(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: boo
 
 
 def agreeing(weight: Tensor) -> Tensor:
-    """FP32 values of an FP16 weight: those of its master, except where the weight was changed without the master."""
+    """FP32 values of an FP16 weight: those of its master, except where the weight was changed without the
+    master.
+    """
     master = getattr(weight, MASTER, None)
     if master is None:
         return weight.detach().float()
-    return torch.where(master.detach().to(weight.dtype) == weight.detach(), master.detach(), weight.detach().float())
+    return torch.where(
+        master.detach().to(weight.dtype) == weight.detach(), master.detach(), weight.detach().float()
+    )
 
 
 def _tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

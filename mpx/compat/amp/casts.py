@@ -33,7 +33,9 @@ def casts_are_on() -> bool:
 
 
 def emulated(device: torch.device) -> bool:
-    """Whether FP16 is emulated. CPUs have FP16, but their FP16 products are hundreds of times slower than FP32."""
+    """Whether FP16 is emulated. CPUs have FP16, but their FP16 products are hundreds of times slower than
+    FP32.
+    """
     return device.type == "cpu"
 
 
@@ -48,8 +50,9 @@ def _in_region(region: str, context: AbstractContextManager) -> Iterator[None]:
 
 
 def casts(device: torch.device, *, cache: bool) -> AbstractContextManager:
-    """Cast around operations, as in O1. Has no effect inside disable_casts. cache: cast each weight once; PyTorch drops the
-    cached casts when the outermost region ends."""
+    """Cast around operations, as in O1. Has no effect inside disable_casts. cache: cast each weight once;
+    PyTorch drops the cached casts when the outermost region ends.
+    """
     if here.region == DISABLED:
         return nullcontext()
     if emulated(device):
@@ -68,7 +71,9 @@ def disable_casts() -> AbstractContextManager:
 
 
 class Handle:
-    """`amp._amp_state.handle`: the casts of one initialize with O1 or of amp.init, which _deactivate ends for good."""
+    """`amp._amp_state.handle`: the casts of one initialize with O1 or of amp.init, which _deactivate ends for
+    good.
+    """
 
     def __init__(self) -> None:
         self.on, self.entered = True, ExitStack()
@@ -81,7 +86,8 @@ class Handle:
 def cast_everywhere(handle: Handle, *, allow_banned: bool) -> None:
     """See amp.init."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    handle.entered.enter_context(casts(device, cache=False))  # the region does not end before the weights change
+    # the region does not end before the weights change
+    handle.entered.enter_context(casts(device, cache=False))
     handle.entered.callback(setattr, F, "binary_cross_entropy", F.binary_cross_entropy)
     F.binary_cross_entropy = (float_function if allow_banned else _banned)(F.binary_cross_entropy)
 
@@ -93,7 +99,9 @@ class Banned(UserError, NotImplementedError):
 def _banned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(function)
     def refuses(*args: Any, **kwargs: Any) -> Tensor:
-        halves = any(isinstance(leaf, Tensor) and leaf.dtype in HALVES for leaf in tree_leaves((args, kwargs)))
+        halves = any(
+            isinstance(leaf, Tensor) and leaf.dtype in HALVES for leaf in tree_leaves((args, kwargs))
+        )
         if halves and here.region != DISABLED:
             raise Banned(
                 "F.binary_cross_entropy of FP16 tensors: use F.binary_cross_entropy_with_logits, "
@@ -107,6 +115,7 @@ def _banned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def float_function(fn: Callable) -> Callable:
     """Decorator: where casts are on, cast 16-bit arguments to FP32, and disable casts inside the function."""
+
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not casts_are_on():

@@ -38,10 +38,11 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
 ) -> Any:
-    """Prepare models and optimizers in place for training at an optimization level. Returns (models, optimizers), or models
-    only if optimizers is None.
+    """Prepare models and optimizers in place for training at an optimization level. Returns (models,
+    optimizers), or models only if optimizers is None.
 
-    Call it after building them and before DistributedDataParallel. Arguments that are None take the level's value:
+    Call it after building them and before DistributedDataParallel. Arguments that are None take the level's
+    value:
 
     | | cast_model_type | patch_torch_functions | keep_batchnorm_fp32 | master_weights | loss_scale |
     |---|---|---|---|---|---|
@@ -50,9 +51,10 @@ def initialize(
     | O2 | float16 | False | True | True | "dynamic" |
     | O3 | float16 | False | False | False | 1.0 |
 
-    enabled: False disables all functions of amp. cast_model_outputs: type of the models' outputs, by default FP32.
-    num_losses: number of loss scales, one for each loss_id of scale_loss. verbosity: 0 prints nothing.
-    loss_scale: "dynamic", or a fixed number, which may be a string. min_loss_scale, max_loss_scale: limits of a dynamic scale.
+    enabled: False disables all functions of amp. cast_model_outputs: type of the models' outputs, by default
+    FP32. num_losses: number of loss scales, one for each loss_id of scale_loss. verbosity: 0 prints nothing.
+    loss_scale: "dynamic", or a fixed number, which may be a string. min_loss_scale, max_loss_scale: limits of
+    a dynamic scale.
     Raises UserError for invalid or conflicting arguments, before any change.
     """
     if not enabled:
@@ -73,7 +75,10 @@ def initialize(
     smallest = None if min_loss_scale is None else positive("min_loss_scale", min_loss_scale)
     largest = None if max_loss_scale is None else positive("max_loss_scale", max_loss_scale)
     model_list, optimizer_list = _list(models), _list(optimizers)
-    _check_models(model_list, may_be_half=properties.cast_model_type is False or _amp_state.allow_incoming_model_not_fp32)
+    _check_models(
+        model_list,
+        may_be_half=properties.cast_model_type is False or _amp_state.allow_incoming_model_not_fp32,
+    )
     _check_optimizers(optimizer_list)
     first = next(chain.from_iterable(model.parameters() for model in model_list), torch.empty(0))
     scalers = [LossScaler(properties.loss_scale, first.device, smallest, largest) for _ in range(num_losses)]
@@ -86,7 +91,9 @@ def initialize(
     return models if optimizers is None else (models, optimizers)
 
 
-def _change(models: list[nn.Module], optimizers: list[Any], session: Session, outputs: torch.dtype | None) -> None:
+def _change(
+    models: list[nn.Module], optimizers: list[Any], session: Session, outputs: torch.dtype | None
+) -> None:
     properties, keep = session.properties, bool(session.properties.keep_batchnorm_fp32)
     dtype = properties.dtype
     fp16: set[Tensor] = set()
@@ -114,10 +121,16 @@ def _check_models(models: list[Any], *, may_be_half: bool) -> None:
         if not isinstance(model, nn.Module):
             raise wrong("models", model, "a torch.nn.Module or a list of them")
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            raise UserError(f"amp.initialize: wrap the model in {type(model).__name__} afterwards; initialize wants the model itself.")
+            raise UserError(
+                f"amp.initialize: wrap the model in {type(model).__name__} afterwards; "
+                "initialize wants the model itself."
+            )
         for name, tensor in () if may_be_half else chain(model.named_parameters(), model.named_buffers()):
             if tensor.dtype in HALVES:
-                raise UserError(f"amp.initialize: {name} is {tensor.dtype} already. Pass the model in FP32, and once: amp casts it.")
+                raise UserError(
+                    f"amp.initialize: {name} is {tensor.dtype} already. Pass the model in "
+                    "FP32, and once: amp casts it."
+                )
 
 
 def _check_optimizers(optimizers: list[Any]) -> None:
@@ -126,15 +139,18 @@ def _check_optimizers(optimizers: list[Any]) -> None:
         if not hasattr(optimizer, "param_groups"):
             raise wrong("optimizers", optimizer, "a torch.optim.Optimizer or a list of them")
         if hasattr(optimizer, "_amp_stash"):
-            raise UserError(f"amp.initialize: optimizer {number} ({type(optimizer).__name__}) was initialised before; make a new one.")
+            raise UserError(
+                f"amp.initialize: optimizer {number} ({type(optimizer).__name__}) was "
+                "initialised before; make a new one."
+            )
 
 
 class Forward:
     """Runs a model's forward with cast inputs and outputs, and operations in the level's type.
 
-    It is an object that holds its model as an attribute, not a closure, so that a deep copy or an unpickled model uses its
-    own weights. outputs: type of all floating-point outputs; None: FP32, except that O1 keeps types that it did not cast,
-    such as FP64.
+    It is an object that holds its model as an attribute, not a closure, so that a deep copy or an unpickled
+    model uses its own weights. outputs: type of all floating-point outputs; None: FP32, except that O1 keeps
+    types that it did not cast, such as FP64.
     """
 
     def __init__(self, model: nn.Module, session: Session, outputs: torch.dtype | None):
@@ -154,11 +170,17 @@ class Forward:
         device = next(chain(self.model.parameters(), self.model.buffers()), torch.empty(0)).device
         if self.handle is not None and self.handle.on:
             return casts(device, cache=here.region is None)
-        return Emulate("fp16", autocast=False) if self.inputs == torch.float16 and emulated(device) else nullcontext()
+        return (
+            Emulate("fp16", autocast=False)
+            if self.inputs == torch.float16 and emulated(device)
+            else nullcontext()
+        )
 
 
 def _no_replicas() -> nn.Module:
-    raise UserError("nn.DataParallel of a model from amp.initialize: use torch.nn.parallel.DistributedDataParallel.")
+    raise UserError(
+        "nn.DataParallel of a model from amp.initialize: use torch.nn.parallel.DistributedDataParallel."
+    )
 
 
 def init(
@@ -168,11 +190,13 @@ def init(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> Handle:
-    """Cast around operations as in O1, also outside of models, until `_deactivate()` of the returned handle is called.
+    """Cast around operations as in O1, also outside of models, until `_deactivate()` of the returned handle
+    is called.
 
-    For scripts older than amp.initialize. Applies to the calling thread: to CUDA tensors if there is a GPU, otherwise to CPU
-    tensors (emulated). enabled: False returns a handle that does nothing. allow_banned: compute F.binary_cross_entropy of
-    FP16 tensors in FP32, instead of raising an error. The other arguments are ignored.
+    For scripts older than amp.initialize. Applies to the calling thread: to CUDA tensors if there is a GPU,
+    otherwise to CPU tensors (emulated). enabled: False returns a handle that does nothing. allow_banned:
+    compute F.binary_cross_entropy of FP16 tensors in FP32, instead of raising an error. The other arguments
+    are ignored.
     """
     handle = _amp_state.handle = Handle()
     if enabled:
@@ -181,7 +205,9 @@ def init(
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Scale and number of clean passes of each loss, newest initialize: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 12}}."""
+    """Scale and number of clean passes of each loss, newest initialize: {"loss_scaler0": {"loss_scale":
+    65536.0, "unskipped": 12}}.
+    """
     destination = {} if destination is None else destination
     for number, scaler in enumerate(_amp_state.get("amp.state_dict").loss_scalers):
         destination[f"loss_scaler{number}"] = scaler.state_dict()
@@ -189,15 +215,20 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
-    """Restore the loss scales of `state_dict`, which apex may have written. Surplus scales are ignored, with a warning.
+    """Restore the loss scales of `state_dict`, which apex may have written. Surplus scales are ignored, with
+    a warning.
 
     Raises UserError for unknown keys, before any change.
     """
     scalers = _amp_state.get("amp.load_state_dict").loss_scalers
     known = {f"loss_scaler{number}" for number in range(len(state_dict))}
     if unknown := sorted(set(state_dict) - known):
-        raise UserError(f"amp.load_state_dict: unexpected {', '.join(unknown)}; allowed are loss_scaler0, loss_scaler1, …")
+        raise UserError(
+            f"amp.load_state_dict: unexpected {', '.join(unknown)}; allowed are loss_scaler0, loss_scaler1, …"
+        )
     if len(state_dict) != len(scalers):
-        warnings.warn(f"amp.load_state_dict: {len(state_dict)} loss scales for num_losses={len(scalers)}", stacklevel=2)
+        warnings.warn(
+            f"amp.load_state_dict: {len(state_dict)} loss scales for num_losses={len(scalers)}", stacklevel=2
+        )
     for number, scaler in enumerate(scalers[: len(state_dict)]):
         scaler.load_state_dict(state_dict[f"loss_scaler{number}"])

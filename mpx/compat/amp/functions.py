@@ -1,4 +1,5 @@
-"""Decorators that set the type of a function wherever casts are on: half_function, float_function, promote_function.
+"""Decorators that set the type of a function wherever casts are on: half_function, float_function,
+promote_function.
 
 Source of names and meanings: NVIDIA apex 25.05, apex/amp/README.md. Elsewhere the functions are unchanged.
 """

@@ -18,7 +18,8 @@ class Properties:
 
     opt_level: str
     brief: str
-    cast_model_type: torch.dtype | bool | None  # type of the model's weights, buffers and inputs; False: unchanged
+    # type of the model's weights, buffers and inputs; False: unchanged
+    cast_model_type: torch.dtype | bool | None
     patch_torch_functions: bool  # cast around operations inside the model's forward
     keep_batchnorm_fp32: bool | None
     master_weights: bool | None  # FP32 weights inside the optimizer, beside the model's FP16 ones
@@ -36,7 +37,15 @@ LEVELS = {
     for level in (
         Properties("O0", "FP32 training", torch.float32, False, None, False, 1.0),
         Properties("O1", "FP32 weights, casts around operations", None, True, None, None, "dynamic"),
-        Properties("O2", "FP16 weights with FP32 master weights and batch norm", torch.float16, False, True, True, "dynamic"),
+        Properties(
+            "O2",
+            "FP16 weights with FP32 master weights and batch norm",
+            torch.float16,
+            False,
+            True,
+            True,
+            "dynamic",
+        ),
         Properties("O3", "FP16 training", torch.float16, False, False, False, 1.0),
     )
 }
@@ -45,18 +54,30 @@ OF_FP16_WEIGHTS = ("keep_batchnorm_fp32", "master_weights")
 
 
 def resolve(opt_level: Any, overrides: dict[str, Any]) -> Properties:
-    """The level's properties with the overrides that are not None. Raises UserError for invalid or conflicting ones."""
+    """The level's properties with the overrides that are not None. Raises UserError for invalid or
+    conflicting ones.
+    """
     if opt_level not in LEVELS:
         raise wrong("opt_level", opt_level, "'O0', 'O1', 'O2' or 'O3' (the letter O, not the digit 0)")
     given = {name: _read(name, value) for name, value in overrides.items() if value is not None}
     if opt_level != "O1" and given.get("patch_torch_functions"):
-        raise wrong("patch_torch_functions", True, f"False with {opt_level}: casts around operations are what 'O1' does")
+        raise wrong(
+            "patch_torch_functions",
+            True,
+            f"False with {opt_level}: casts around operations are what 'O1' does",
+        )
     if opt_level == "O1":
         if given.get("cast_model_type") == torch.float16:
-            raise wrong("cast_model_type", torch.float16, "torch.float32 or False with O1; O2 and O3 have FP16 weights")
+            raise wrong(
+                "cast_model_type",
+                torch.float16,
+                "torch.float32 or False with O1; O2 and O3 have FP16 weights",
+            )
         for name in OF_FP16_WEIGHTS:
             if name in given:
-                raise wrong(name, given[name], "nothing with O1, whose weights stay FP32; leave it out or use O2")
+                raise wrong(
+                    name, given[name], "nothing with O1, whose weights stay FP32; leave it out or use O2"
+                )
     return replace(LEVELS[opt_level], **given)
 
 

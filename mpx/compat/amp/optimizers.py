@@ -1,6 +1,7 @@
 """Add amp to an optimizer: FP32 master weights, and a step that skips after an overflow.
 
-step, zero_grad and add_param_group are replaced on the instance, as in apex, since schedulers and loops call them there.
+step, zero_grad and add_param_group are replaced on the instance, as in apex, since schedulers and loops call
+them there.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +24,15 @@ class Stash:
     def __init__(self, optimizer: Any, session: Session):
         self.optimizer, self.session = optimizer, session
         self.weights: dict[Tensor, Tensor] = {}  # master weight -> the model's FP16 weight
-        self.synchronized = False  # masters have the values of weights that were loaded or broadcast after initialize
+        # masters have the values of weights that were loaded or broadcast after initialize
+        self.synchronized = False
         self.overflowed: dict[int, Tensor] = {}  # loss_id -> overflow flag on the device, since the last step
         self.scaled: int | None = None  # loss_id whose scale the gradients have
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(the model's parameter, the optimizer's parameter); the same object if there is no master weight."""
+        """(the model's parameter, the optimizer's parameter); the same object if there is no master
+        weight.
+        """
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 yield self.weights.get(parameter, parameter), parameter
@@ -46,10 +50,11 @@ class Stash:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Before the first backward pass, update the master weights from FP16 weights that changed since initialize.
+        """Before the first backward pass, update the master weights from FP16 weights that changed since
+        initialize.
 
-        With several processes, DistributedDataParallel has broadcast the first process's FP16 weights. Only those values
-        agree between processes, so all processes start from them.
+        With several processes, DistributedDataParallel has broadcast the first process's FP16 weights. Only
+        those values agree between processes, so all processes start from them.
         """
         if not self.synchronized:
             for master, weight in self.weights.items():
@@ -62,7 +67,10 @@ class Stash:
         self.overflowed.clear()
         if overflowed:
             scale = self.session.loss_scalers[overflowed[0]].loss_scale()
-            self.session.say(f"Gradient overflow.  Skipping step, loss scaler {overflowed[0]} reducing loss scale to {scale}")
+            self.session.say(
+                f"Gradient overflow.  Skipping step, loss scaler {overflowed[0]} reducing "
+                f"loss scale to {scale}"
+            )
         return bool(overflowed)
 
     @torch.no_grad()
@@ -92,10 +100,14 @@ def _step(plain: Callable) -> Callable:
     @wraps(plain)  # keeps the attribute that an earlier LR scheduler has set
     def step(self: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         if closure is not None:
-            raise UserError("amp: optimizer.step(closure) is not possible, as in apex; compute the loss before, or use O0.")
+            raise UserError(
+                "amp: optimizer.step(closure) is not possible, as in apex; compute the loss "
+                "before, or use O0."
+            )
         stash, result = self._amp_stash, None
         if stash.must_skip():
-            self._opt_called = True  # otherwise the LR scheduler warns that it was called before the optimizer
+            # otherwise the LR scheduler warns that it was called before the optimizer
+            self._opt_called = True
         else:
             result = plain(**kwargs)
             stash.copy_to_model()
@@ -106,9 +118,11 @@ def _step(plain: Callable) -> Callable:
 
 
 def _zero_grad(self: Any, set_to_none: bool = False) -> None:
-    """Replaces the optimizer's method, as in apex, which does not know the FP16 weights and may take no argument.
+    """Replaces the optimizer's method, as in apex, which does not know the FP16 weights and may take no
+    argument.
 
-    The default is zeros instead of None: Adam then still updates an FP32 weight that the next pass does not reach.
+    The default is zeros instead of None: Adam then still updates an FP32 weight that the next pass does not
+    reach.
     """
     stash = self._amp_stash
     stash.clear_master_gradients()

@@ -27,7 +27,8 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield loss.float() times the loss scale. On exit, unscale the new gradients and add them to those of earlier passes.
+    """Yield loss.float() times the loss scale. On exit, unscale the new gradients and add them to those of
+    earlier passes.
 
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
@@ -37,8 +38,9 @@ def scale_loss(
     delay_unscale: keep the gradients scaled; a later pass with the same loss_id unscales them.
     delay_overflow_check: unscale; an overflow counts at the next pass that is checked.
 
-    After an overflow of a dynamic scale, the next step() of all these optimizers does nothing. A fixed scale never skips, as
-    in apex. Raises UserError for an optimizer that was not initialised, or an unknown loss_id.
+    After an overflow of a dynamic scale, the next step() of all these optimizers does nothing. A fixed scale
+    never skips, as in apex. Raises UserError for an optimizer that was not initialised, or an unknown
+    loss_id.
     """
     optimizers = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
     session = _session(optimizers)
@@ -67,12 +69,16 @@ def _session(optimizers: list[Any]) -> Session:
     session = _amp_state.get("amp.scale_loss")
     missing = [type(optimizer).__name__ for optimizer in optimizers if not hasattr(optimizer, "_amp_stash")]
     if missing and session.properties.enabled:
-        raise UserError(f"amp.scale_loss: this {missing[0]} did not come from amp.initialize; pass what it returned.")
+        raise UserError(
+            f"amp.scale_loss: this {missing[0]} did not come from amp.initialize; pass what it returned."
+        )
     return session if missing or not optimizers else optimizers[0]._amp_stash.session
 
 
 def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
-    """A context for the backward pass. Autocast repeats the types of the forward pass without one; emulation needs it."""
+    """A context for the backward pass. Autocast repeats the types of the forward pass without one; emulation
+    needs it.
+    """
     if not session.multiplies_in_fp16 or not emulated(loss.device):
         return nullcontext()
     return Emulate("fp16", autocast=session.casts_operations)
@@ -80,11 +86,14 @@ def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
 
 @torch.no_grad()
 def _prepare(stash: Stash, scaler: LossScaler, loss_id: int) -> None:
-    """Scale the gradients of earlier passes, so that this pass may add to them. Those of FP16 weights are in the masters."""
+    """Scale the gradients of earlier passes, so that this pass may add to them. Those of FP16 weights are in
+    the masters.
+    """
     stash.synchronize()
     if stash.scaled not in (None, loss_id):
         raise UserError(
-            f"amp.scale_loss(loss_id={loss_id}): an optimizer holds gradients scaled for loss_id={stash.scaled} "
+            f"amp.scale_loss(loss_id={loss_id}): an optimizer holds gradients scaled for "
+            f"loss_id={stash.scaled} "
             "(delay_unscale=True); end them with a pass of that loss_id and delay_unscale=False."
         )
     if stash.scaled is None:
@@ -96,13 +105,16 @@ def _prepare(stash: Stash, scaler: LossScaler, loss_id: int) -> None:
                 earlier.append(weight.grad)
         scaler.scale.rescale_(earlier)
         for gradient in earlier if scaler.dynamic else ():
-            gradient.nan_to_num_(0, 0, 0)  # an overflow of an earlier pass skips the step, and is not this pass's
+            # an overflow of an earlier pass skips the step, and is not this pass's
+            gradient.nan_to_num_(0, 0, 0)
     stash.scaled = loss_id
 
 
 @torch.no_grad()
 def _unscale(stashes: list[Stash], scaler: LossScaler) -> None:
-    """Unscale the gradients. Those of FP16 weights are added, in FP32, to their masters' of earlier passes."""
+    """Unscale the gradients. Those of FP16 weights are added, in FP32, to their masters' of earlier
+    passes.
+    """
     gradients = {}
     for weight, parameter in chain.from_iterable(stash.pairs() for stash in stashes):
         if weight.grad is not None:

@@ -21,11 +21,14 @@ from mpx.system.processes import rank_and_world
 class LossScaler:
     """A loss scale as scripts for apex use it: `amp._amp_state.loss_scalers[0].loss_scale()`.
 
-    loss_scale: "dynamic" starts at 2^16 (within the limits), doubles after 2000 clean passes in a row and halves after an
-    overflow. A number stays fixed, and overflows are not checked. device: that of the gradients.
+    loss_scale: "dynamic" starts at 2^16 (within the limits), doubles after 2000 clean passes in a row and
+    halves after an overflow. A number stays fixed, and overflows are not checked. device: that of the
+    gradients.
     """
 
-    def __init__(self, loss_scale: str | float, device: torch.device, smallest: float | None, largest: float | None):
+    def __init__(
+        self, loss_scale: str | float, device: torch.device, smallest: float | None, largest: float | None
+    ):
         self.dynamic = loss_scale == "dynamic"
         floor, ceiling = smallest or 0.0, largest or math.inf
         initial = max(floor, min(2.0**16, ceiling)) if self.dynamic else float(loss_scale)
@@ -47,7 +50,9 @@ class LossScaler:
         return self.scale.scale_loss(loss.float())
 
     def end_pass(self) -> Tensor:
-        """Adjust the scale to the overflows since the last pass. Returns the overflow flag (0 or 1, on the device)."""
+        """Adjust the scale to the overflows since the last pass. Returns the overflow flag (0 or 1, on the
+        device).
+        """
         overflowed = self.scale.found_inf.clone()
         self.scale.update()
         if not self.dynamic:
@@ -58,7 +63,9 @@ class LossScaler:
         return {"loss_scale": self.loss_scale(), "unskipped": int(self.scale.clean)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A fixed scale's count may exceed 2000, after which a dynamic scale would never grow, so it is capped."""
+        """A fixed scale's count may exceed 2000, after which a dynamic scale would never grow, so it is
+        capped.
+        """
         self._loss_scale = state["loss_scale"]
         most = self.scale.growth_interval - 1 if self.dynamic else math.inf
         self.scale.clean.fill_(min(state["unskipped"], most))
@@ -89,7 +96,10 @@ class Session:
     def scaler(self, loss_id: int) -> LossScaler:
         if not 0 <= loss_id < len(self.loss_scalers):
             last = len(self.loss_scalers) - 1
-            raise UserError(f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; amp.initialize(num_losses=…) makes more.")
+            raise UserError(
+                f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; "
+                "amp.initialize(num_losses=…) makes more."
+            )
         return self.loss_scalers[loss_id]
 
     def say(self, text: str) -> None:
@@ -111,7 +121,10 @@ class AmpState:
 
     def get(self, caller: str) -> Session:
         if self.session is None:
-            raise UserError(f"{caller} before amp.initialize: call model, optimizer = amp.initialize(model, optimizer) first.")
+            raise UserError(
+                f"{caller} before amp.initialize: call model, optimizer = "
+                "amp.initialize(model, optimizer) first."
+            )
         return self.session
 
     @property
@@ -127,6 +140,8 @@ _amp_state = AmpState()
 
 
 def master_params(optimizer: Any) -> Iterator[Tensor]:
-    """The parameters that the optimizer steps: FP32 master weights if there are any. Clip these after scale_loss."""
+    """The parameters that the optimizer steps: FP32 master weights if there are any. Clip these after
+    scale_loss.
+    """
     for group in optimizer.param_groups:
         yield from group["params"]

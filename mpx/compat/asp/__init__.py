@@ -4,23 +4,30 @@
     ASP.prune_trained_model(model, optimizer)
     … keep training; pruned weights, their gradients at each step and their optimizer state stay exactly zero
 
-Interface, defaults, eligibility and checkpoints are those of NVIDIA apex, apex/contrib/sparsity/asp.py. The masks are
-mpx.sparsity's, on CPUs and GPUs; of candidates with equal sums of magnitudes they may choose others than apex does.
-Differences from apex:
+Interface, defaults, eligibility and checkpoints are those of NVIDIA apex, apex/contrib/sparsity/asp.py. The
+masks are mpx.sparsity's, on CPUs and GPUs; of candidates with equal sums of magnitudes they may choose others
+than apex does. Differences from apex:
 
-- Masks are enforced by torch's step hooks; optimizer.step is not replaced. A closure's gradients are masked after each
-  evaluation. Zeros are selected, not multiplied, so infinite and NaN gradients become zero too, and no -0 appears.
-- The optimizer state of pruned weights is also zeroed, and several optimizers are allowed. An optimizer that moves pruned
+- Masks are enforced by torch's step hooks; optimizer.step is not replaced. A closure's gradients are masked
+  after each
+  evaluation. Zeros are selected, not multiplied, so infinite and NaN gradients become zero too, and no -0
+  appears.
+- The optimizer state of pruned weights is also zeroed, and several optimizers are allowed. An optimizer that
+  moves pruned
   weights without gradients is refused after its first step.
 - The FP32 master weights of mpx.compat.amp (O2) are masked too, in either order of initialisation.
-- model.state_dict() has apex's mask buffers, and loading them restores the masks. A plain state_dict loads as well.
-  masks_in_state_dict=False leaves the buffers out; ASP.state_dict() and ASP.load_state_dict() then save the masks.
-- A model may be initialised again, and so may another one; ASP's methods act on the newest. init_model_for_pruning returns the
+- model.state_dict() has apex's mask buffers, and loading them restores the masks. A plain state_dict loads as
+  well.
+  masks_in_state_dict=False leaves the buffers out; ASP.state_dict() and ASP.load_state_dict() then save the
+  masks.
+- A model may be initialised again, and so may another one; ASP's methods act on the newest.
+  init_model_for_pruning returns the
   model's own Pruning, which has the same methods.
 - Every data type needs size(0) % 8 == 0 and size(1) % 16 == 0; subclasses of the listed layers count.
-- Permutation needs one batch, example_input=, and a model that amp.initialize has not changed yet. It applies to m4n2_1d only.
-  One line counts the permuted weights, or says why none is. Copies of the weights from before it, such as averages, keep the
-  old order of channels.
+- Permutation needs one batch, example_input=, and a model that amp.initialize has not changed yet. It applies
+  to m4n2_1d only.
+  One line counts the permuted weights, or says why none is. Copies of the weights from before it, such as
+  averages, keep the old order of channels.
 - Errors are mpx.errors.UserError (a ValueError).
 
 api.py has ASP, pruning.py the pruning of one model, eligible.py the choice of its weights.

@@ -32,29 +32,37 @@ class ASP:
         example_input: Any = None,
         masks_in_state_dict: bool = True,
     ) -> Pruning:
-        """Choose what is pruned and how, without pruning yet. A model that was initialised before starts afresh.
+        """Choose what is pruned and how, without pruning yet. A model that was initialised before starts
+        afresh.
 
-        mask_calculator: m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, or a function weight -> mask (True or 1 stays).
-        verbosity: 0 prints nothing, 1 warnings, 2 actions, 3 every parameter. whitelist: layer types to prune, including
-        subclasses. allowed_layer_names: only these layers; None: all. disallowed_layer_names: not these.
-        allow_recompute_mask: keep the pruned values for restore_pruned_weights and another compute_sparse_masks.
-        custom_layer_dict: further layer types and their parameters, {MyLinear: ["weight"]}.
-        allow_permutation: reorder channels before pruning, so that m4n2_1d keeps more magnitude; the model's function is
-            unchanged. Needs example_input: one batch on the model's device: a tensor, a tuple of positional arguments or a
-            dict of keyword arguments; a list of these, one for each way to call the model.
-        masks_in_state_dict: model.state_dict() also has apex's buffers: masks and, with allow_recompute_mask, pruned values.
+        mask_calculator: m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, or a function weight -> mask (True or 1
+        stays). verbosity: 0 prints nothing, 1 warnings, 2 actions, 3 every parameter. whitelist: layer types
+        to prune, including subclasses. allowed_layer_names: only these layers; None: all.
+        disallowed_layer_names: not these. allow_recompute_mask: keep the pruned values for
+        restore_pruned_weights and another compute_sparse_masks. custom_layer_dict: further layer types and
+        their parameters, {MyLinear: ["weight"]}. allow_permutation: reorder channels before pruning, so that
+        m4n2_1d keeps more magnitude; the model's function is
+            unchanged. Needs example_input: one batch on the model's device: a tensor, a tuple of positional
+            arguments or a dict of keyword arguments; a list of these, one for each way to call the model.
+        masks_in_state_dict: model.state_dict() also has apex's buffers: masks and, with allow_recompute_mask,
+        pruned values.
         Raises UserError for an unknown mask or layer type.
         """
         if not isinstance(model, nn.Module):
-            raise UserError(f"ASP.init_model_for_pruning: model is a {type(model).__name__}; pass a torch.nn.Module.")
+            raise UserError(
+                f"ASP.init_model_for_pruning: model is a {type(model).__name__}; pass a torch.nn.Module."
+            )
         pattern = pattern_of(mask_calculator)
 
         def say(level: int, text: str) -> None:
             _say(verbosity, level, text)
 
-        weights = find(model, whitelist, allowed_layer_names, list(disallowed_layer_names), custom_layer_dict or {}, say)
+        weights = find(
+            model, whitelist, allowed_layer_names, list(disallowed_layer_names), custom_layer_dict or {}, say
+        )
         cls._newest = Pruning(
-            model, weights, pattern, verbosity=verbosity, recompute=allow_recompute_mask, allow_permutation=allow_permutation,
+            model, weights, pattern, verbosity=verbosity, recompute=allow_recompute_mask,
+            allow_permutation=allow_permutation,
             example_input=example_input, masks_in_state_dict=masks_in_state_dict,
         )  # fmt: skip
         return cls._newest
@@ -62,7 +70,10 @@ class ASP:
     @classmethod
     def _pruning(cls, caller: str) -> Pruning:
         if cls._newest is None:
-            raise UserError(f"ASP.{caller} before ASP.init_model_for_pruning: call ASP.init_model_for_pruning(model) first.")
+            raise UserError(
+                f"ASP.{caller} before ASP.init_model_for_pruning: call "
+                "ASP.init_model_for_pruning(model) first."
+            )
         return cls._newest
 
     @classmethod
@@ -72,8 +83,10 @@ class ASP:
 
     @classmethod
     def init_optimizer_for_pruning(cls, optimizer: Optimizer) -> None:
-        """Enforce the masks at every step of this optimizer. May come before or after amp.initialize and LR schedulers; before
-        compute_sparse_masks if the optimizer has stepped, since its state is permuted with the channels."""
+        """Enforce the masks at every step of this optimizer. May come before or after amp.initialize and LR
+        schedulers; before compute_sparse_masks if the optimizer has stepped, since its state is permuted with
+        the channels.
+        """
         cls._pruning("init_optimizer_for_pruning").init_optimizer_for_pruning(optimizer)
 
     @classmethod
@@ -127,7 +140,10 @@ class ASP:
 
     @classmethod
     def set_permutation_saving_params(
-        cls, allow_permutation: bool = True, save_permutation_graph: bool = False, permutation_output_dir: str = "."
+        cls,
+        allow_permutation: bool = True,
+        save_permutation_graph: bool = False,
+        permutation_output_dir: str = ".",
     ) -> None:
         """apex's method, to call after init_model_for_pruning. No permutation graphs are saved."""
         cls._pruning("set_permutation_saving_params").allow_permutation = allow_permutation

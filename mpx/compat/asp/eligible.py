@@ -1,4 +1,6 @@
-"""Select the parameters that ASP prunes, by apex's rules (apex/contrib/sparsity/asp.py), and the pattern of its masks."""
+"""Select the parameters that ASP prunes, by apex's rules (apex/contrib/sparsity/asp.py), and the pattern of
+its masks.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,9 +18,14 @@ PARAMETERS: dict[type, list[str]] = {
     nn.Conv1d: ["weight"],
     nn.Conv2d: ["weight"],
     nn.Conv3d: ["weight"],
-    nn.MultiheadAttention: ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"],  # out_proj is a Linear
+    # out_proj is a Linear
+    nn.MultiheadAttention: ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"],
 }
-PATTERNS: dict[str, Pattern] = {"m4n2_1d": NofM(2, 4), "m4n2_2d_best": Tiles("best"), "m4n2_2d_greedy": Tiles("greedy")}
+PATTERNS: dict[str, Pattern] = {
+    "m4n2_1d": NofM(2, 4),
+    "m4n2_2d_best": Tiles("best"),
+    "m4n2_2d_greedy": Tiles("greedy"),
+}
 
 
 class Calculated(Pattern):
@@ -35,7 +42,10 @@ class Calculated(Pattern):
     def _checked(self, mask: Any, weight: Tensor) -> Tensor:
         if not isinstance(mask, Tensor) or mask.shape != weight.shape:
             got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-            raise UserError(f"ASP: mask_calculator returned {got}: it must return a tensor of shape {tuple(weight.shape)}.")
+            raise UserError(
+                f"ASP: mask_calculator returned {got}: it must return a tensor of shape "
+                f"{tuple(weight.shape)}."
+            )
         return mask.to(weight.device).bool()
 
     def holds(self, weight: Tensor) -> Tensor:
@@ -52,7 +62,10 @@ def pattern_of(calculator: Any) -> Pattern:
     if callable(calculator):
         return Calculated(calculator)
     hint = nearest(str(calculator), PATTERNS)
-    raise UserError(f"ASP: mask_calculator={calculator!r}: allowed are {', '.join(PATTERNS)}, or a function weight -> mask.{hint}")
+    raise UserError(
+        f"ASP: mask_calculator={calculator!r}: allowed are {', '.join(PATTERNS)}, or a "
+        f"function weight -> mask.{hint}"
+    )
 
 
 def find(
@@ -65,15 +78,19 @@ def find(
 ) -> list[Weight]:
     """The parameters to prune, in the model's order, shared ones once.
 
-    whitelist: layer types; a subclass counts as its nearest listed parent. allowed: only these layers, by full name; None:
-    all. disallowed: not these. custom: further layer types and the names of their parameters. say(level, text): prints if
-    the verbosity is at least `level`. Raises UserError for a type in the whitelist whose parameters are unknown.
+    whitelist: layer types; a subclass counts as its nearest listed parent. allowed: only these layers, by
+    full name; None: all. disallowed: not these. custom: further layer types and the names of their
+    parameters. say(level, text): prints if the verbosity is at least `level`. Raises UserError for a type in
+    the whitelist whose parameters are unknown.
     """
     table = PARAMETERS | dict(custom)
     types = tuple(dict.fromkeys((*whitelist, *custom)))
     for kind in types:
         if not any(parent in table for parent in kind.__mro__):
-            raise UserError(f"ASP: whitelist has {kind.__name__}: name its parameters in custom_layer_dict={{{kind.__name__}: […]}}.")
+            raise UserError(
+                f"ASP: whitelist has {kind.__name__}: name its parameters in "
+                f"custom_layer_dict={{{kind.__name__}: […]}}."
+            )
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if unknown := [name for name in (*(allowed or ()), *disallowed) if name not in modules]:
         say(1, f"Warning: {unknown} are not layers of this model")
@@ -84,7 +101,9 @@ def find(
             for name, parameter in module.named_parameters():
                 if _eligible(f"{layer}::{name}", parameter, name in names, say):
                     full = f"{layer}.{name}" if layer else name
-                    found.setdefault(id(parameter), Weight(full, type(module).__name__, parameter, None, layer, module))
+                    found.setdefault(
+                        id(parameter), Weight(full, type(module).__name__, parameter, None, layer, module)
+                    )
     return list(found.values())
 
 
@@ -93,7 +112,8 @@ def _eligible(name: str, parameter: nn.Parameter, listed: bool, say: Callable[[i
     if not listed or not parameter.requires_grad:
         say(3, f"Not sparsifying {described}")
         return False
-    if parameter.dim() < 2 or parameter.size(0) % 8 or parameter.size(1) % 16:  # not a shape of sparse Tensor Cores
+    # not a shape of sparse Tensor Cores
+    if parameter.dim() < 2 or parameter.size(0) % 8 or parameter.size(1) % 16:
         say(1, f"Auto skipping pruning {described} for sparsity")
         return False
     say(3, f"Sparsifying {described} for sparsity")

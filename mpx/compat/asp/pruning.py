@@ -1,4 +1,6 @@
-"""The pruning of one model: mpx.sparsity's masks, held at every step of its optimizers and saved in its state_dict."""
+"""The pruning of one model: mpx.sparsity's masks, held at every step of its optimizers and saved in its
+state_dict.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,20 +24,27 @@ WRAPPERS = nn.DataParallel | nn.parallel.DistributedDataParallel
 
 
 class Pruning:
-    """The result of ASP.init_model_for_pruning, which documents the arguments. It has no masks until compute_sparse_masks."""
+    """The result of ASP.init_model_for_pruning, which documents the arguments. It has no masks until
+    compute_sparse_masks.
+    """
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], pattern: Pattern, *, verbosity: int, recompute: bool,
         allow_permutation: bool, example_input: Any, masks_in_state_dict: bool,
     ):  # fmt: skip
         self.masks = Masks(weights, pattern, remember=recompute)
-        self.verbosity, self.allow_permutation, self.example_input = verbosity, allow_permutation, example_input
+        self.verbosity, self.allow_permutation, self.example_input = (
+            verbosity,
+            allow_permutation,
+            example_input,
+        )
         self.masks_in_state_dict = masks_in_state_dict
         self.optimizers: list[Optimizer] = []
         self._model = ref(model)  # weak, since the model owns this object
         self._hooks: list[RemovableHandle] = []
         self._permuted = False
-        self._proven: set[int] = set()  # ids of the optimizers that have stepped without moving pruned weights
+        # ids of the optimizers that have stepped without moving pruned weights
+        self._proven: set[int] = set()
         self._attach(model)
 
     def _attach(self, model: nn.Module) -> None:
@@ -59,7 +68,9 @@ class Pruning:
         model = self._model()
         if model is not None:
             named = dict(model.named_parameters(remove_duplicate=False))
-            self.masks.bind({name: getattr(parameter, MASTER, parameter) for name, parameter in named.items()})
+            self.masks.bind(
+                {name: getattr(parameter, MASTER, parameter) for name, parameter in named.items()}
+            )
 
     @torch.no_grad()
     def _copy_masters(self) -> None:
@@ -73,22 +84,33 @@ class Pruning:
         """Enforce the masks at every further step of this optimizer."""
         if not isinstance(optimizer, Optimizer):
             name = type(optimizer).__name__
-            raise UserError(f"ASP.init_optimizer_for_pruning: {name} is not a torch.optim.Optimizer; pass the optimizer that it wraps.")
+            raise UserError(
+                f"ASP.init_optimizer_for_pruning: {name} is not a torch.optim.Optimizer; pass "
+                "the optimizer that it wraps."
+            )
         if any(optimizer is known for known in self.optimizers):
             return
         if self._permuted and optimizer.state:
             raise UserError(
-                f"ASP.init_optimizer_for_pruning: the channels have been permuted, and the state of this {type(optimizer).__name__} "
+                "ASP.init_optimizer_for_pruning: the channels have been permuted, and the state of this "
+                f"{type(optimizer).__name__} "
                 "has the old order. Call it before compute_sparse_masks."
             )
         self.optimizers.append(optimizer)
-        self._hooks += [optimizer.register_step_pre_hook(self._before_step), optimizer.register_step_post_hook(self._after_step)]
+        self._hooks += [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
         if self.masks.active:
             self._bind()
             self.masks.zero_state(optimizer)
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        """A closure computes its gradients inside the step, so it is wrapped to mask them. args: (optimizer, closure, …)."""
+    def _before_step(
+        self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """A closure computes its gradients inside the step, so it is wrapped to mask them. args: (optimizer,
+        closure, …).
+        """
         if not self.masks.active:
             return None
         self._bind()
@@ -108,17 +130,22 @@ class Pruning:
         return masked
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
-        """With zero gradients and a zero state no optimizer moves a zero weight, but those that use no gradients. Verified
-        once, since it waits for the device."""
+        """With zero gradients and a zero state no optimizer moves a zero weight, but those that use no
+        gradients. Verified once, since it waits for the device.
+        """
         if self.masks.active and id(optimizer) not in self._proven:
             self._proven.add(id(optimizer))
             if broken := self.masks.verify([optimizer]):
-                raise UserError(f"ASP: a step of {type(optimizer).__name__} moves pruned weights ({broken[0]}). Use another optimizer.")
+                raise UserError(
+                    f"ASP: a step of {type(optimizer).__name__} moves pruned weights "
+                    f"({broken[0]}). Use another optimizer."
+                )
 
     def compute_sparse_masks(self) -> None:
         """Permute if allowed, then compute the masks from the current weights and apply them.
 
-        A repeated call restores the pruned values first and needs allow_recompute_mask=True. Raises UserError otherwise.
+        A repeated call restores the pruned values first and needs allow_recompute_mask=True. Raises UserError
+        otherwise.
         """
         if self.masks.active:
             self.restore_pruned_weights()
@@ -138,23 +165,36 @@ class Pruning:
         if model is None or not isinstance(self.masks.pattern, NofM):
             return False
         if self.example_input is None or "forward" in model.__dict__:
-            self.say(1, "Going on without permutation: it needs example_input=, one batch, and comes before amp.initialize")
+            self.say(
+                1,
+                "Going on without permutation: it needs example_input=, one batch, and comes "
+                "before amp.initialize",
+            )
             return False
         from mpx.sparsity.permutation import permute_model  # imports scipy and the tracer
 
         with torch.enable_grad():
             report = permute_model(
-                model, self.example_input, weights=self.masks.weights, optimizer=self.optimizers, progress=self.verbosity > 1
+                model,
+                self.example_input,
+                weights=self.masks.weights,
+                optimizer=self.optimizers,
+                progress=self.verbosity > 1,
             )
         kept = f"2:4 keeps {100 * report.kept_before:.2f}% -> {100 * report.kept_after:.2f}% of the magnitude"
-        moved = f"the inputs of {sum(layer.permuted for layer in report.layers)} of {len(report.layers)} weights"
+        moved = (
+            f"the inputs of {sum(layer.permuted for layer in report.layers)} of {len(report.layers)} weights"
+        )
         self.say(2, f"Permuted the channels of the model: {moved}. {report.reason or kept}")
         return bool(report.permutation.indices)
 
     def restore_pruned_weights(self) -> None:
         """Switch sparsity off and restore the pruned values bit for bit. Needs allow_recompute_mask=True."""
         if self.masks.active and not self.masks.remember:
-            raise UserError("ASP: the pruned values were not kept. Pass allow_recompute_mask=True to init_model_for_pruning.")
+            raise UserError(
+                "ASP: the pruned values were not kept. Pass allow_recompute_mask=True to "
+                "init_model_for_pruning."
+            )
         self._bind()
         self.masks.restore()
         self.masks.load_state_dict(NO_MASKS)
@@ -173,14 +213,20 @@ class Pruning:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with saved masks. Load their weights, too. Raises UserError if the masks do not fit."""
         if "pruned" in state:  # the form of mpx before November 2026: layer::parameter
-            parts = ({name.replace("::", "."): value for name, value in state[part].items()} for part in ("masks", "pruned"))
+            parts = (
+                {name.replace("::", "."): value for name, value in state[part].items()}
+                for part in ("masks", "pruned")
+            )
             state = NO_MASKS | dict(zip(("masks", "stash"), parts, strict=True)) | {"complete": True}
         try:
             self._bind()
             self.masks.load_state_dict(dict(state))
         except (KeyError, ValueError) as error:
-            raise UserError(f"ASP.load_state_dict: {error}. Initialise the model as the one they were saved from.") from error
-        if self.masks.active and not self.masks.remember:  # otherwise the pruned values are in the state, and the weights zero
+            raise UserError(
+                f"ASP.load_state_dict: {error}. Initialise the model as the one they were saved from."
+            ) from error
+        # otherwise the pruned values are in the state, and the weights zero
+        if self.masks.active and not self.masks.remember:
             self.masks.apply()
         for optimizer in self.optimizers:
             self.masks.zero_state(optimizer)
@@ -225,6 +271,10 @@ def _write_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: 
         return
     for weight in pruning.masks.pruned:
         mask, values = _buffers(weight, prefix)
-        state_dict[mask] = pruning.masks.masks.get(weight.name, torch.ones_like(weight.parameter, dtype=torch.bool))
+        state_dict[mask] = pruning.masks.masks.get(
+            weight.name, torch.ones_like(weight.parameter, dtype=torch.bool)
+        )
         if pruning.masks.remember:
-            state_dict[values] = pruning.masks.stash.get(weight.name, torch.zeros_like(weight.parameter)).detach().cpu()
+            state_dict[values] = (
+                pruning.masks.stash.get(weight.name, torch.zeros_like(weight.parameter)).detach().cpu()
+            )

@@ -1,4 +1,5 @@
-"""Channel permutation: reorder channels, without changing the function, so that 2:4 pruning keeps more magnitude.
+"""Channel permutation: reorder channels, without changing the function, so that 2:4 pruning keeps more
+magnitude.
 
     from mpx.sparsity.permutation import permute_model
 
@@ -8,12 +9,15 @@
 
 permute.py runs the steps in order:
 
-    trace.py, graph.py    follow the model's channels and find the groups that may change places: operations.py, rules_*.py,
-                          sides.py and frames.py record facts through walk.py; channels.py derives the groups
+    trace.py, graph.py    follow the model's channels and find the groups that may change places:
+                          operations.py, rules_*.py, sides.py and frames.py record facts through walk.py;
+                          channels.py derives the groups
     budget.py             divides the work between the groups
-    objective.py          gathers the weights of a group; search.py finds the best order of their columns (stripes.py)
-    check.py, apply.py    reorder parameters, gradients and optimizer state, and undo it if the model computes something else
-"""
+    objective.py          gathers the weights of a group; search.py finds the best order of their columns
+                          (stripes.py)
+    check.py, apply.py    reorder parameters, gradients and optimizer state, and undo it if the model computes
+                          something else
+"""  # noqa: E501
 
 from mpx.sparsity.permutation.permute import Report, permute_model
 

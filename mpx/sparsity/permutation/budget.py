@@ -1,14 +1,16 @@
-"""The budget: divides the work of the search between the groups of channels, so that the whole model gains most.
+"""The budget: divides the work of the search between the groups of channels, so that the whole model gains
+most.
 
-Work is counted, not timed, so that the same model and seed give the same order on every machine. A unit is about a nanosecond of one core
-of an x86 server.
+Work is counted, not timed, so that the same model and seed give the same order on every machine. A unit is
+about a nanosecond of one core of an x86 server.
 
-For few columns the search tries all orders, which is cheap. For more columns, the remaining gain falls about as steps^−0.55, and the total
-gain is about Σ|w| ÷ √rows, which grows as the square root of a step's work. One more unit of work then gains the same in every group if the
-number of steps is proportional to (work of a step)^−⅓. So each group gets work in proportion to (work of a step)^⅔.
+For few columns the search tries all orders, which is cheap. For more columns, the remaining gain falls about
+as steps^−0.55, and the total gain is about Σ|w| ÷ √rows, which grows as the square root of a step's work. One
+more unit of work then gains the same in every group if the number of steps is proportional to (work of a
+step)^−⅓. So each group gets work in proportion to (work of a step)^⅔.
 
-Every group gets at least four steps. Not counted is the assignment in each step, which is cubic in the number of stripes: it is negligible
-up to 2,000 columns, and takes 0.3 s a step at 4,096 columns and 8 s at 11,008.
+Every group gets at least four steps. Not counted is the assignment in each step, which is cubic in the number
+of stripes: it is negligible up to 2,000 columns, and takes 0.3 s a step at 4,096 columns and 8 s at 11,008.
 """
 
 from dataclasses import dataclass

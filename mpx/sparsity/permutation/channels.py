@@ -1,14 +1,15 @@
 """Channels: which positions of which parameters are one channel, and which channels may change places.
 
-Every position along a parameter's dimension is an atom and has its own number. The walk through the graph (graph.py) labels each element
-of an activation with the atom that it moves with, and records three kinds of facts:
+Every position along a parameter's dimension is an atom and has its own number. The walk through the graph
+(graph.py) labels each element of an activation with the atom that it moves with, and records three kinds of
+facts:
 
     tie   these atoms are one channel: a residual add ties the outputs of two convolutions
     pin   this channel must stay where it is: it reaches the model's output
     tag   only channels with the same tags may change places: those of one attention head, of one group
 
-Two channels may change places if neither is pinned and both occur in the same parameters, equally often and with the same tags. Positions
-with the same tags are then exchanged.
+Two channels may change places if neither is pinned and both occur in the same parameters, equally often and
+with the same tags. Positions with the same tags are then exchanged.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ UNIFORM = 0  # the label of a value that is the same everywhere, such as zeros, 
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a parameter or buffer. `rows` limits it to a block of rows: one group of a grouped convolution."""
+    """One dimension of a parameter or buffer. `rows` limits it to a block of rows: one group of a grouped
+    convolution.
+    """
 
     name: str  # its key in the model's state_dict
     dim: int
@@ -35,12 +38,18 @@ class Axis:
         """Whether both have values in common, although their blocks of rows differ."""
         if (self.name, self.dim) != (other.name, other.dim) or self.rows == other.rows:
             return False
-        return self.rows is None or other.rows is None or max(self.rows[0], other.rows[0]) < min(self.rows[1], other.rows[1])
+        return (
+            self.rows is None
+            or other.rows is None
+            or max(self.rows[0], other.rows[0]) < min(self.rows[1], other.rows[1])
+        )
 
 
 @dataclass
 class Group:
-    """Channels that may change places with one another. positions: where they are on each axis, int64 [channels, occurrences]."""
+    """Channels that may change places with one another. positions: where they are on each axis, int64
+    [channels, occurrences].
+    """
 
     positions: dict[Axis, np.ndarray]
 
@@ -73,7 +82,9 @@ class Channels:
         return -1 - self._reasons.index(reason)
 
     def tie(self, one: Tensor, other: Tensor) -> None:
-        """Element by element, these are the same channel (shapes broadcast). A channel tied to a fixed value is pinned for its reason."""
+        """Element by element, these are the same channel (shapes broadcast). A channel tied to a fixed value
+        is pinned for its reason.
+        """
         one, other = compact(*torch.broadcast_tensors(one, other))
         low, high = _unique_pairs(torch.minimum(one, other), torch.maximum(one, other))
         self._ties.append(torch.stack([low, high])[:, (low > 0) & (low < high)])
@@ -86,14 +97,18 @@ class Channels:
         self._pins.append((labels[labels > 0].unique(), -1 - self.fixed(reason)))
 
     def tag(self, labels: Tensor, by: Tensor | None = None) -> None:
-        """Add a tag: these channels change places only with one another, and only if `by` (broadcast over labels) is equal."""
+        """Add a tag: these channels change places only with one another, and only if `by` (broadcast over
+        labels) is equal.
+        """
         by = torch.zeros((), dtype=torch.int64) if by is None else by
         labels, by = compact(*torch.broadcast_tensors(labels, by))
         by, atoms = _unique_pairs(by, labels)
         self._tags.append((atoms, by))
 
     def solve(self) -> tuple[list[Group], dict[Axis, list[str | None]]]:
-        """The groups of at least two channels, and per axis and position the reason why it cannot move (None: it can)."""
+        """The groups of at least two channels, and per axis and position the reason why it cannot move (None:
+        it can).
+        """
         channel = self._channels()  # [atoms]: the channel of each atom
         reason = self._pinned(channel)  # [channels]
         role = self._roles()
@@ -123,7 +138,9 @@ class Channels:
         return role
 
     def _signatures(self, channel: np.ndarray, role: np.ndarray) -> np.ndarray:
-        """A number per channel, equal for channels that occur in the same axes, equally often and in the same roles."""
+        """A number per channel, equal for channels that occur in the same axes, equally often and in the same
+        roles.
+        """
         signature = np.zeros(channel.max() + 1, dtype=np.uint64)
         for number, atoms in enumerate(self.axes.values()):
             np.add.at(signature, channel[atoms.numpy()], _hash(np.uint64(number), role[atoms.numpy()]))
@@ -140,7 +157,9 @@ class Channels:
                     groups[number].positions[axis] = by_channel.reshape((group == number).sum(), -1)
         return [found for found in groups if found.positions]
 
-    def _why(self, channel: np.ndarray, reason: np.ndarray, group: np.ndarray) -> dict[Axis, list[str | None]]:
+    def _why(
+        self, channel: np.ndarray, reason: np.ndarray, group: np.ndarray
+    ) -> dict[Axis, list[str | None]]:
         def why(one: int) -> str | None:
             if group[one] >= 0:
                 return None
@@ -170,7 +189,9 @@ def moving_dims(labels: Tensor) -> tuple[int, ...]:
 
 
 def _unique_pairs(first: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct pairs (first, atom) whose atom is above zero. Both are packed into one int64, since sorting pairs is slow."""
+    """The distinct pairs (first, atom) whose atom is above zero. Both are packed into one int64, since
+    sorting pairs is slow.
+    """
     packed = (first * 2**40 + atoms)[atoms > 0].unique()
     return packed >> 40, packed & (2**40 - 1)
 
@@ -178,7 +199,11 @@ def _unique_pairs(first: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
 def _hash(number: np.uint64, by: np.ndarray) -> np.ndarray:
     """SplitMix64 of a pair; sums wrap around."""
     with np.errstate(over="ignore"):
-        value = number * np.uint64(0x9E3779B97F4A7C15) + by * np.uint64(0xD1B54A32D192ED03) + np.uint64(0x8CB92BA72F3D8DD7)
+        value = (
+            number * np.uint64(0x9E3779B97F4A7C15)
+            + by * np.uint64(0xD1B54A32D192ED03)
+            + np.uint64(0x8CB92BA72F3D8DD7)
+        )
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return value ^ (value >> np.uint64(31))

@@ -1,7 +1,9 @@
-"""Apply a permutation, and undo it if the model then computes something else. The model runs before and after, in both modes.
+"""Apply a permutation, and undo it if the model then computes something else. The model runs before and
+after, in both modes.
 
-The model's outputs must stay the same. Outputs of inner modules are the same values in another order, so their norms must stay the same,
-too. The norms are the stricter test, since an error deep in a network may hardly change its outputs.
+The model's outputs must stay the same. Outputs of inner modules are the same values in another order, so
+their norms must stay the same, too. The norms are the stricter test, since an error deep in a network may
+hardly change its outputs.
 """
 
 from contextlib import ExitStack
@@ -17,12 +19,17 @@ from mpx.sparsity.permutation.trace import Call, training
 Results = list[tuple[Tensor, float]]  # values, and the relative change that rounding alone may make
 
 
-def apply_checked(permutation: Permutation, model: nn.Module, ways: list[Call], optimizers: list[torch.optim.Optimizer]) -> str | None:
-    """Apply it. If the results change, restore everything and return the reason. model: in evaluation mode."""
+def apply_checked(
+    permutation: Permutation, model: nn.Module, ways: list[Call], optimizers: list[torch.optim.Optimizer]
+) -> str | None:
+    """Apply it. If the results change, restore everything and return the reason. model: in evaluation
+    mode.
+    """
     devices = list({tensor.device for tensor in model.parameters() if tensor.is_cuda})
     with torch.random.fork_rng(devices):
         for device in devices or [torch.device("cpu")]:
-            torch.rand(1, device=device)  # random values then differ from those of the two passes below, which are equal
+            # random values then differ from those of the two passes below, which are equal
+            torch.rand(1, device=device)
         first = _in_both_modes(model, ways)
     with torch.random.fork_rng(devices):
         before = _in_both_modes(model, ways)
@@ -31,10 +38,14 @@ def apply_checked(permutation: Permutation, model: nn.Module, ways: list[Call], 
         after = _in_both_modes(model, ways)
     for (one, _), (wanted, tolerance), (got, _) in zip(first, before, after, strict=True):
         scale, error, noise = wanted.abs().max(), (wanted - got).abs().max(), (wanted - one).abs().max()
-        steady = bool(noise <= tolerance * scale)  # otherwise it is random, such as functional dropout in training
+        # otherwise it is random, such as functional dropout in training
+        steady = bool(noise <= tolerance * scale)
         if steady and not error <= tolerance * scale:  # NaN counts as a change
             apply_everywhere(permutation.inverse(), model, optimizers)
-            return f"what the model computes changed by {float(error / scale):.1e} of its size, so everything was put back"
+            return (
+                f"what the model computes changed by {float(error / scale):.1e} of its size, so "
+                "everything was put back"
+            )
     return None
 
 
@@ -55,7 +66,9 @@ def _results(model: nn.Module, ways: list[Call]) -> Results:
     found: Results = []
 
     def measure(module: nn.Module, given: tuple, result: Any) -> None:
-        found.extend((torch.linalg.vector_norm(one, dtype=torch.float64), _tolerance(one)) for one in _floats(result))
+        found.extend(
+            (torch.linalg.vector_norm(one, dtype=torch.float64), _tolerance(one)) for one in _floats(result)
+        )
 
     with ExitStack() as hooks:
         for module in model.modules():
@@ -65,9 +78,15 @@ def _results(model: nn.Module, ways: list[Call]) -> Results:
 
 
 def _floats(values: Any) -> list[Tensor]:
-    return [one for one in tree_leaves(values) if isinstance(one, Tensor) and one.is_floating_point() and one.numel()]
+    return [
+        one
+        for one in tree_leaves(values)
+        if isinstance(one, Tensor) and one.is_floating_point() and one.numel()
+    ]
 
 
 def _tolerance(output: Tensor) -> float:
-    """Another order of summation only changes rounding. GPUs may round operands of convolutions to TF32 or less."""
+    """Another order of summation only changes rounding. GPUs may round operands of convolutions to TF32 or
+    less.
+    """
     return 1e-3 if output.device.type == "cpu" and output.dtype in (torch.float32, torch.float64) else 3e-2

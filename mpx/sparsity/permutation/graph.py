@@ -1,8 +1,10 @@
-"""The walk: find the channels that may change places, operation by operation in torch.export's graphs of the model.
+"""The walk: find the channels that may change places, operation by operation in torch.export's graphs of the
+model.
 
     groups, reasons = find_groups(model, calls(example_input))
 
-An operation without a rule pins all channels that reach it, so an unknown operation reduces the gain but never the correctness.
+An operation without a rule pins all channels that reach it, so an unknown operation reduces the gain but
+never the correctness.
 """
 
 from typing import Any
@@ -20,18 +22,25 @@ from mpx.sparsity.permutation.trace import Call, trace
 from mpx.sparsity.permutation.walk import Parameter, Walk
 
 
-def find_groups(model: nn.Module, ways: list[Call], *, exhaustive: bool = False) -> tuple[list[Group], dict[Axis, list[str | None]]]:
+def find_groups(
+    model: nn.Module, ways: list[Call], *, exhaustive: bool = False
+) -> tuple[list[Group], dict[Axis, list[str | None]]]:
     """Groups of exchangeable channels, and per axis and position the reason why it stays (None: it can move).
 
-    Joins the facts of all calls in both modes. exhaustive: the model is only called in these ways; otherwise the channels that other
-    calls could act on stay (frames.py). model: in evaluation mode. Raises CannotTrace.
+    Joins the facts of all calls in both modes. exhaustive: the model is only called in these ways; otherwise
+    the channels that other calls could act on stay (frames.py). model: in evaluation mode. Raises
+    CannotTrace.
     """
     programs = trace(model, ways)
-    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
     used = {id(tensors[name]) for program in programs for name in _used(program)}
     held = {} if exhaustive else open_modules(model, ways, used)
     walk = Walk()
-    for program in {_form(one): one for one in (trace(model, ways, marked=True) if held else programs)}.values():
+    for program in {
+        _form(one): one for one in (trace(model, ways, marked=True) if held else programs)
+    }.values():
         _follow(walk, program, _placeholders(walk, program, tensors, first_names(model)), held)
     return walk.channels.solve()
 
@@ -54,12 +63,19 @@ def _targets(program: ExportedProgram) -> dict[str, str]:
 
 def _form(program: ExportedProgram) -> tuple:
     """Equal for two graphs with the same facts. Whether dropout is active does not matter."""
-    shown = [(node.target, node.args[:1] if name_of(node) in COPIES else node.args, node.kwargs) for node in program.graph.nodes]
+    shown = [
+        (node.target, node.args[:1] if name_of(node) in COPIES else node.args, node.kwargs)
+        for node in program.graph.nodes
+    ]
     return tuple(map(str, shown))
 
 
-def _follow(walk: Walk, program: ExportedProgram, values: dict[torch.fx.Node, Any], held: dict[str, str]) -> None:
-    """values: those of the placeholders; gets those of the operations. held: module paths and why the channels in their code stay."""
+def _follow(
+    walk: Walk, program: ExportedProgram, values: dict[torch.fx.Node, Any], held: dict[str, str]
+) -> None:
+    """values: those of the placeholders; gets those of the operations. held: module paths and why the
+    channels in their code stay.
+    """
     aliases = Aliases(walk)
     for node in program.graph.nodes:
         if node.op == "call_function":
@@ -75,8 +91,12 @@ def _follow(walk: Walk, program: ExportedProgram, values: dict[torch.fx.Node, An
                 walk.channels.pin(walk.labels(value), "it reaches the model's output")
 
 
-def _placeholders(walk: Walk, program: ExportedProgram, tensors: dict[str, Tensor], first: dict[int, str]) -> dict[torch.fx.Node, Any]:
-    """A Parameter for each tensor of the state_dict, and labels that do not move for all others, which the model computes itself."""
+def _placeholders(
+    walk: Walk, program: ExportedProgram, tensors: dict[str, Tensor], first: dict[int, str]
+) -> dict[torch.fx.Node, Any]:
+    """A Parameter for each tensor of the state_dict, and labels that do not move for all others, which the
+    model computes itself.
+    """
     targets, values = _targets(program), dict[torch.fx.Node, Any]()
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -93,8 +113,8 @@ def _placeholders(walk: Walk, program: ExportedProgram, tensors: dict[str, Tenso
 class Aliases:
     """Which results of a graph share memory, followed operation by operation.
 
-    After an in-place write all views of the memory have the new values, but the graph names only the view that was
-    written to.
+    After an in-place write all views of the memory have the new values, but the graph names only the view
+    that was written to.
     """
 
     def __init__(self, walk: Walk) -> None:
@@ -103,12 +123,18 @@ class Aliases:
         self._views: dict[torch.fx.Node, list[torch.fx.Node]] = {}
 
     def follow(self, node: torch.fx.Node, values: dict) -> None:
-        """Tie the labels of this operation's result, which `values` has, to those of the tensors that it wrote to."""
+        """Tie the labels of this operation's result, which `values` has, to those of the tensors that it
+        wrote to.
+        """
         schema = schema_of(node.target)
         if schema is None or any(one.alias_info is not None for one in schema.returns):
             self._share(node)
         for argument, written in zip(schema.arguments, node.args, strict=False) if schema else ():
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(written, torch.fx.Node):
+            if (
+                argument.alias_info is not None
+                and argument.alias_info.is_write
+                and isinstance(written, torch.fx.Node)
+            ):
                 self._write(written, node, values)
 
     def _share(self, node: torch.fx.Node) -> None:
@@ -128,7 +154,8 @@ class Aliases:
             self.walk.tie(old, new)
         old, new = olds[0], news[0]
         others = [one for one in self._views[self._first[by]] if one not in (written, by)]
-        if others and bool(((old == UNIFORM) & (new != UNIFORM)).any()):  # the other views would still count as uniform
+        # the other views would still count as uniform
+        if others and bool(((old == UNIFORM) & (new != UNIFORM)).any()):
             reason = f"{self.walk.operation} writes into a part of a tensor"
             self.walk.channels.pin(new, reason)
             for one in (*others, written, by):

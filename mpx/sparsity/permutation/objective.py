@@ -1,4 +1,6 @@
-"""The objective: the pruned weights whose columns are a group's channels, and the best order for all of them together."""
+"""The objective: the pruned weights whose columns are a group's channels, and the best order for all of them
+together.
+"""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +20,8 @@ class Objective:
 
     group: Group
     slots: np.ndarray  # int64 [channels]: the channels, in the order of their columns
-    columns: dict[Axis, np.ndarray] = field(default_factory=dict)  # positions of the columns, as in Group, of the weights that count
+    # positions of the columns, as in Group, of the weights that count
+    columns: dict[Axis, np.ndarray] = field(default_factory=dict)
     rows: int = 0  # in total, of these weights
     left_out: dict[str, str] = field(default_factory=dict)  # weight name -> why it does not count
 
@@ -26,7 +29,8 @@ class Objective:
 def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
     """The objective over all of `weights` (those to be pruned) whose columns are channels of this group.
 
-    A weight only counts if channels of the group fill its stripes of four, in the same fours as in the other weights.
+    A weight only counts if channels of the group fill its stripes of four, in the same fours as in the other
+    weights.
     """
     made = Objective(group, np.arange(len(next(iter(group.positions.values())))))
     for axis, places in group.positions.items():
@@ -44,29 +48,42 @@ def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
 
 
 def choose(made: Objective, weights: dict[str, Tensor], share: Share, *, seed: int) -> np.ndarray:
-    """The best order of the group's channels: channel i gets the values of channel order[i], as in Permutation."""
+    """The best order of the group's channels: channel i gets the values of channel order[i], as in
+    Permutation.
+    """
     matrix = [_columns(weights[axis.name], axis, places[made.slots]) for axis, places in made.columns.items()]
-    found = search(torch.cat([one.to(matrix[0].device) for one in matrix]), steps=share.steps, rows=share.rows, seed=seed)
+    found = search(
+        torch.cat([one.to(matrix[0].device) for one in matrix]), steps=share.steps, rows=share.rows, seed=seed
+    )
     order = np.empty_like(made.slots)
     order[made.slots] = made.slots[found.order.numpy()]
     return order
 
 
 def _misfit(places: np.ndarray, slots: np.ndarray) -> str | None:
-    """Why these columns do not form whole stripes in this order; None if they do. places: [channels, occurrences]."""
+    """Why these columns do not form whole stripes in this order; None if they do. places: [channels,
+    occurrences].
+    """
     if len(slots) == GROUP:
-        return "only 4 of its input channels may change places with one another, and their order within a stripe of 4 does not matter"
+        return (
+            "only 4 of its input channels may change places with one another, and their order within a "
+            "stripe of 4 does not matter"
+        )
     if len(slots) % GROUP:
-        return f"only {len(slots)} of its input channels may change places with one another, not a multiple of {GROUP}"
+        return (
+            f"only {len(slots)} of its input channels may change places with one another, not a "
+            f"multiple of {GROUP}"
+        )
     stripes = places[slots].reshape(-1, GROUP, places.shape[1]) // GROUP
     if (stripes == stripes[:, :1]).all():
         return None
     if places.shape[1] == 1:
         return "its input channels do not share stripes of 4 as in the layers beside it"
     neighbours = (np.diff(places, axis=1) == 1).all()
-    return f"each of its input channels is {places.shape[1]} {'neighbouring ' if neighbours else ''}inputs, which move together" + (
-        "" if neighbours else " and do not fill stripes of 4 alike"
-    )
+    return (
+        f"each of its input channels is {places.shape[1]} "
+        f"{'neighbouring ' if neighbours else ''}inputs, which move together"
+    ) + ("" if neighbours else " and do not fill stripes of 4 alike")
 
 
 def _columns(weight: Tensor, axis: Axis, places: np.ndarray) -> Tensor:

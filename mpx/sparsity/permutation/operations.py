@@ -24,13 +24,16 @@ def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
     if node.target is operator.getitem:
         return values[node.args[0]][node.args[1]]
     many = isinstance(node.meta.get("val"), (list, tuple))
-    shapes: list[Any] = [getattr(one, "shape", None) for one in (node.meta["val"] if many else [node.meta.get("val")])]
+    shapes: list[Any] = [
+        getattr(one, "shape", None) for one in (node.meta["val"] if many else [node.meta.get("val")])
+    ]
     if not any(isinstance(shape, torch.Size) for shape in shapes):
         return None  # a check, or a number
     try:
         labels = _apply_rule(walk, node, values, shapes)
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
-        labels = None  # a form of the operation that its rule does not cover, such as an input without a batch dimension
+        # a form of the operation that its rule does not cover, such as an input without a batch dimension
+        labels = None
     if labels is None:
         labels = [shape if shape is None else _unknown(walk, node, values, shape) for shape in shapes]
     labels = list(labels) if isinstance(labels, (list, tuple)) else [labels]
@@ -41,14 +44,19 @@ def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
 
 
 def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torch.Size]) -> Any:
-    """The labels by this operation's rule; None if there is no rule or if it does not cover these arguments."""
+    """The labels by this operation's rule; None if there is no rule or if it does not cover these
+    arguments.
+    """
     name, given, function = name_of(node), _arguments(node, values), node.target
     if name in STORED and not (name in BY_SIDES and isinstance(given.get("input"), (Parameter, Sides))):
         return STORED[name](walk, shapes, **given)
     if name in LIKE_OTHER:
         given["other"] = walk.uniform(given["other"].shape)
     operands = tensors_in(given)
-    could_move = any(not isinstance(one, Tensor) or bool((one >= 0).any()) for one in operands) or name in UNIFORM_VALUES
+    could_move = (
+        any(not isinstance(one, Tensor) or bool((one >= 0).any()) for one in operands)
+        or name in UNIFORM_VALUES
+    )
     if not could_move or (name not in COMPUTED and name not in MOVES and name not in BY_SIDES):
         return None
 
@@ -63,7 +71,9 @@ def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torc
 
 
 def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -> Tensor:
-    """Pin all channels that reach this operation. If none could move anyway, the result keeps the reason of the operands."""
+    """Pin all channels that reach this operation. If none could move anyway, the result keeps the reason of
+    the operands.
+    """
     operands = tensors_in(_arguments(node, values))
     still = [one for one in operands if isinstance(one, Tensor) and one.numel() and bool((one < 0).all())]
     if len(still) == len(operands):
@@ -72,12 +82,16 @@ def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -
 
 
 def _arguments(node: torch.fx.Node, values: dict) -> dict[str, Any]:
-    """Every argument by its name in the operation's schema, with labels and parameters in place of graph nodes."""
+    """Every argument by its name in the operation's schema, with labels and parameters in place of graph
+    nodes.
+    """
     schema = schema_of(node.target)
     if schema is None:
         return {"args": filled(node.args, values), "kwargs": filled(dict(node.kwargs), values)}
     given = {one.name: one.default_value for one in schema.arguments}
-    return given | dict(zip(given, filled(node.args, values), strict=False)) | filled(dict(node.kwargs), values)
+    return (
+        given | dict(zip(given, filled(node.args, values), strict=False)) | filled(dict(node.kwargs), values)
+    )
 
 
 def filled(arguments: Any, values: dict) -> Any:

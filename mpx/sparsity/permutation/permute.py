@@ -39,7 +39,9 @@ class LayerReport:
 
 @dataclass
 class Report:
-    """The outcome for one model. `permutation.apply` reorders anything else with the model's names, such as moving averages."""
+    """The outcome for one model. `permutation.apply` reorders anything else with the model's names, such as
+    moving averages.
+    """
 
     layers: list[LayerReport] = field(default_factory=list)
     permutation: Permutation = field(default_factory=Permutation)
@@ -64,26 +66,30 @@ def permute_model(
     work: float = WORK,
     progress: bool = False,
 ) -> Report:
-    """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs change by rounding only.
+    """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs change by
+    rounding only.
 
-    example_input: one batch on the model's device (a tensor, the tuple of positional arguments or a dictionary of keyword arguments). A
-    list holds one batch for each way to call the model. A batch of two samples is enough.
-    exhaustive: the model is only ever called in these ways. Otherwise the function leaves in place each channel that an unused parameter
-    or a missing argument could act on.
-    weights: the weights that will be pruned (`mpx.sparsity.layers.weights`); None: all weights that sparse Tensor Cores support.
-    optimizer: one or several; their state is reordered with the parameters. A state of another shape (LBFGS) leaves the model unchanged.
-    work: the search budget in nanoseconds of one core. The default is half a minute; small models need seconds.
-    progress: show a bar on a terminal.
+    example_input: one batch on the model's device (a tensor, the tuple of positional arguments or a
+    dictionary of keyword arguments). A list holds one batch for each way to call the model. A batch of two
+    samples is enough. exhaustive: the model is only ever called in these ways. Otherwise the function leaves
+    in place each channel that an unused parameter or a missing argument could act on.
+    weights: the weights that will be pruned (`mpx.sparsity.layers.weights`); None: all weights that sparse
+    Tensor Cores support. optimizer: one or several; their state is reordered with the parameters. A state of
+    another shape (LBFGS) leaves the model unchanged. work: the search budget in nanoseconds of one core. The
+    default is half a minute; small models need seconds. progress: show a bar on a terminal.
 
-    The same model and seed give the same order. The function runs the model on `example_input` before and after, in both modes. If an
-    output differs, it restores everything and the report says so. A model that torch.export cannot trace also stays unchanged, and the
-    report says why. Random state, training mode and gradients are unchanged on return.
+    The same model and seed give the same order. The function runs the model on `example_input` before and
+    after, in both modes. If an output differs, it restores everything and the report says so. A model that
+    torch.export cannot trace also stays unchanged, and the report says why. Random state, training mode and
+    gradients are unchanged on return.
     """
     started = time.perf_counter()
     ways = calls(example_input)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     pruned = _pruned(model, weights)
-    before = {name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()}
+    before = {
+        name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()
+    }
 
     def refused(reason: str) -> Report:
         return _report(pruned, before, Permutation(), dict.fromkeys(pruned, reason), started, reason)
@@ -103,7 +109,9 @@ def permute_model(
 
 
 def _pruned(model: nn.Module, weights: list[Weight] | None) -> dict[str, Weight]:
-    """The weights to prune that have whole stripes, by their first name in the state_dict, which is also their name in the graph."""
+    """The weights to prune that have whole stripes, by their first name in the state_dict, which is also
+    their name in the graph.
+    """
     first = first_names(model)
     weights = all_weights(model, NofM(2, 4), Rules()) if weights is None else weights
     whole = [weight for weight in weights if weight.reason is None and weight.parameter.shape[1] % GROUP == 0]
@@ -111,7 +119,12 @@ def _pruned(model: nn.Module, weights: list[Weight] | None) -> dict[str, Weight]
 
 
 def _search(
-    groups: list[Group], reasons: dict[Axis, list[str | None]], pruned: dict[str, Weight], seed: int, work: float, progress: bool
+    groups: list[Group],
+    reasons: dict[Axis, list[str | None]],
+    pruned: dict[str, Weight],
+    seed: int,
+    work: float,
+    progress: bool,
 ) -> tuple[Permutation, dict[str, str]]:
     permutation = Permutation()
     left_out: dict[str, str] = {}
@@ -130,7 +143,9 @@ def _search(
 
 def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:
     """The most frequent reason why columns of this weight stay."""
-    columns = Counter(why for axis, column in reasons.items() if axis.name == name and axis.dim == 1 for why in column)
+    columns = Counter(
+        why for axis, column in reasons.items() if axis.name == name and axis.dim == 1 for why in column
+    )
     if not columns:
         return "it takes no part in the forward pass, or is not used by a layer"
     ((why, _),) = columns.most_common(1)
@@ -138,9 +153,16 @@ def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:
 
 
 def _report(
-    pruned: dict[str, Weight], before: dict[str, float], permutation: Permutation, why: dict[str, str], started: float, reason: str | None
+    pruned: dict[str, Weight],
+    before: dict[str, float],
+    permutation: Permutation,
+    why: dict[str, str],
+    started: float,
+    reason: str | None,
 ) -> Report:
-    after = {name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()}
+    after = {
+        name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()
+    }
     layers = [
         LayerReport(
             name=weight.name,
@@ -153,7 +175,10 @@ def _report(
         )
         for name, weight in pruned.items()
     ]
-    total = {name: float(weight.parameter.detach().abs().sum(dtype=torch.float64)) for name, weight in pruned.items()}
+    total = {
+        name: float(weight.parameter.detach().abs().sum(dtype=torch.float64))
+        for name, weight in pruned.items()
+    }
     everything = sum(total.values()) or 1.0
     return Report(
         layers=layers,

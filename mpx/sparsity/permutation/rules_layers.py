@@ -1,4 +1,5 @@
-"""Rules for layers with parameters. The channels of the input are the weight's columns, those of the output its rows.
+"""Rules for layers with parameters. The channels of the input are the weight's columns, those of the output
+its rows.
 
 A rule is called as rule(walk, shapes of the results, **arguments by their names in the operation's schema).
 """
@@ -12,8 +13,12 @@ from mpx.sparsity.permutation.channels import moving_dims, varies
 from mpx.sparsity.permutation.walk import Parameter, Sides, Value, Walk
 
 
-def linear(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None) -> Tensor | Sides:
-    """weight: [out, in]. Channels in other dimensions of the input than the last pass through, as further sides of the output."""
+def linear(
+    walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None
+) -> Tensor | Sides:
+    """weight: [out, in]. Channels in other dimensions of the input than the last pass through, as further
+    sides of the output.
+    """
     columns, sides = walk.axis(walk.matrix(weight), 1), walk.sides(input)
     beside = [side for side in sides if moving_dims(side) and not varies(side, -1)]
     for side in sides:
@@ -26,8 +31,12 @@ def linear(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bi
     return Sides((*beside, outputs)) if beside else outputs
 
 
-def conv(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_) -> Tensor:
-    """weight: [out, in / groups, *kernel]. With as many groups as inputs, each input channel has its own outputs."""
+def conv(
+    walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_
+) -> Tensor:
+    """weight: [out, in / groups, *kernel]. With as many groups as inputs, each input channel has its own
+    outputs.
+    """
     dim = len(shapes[0]) - len(weight.shape) + 1
     inputs, outputs = walk.along(walk.labels(input), dim), _outputs(walk, walk.matrix(weight), bias)
     if groups == 1:
@@ -42,7 +51,9 @@ def conv(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias
     return walk.spread(outputs, dim, shapes[0])
 
 
-def conv_transpose(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_) -> Tensor:
+def conv_transpose(
+    walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_
+) -> Tensor:
     """weight: [in, out / groups, *kernel]."""
     dim = len(shapes[0]) - len(weight.shape) + 1
     inputs = walk.along(walk.labels(input), dim)
@@ -51,7 +62,9 @@ def conv_transpose(walk: Walk, shapes: list[torch.Size], input: Value, weight: V
         outputs = walk.axis(weight, 1)
     else:
         rows = len(inputs) // groups
-        outputs = torch.cat([walk.axis(weight, 1, rows=(group * rows, group * rows + rows)) for group in range(groups)])
+        outputs = torch.cat(
+            [walk.axis(weight, 1, rows=(group * rows, group * rows + rows)) for group in range(groups)]
+        )
         _keep_groups(walk, groups, inputs, outputs)
     if bias is not None:
         walk.tie(outputs, walk.axis(bias, 0))
@@ -65,7 +78,9 @@ def embedding(walk: Walk, shapes: list[torch.Size], weight: Parameter, **_) -> T
 
 
 def channel_norm(walk: Walk, shapes: list[torch.Size], input: Value, **parameters) -> Tensor:
-    """Batch and instance norm: each channel (dimension 1) has its own statistics and parameters. The order within a channel is free."""
+    """Batch and instance norm: each channel (dimension 1) has its own statistics and parameters. The order
+    within a channel is free.
+    """
     labels = walk.labels(input)
     if not varies(labels, 1):
         walk.join(labels, (0, *range(2, labels.dim())))
@@ -89,8 +104,12 @@ def group_norm(walk: Walk, shapes: list[torch.Size], input: Value, num_groups: i
     return walk.spread(channels, 1, shapes[0])
 
 
-def layer_norm(walk: Walk, shapes: list[torch.Size], input: Value, normalized_shape: list[int], **parameters) -> Tensor:
-    """Layer and RMS norm over the last dimensions, any of which may be the channels. parameters: [*normalized_shape]."""
+def layer_norm(
+    walk: Walk, shapes: list[torch.Size], input: Value, normalized_shape: list[int], **parameters
+) -> Tensor:
+    """Layer and RMS norm over the last dimensions, any of which may be the channels. parameters:
+    [*normalized_shape].
+    """
     labels = walk.labels(input)
     for parameter in parameters.values():
         if isinstance(parameter, Value):

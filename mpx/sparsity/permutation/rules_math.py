@@ -12,18 +12,45 @@ from mpx.sparsity.permutation.walk import Walk
 
 # fmt: off
 ELEMENTWISE = [
-    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "bernoulli", "bitwise_and", "bitwise_not", "bitwise_or", "celu", "ceil",
-    "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "div", "divide", "elu", "eq", "erf", "erfc", "exp", "expm1",
-    "exponential", "floor", "fmod", "gelu", "ge", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan",
-    "le", "leaky_relu", "lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt",
-    "masked_fill", "maximum", "minimum", "mish", "mul", "multiply", "ne", "neg", "negative", "nan_to_num", "normal", "pow", "reciprocal",
-    "relu", "relu6", "remainder", "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink",
-    "softsign", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "true_divide", "trunc", "uniform", "where",
+    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "bernoulli", "bitwise_and", "bitwise_not",
+    "bitwise_or", "celu", "ceil",
+    "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "div", "divide", "elu", "eq", "erf",
+    "erfc", "exp", "expm1",
+    "exponential", "floor", "fmod", "gelu", "ge", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "isfinite", "isinf", "isnan",
+    "le", "leaky_relu", "lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logical_and", "logical_not",
+    "logical_or", "lt",
+    "masked_fill", "maximum", "minimum", "mish", "mul", "multiply", "ne", "neg", "negative", "nan_to_num",
+    "normal", "pow", "reciprocal",
+    "relu", "relu6", "remainder", "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
+    "softplus", "softshrink",
+    "softsign", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "true_divide",
+    "trunc", "uniform", "where",
     "xlogy",
 ]
 # fmt: on
-REDUCTIONS = ["all", "amax", "amin", "any", "linalg_vector_norm", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
-POOLS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "upsample_nearest", "upsample_bilinear")
+REDUCTIONS = [
+    "all",
+    "amax",
+    "amin",
+    "any",
+    "linalg_vector_norm",
+    "logsumexp",
+    "mean",
+    "norm",
+    "prod",
+    "std",
+    "sum",
+    "var",
+]
+POOLS = (
+    "avg_pool",
+    "max_pool",
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "upsample_nearest",
+    "upsample_bilinear",
+)
 
 
 def elementwise(walk: Walk, shapes: list[torch.Size], **given) -> Tensor:
@@ -43,7 +70,14 @@ def glu(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int = -1) -> Te
     return walk.merge(*self.chunk(2, dim))
 
 
-def reduction(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int | list[int] | None = None, keepdim: bool = False, **_) -> Tensor:
+def reduction(
+    walk: Walk,
+    shapes: list[torch.Size],
+    self: Tensor,
+    dim: int | list[int] | None = None,
+    keepdim: bool = False,
+    **_,
+) -> Tensor:
     """A sum over channels does not depend on their order."""
     dims = [dim] if isinstance(dim, int) else list(dim or range(self.dim()))
     dims = sorted({one % self.dim() for one in dims}, reverse=True)
@@ -62,7 +96,9 @@ def pool(walk: Walk, shapes: list[torch.Size], **given: Any) -> list[Tensor]:
 
 
 def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, **given: Any) -> Tensor:
-    """self [..., m, k] @ other (or mat2) [..., k, n]. Channels may be summed over (k), or pass through (m, n)."""
+    """self [..., m, k] @ other (or mat2) [..., k, n]. Channels may be summed over (k), or pass through (m,
+    n).
+    """
     one, other = self, given["other"] if "other" in given else given["mat2"]
     if one.dim() < 2 or other.dim() < 2:
         return walk.give_up(shapes[0], one, other)
@@ -81,12 +117,23 @@ def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, **given: Any) -> 
 
 
 def attention(
-    walk: Walk, shapes: list[torch.Size], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **_
+    walk: Walk,
+    shapes: list[torch.Size],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    **_,
 ) -> Tensor:
-    """query, key, value: [..., heads, tokens, features]. In a head, query's and key's features move together; value's pass through."""
+    """query, key, value: [..., heads, tokens, features]. In a head, query's and key's features move together;
+    value's pass through.
+    """
     if attn_mask is not None:
         walk.channels.pin(attn_mask, f"the mask of {walk.operation}")
-    if any(varies(labels, -2) for labels in (query, key, value)) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+    if (
+        any(varies(labels, -2) for labels in (query, key, value))
+        or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    ):
         return walk.give_up(shapes[0], query, key, value)
     walk.tie(query.select(-2, 0), key.select(-2, 0))
     for labels in (query, key, value):
@@ -96,7 +143,8 @@ def attention(
 
 MATH: dict[str, Callable] = (
     dict.fromkeys(ELEMENTWISE, elementwise)
-    | {"_weight_norm": elementwise}  # g ÷ ‖v‖ · v: the norm of a row or column does not depend on the order in it
+    # g ÷ ‖v‖ · v: the norm of a row or column does not depend on the order in it
+    | {"_weight_norm": elementwise}
     | dict.fromkeys(["softmax", "log_softmax", "_softmax", "_log_softmax"], softmax)
     | dict.fromkeys(REDUCTIONS, reduction)
     | {"glu": glu}

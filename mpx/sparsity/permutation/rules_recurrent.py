@@ -1,4 +1,6 @@
-"""The rule for torch.nn.LSTM, GRU and RNN. A hidden unit is one row of each gate and one column of the recurrent weight."""
+"""The rule for torch.nn.LSTM, GRU and RNN. A hidden unit is one row of each gate and one column of the
+recurrent weight.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,16 +12,26 @@ from mpx.sparsity.permutation.walk import Parameter, Walk
 
 
 def recurrent(
-    gates: int, walk: Walk, shapes: list[torch.Size], input: Tensor, hx, params: list[Parameter], bidirectional: bool, **_
+    gates: int,
+    walk: Walk,
+    shapes: list[torch.Size],
+    input: Tensor,
+    hx,
+    params: list[Parameter],
+    bidirectional: bool,
+    **_,
 ) -> list[Tensor]:
-    """Labels of the output [..., directions · hidden] and of each last state [layers · directions, ..., hidden].
+    """Labels of the output [..., directions · hidden] and of each last state [layers · directions, ...,
+    hidden].
 
-    params: per layer and direction weight_ih [gates · hidden, in], weight_hh [gates · hidden, hidden] and optionally two biases.
-    Hidden units can only move if the initial state is the same for every unit, such as zeros, since a given state does not move.
+    params: per layer and direction weight_ih [gates · hidden, in], weight_hh [gates · hidden, hidden] and
+    optionally two biases. Hidden units can only move if the initial state is the same for every unit, such as
+    zeros, since a given state does not move.
     """
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     inputs = walk.labels(input)
-    if params[1].shape[0] != gates * params[1].shape[1]:  # proj_size: the units and their outputs are different channels
+    # proj_size: the units and their outputs are different channels
+    if params[1].shape[0] != gates * params[1].shape[1]:
         return [walk.give_up(shapes[0], *params, inputs, *states)] * len(shapes)
     directions, cells = 2 if bidirectional else 1, _cells(params)
     units = []
@@ -36,7 +48,9 @@ def recurrent(
 
 
 def _cells(params: list[Parameter]) -> list[list[Parameter]]:
-    """One list of parameters per layer and direction; each starts with a matrix for the inputs and one for the hidden units."""
+    """One list of parameters per layer and direction; each starts with a matrix for the inputs and one for
+    the hidden units.
+    """
     starts = [number for number in range(0, len(params), 2) if len(params[number].shape) == 2]
     return [params[start:stop] for start, stop in zip(starts, [*starts[1:], len(params)], strict=True)]
 

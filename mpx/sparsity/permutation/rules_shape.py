@@ -10,18 +10,32 @@ from mpx.sparsity.permutation.walk import Walk
 
 # fmt: off
 MOVES = [  # these operations themselves are run on the labels
-    "alias", "broadcast_to", "cat", "channel_shuffle", "chunk", "concat", "concatenate", "expand", "expand_as", "flatten", "flip",
-    "movedim", "moveaxis", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "repeat", "repeat_interleave", "roll", "select",
-    "slice", "split", "split_with_sizes", "squeeze", "stack", "swapaxes", "swapdims", "t", "tile", "transpose", "unbind", "unflatten",
+    "alias", "broadcast_to", "cat", "channel_shuffle", "chunk", "concat", "concatenate", "expand",
+    "expand_as", "flatten", "flip",
+    "movedim", "moveaxis", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "repeat",
+    "repeat_interleave", "roll", "select",
+    "slice", "split", "split_with_sizes", "squeeze", "stack", "swapaxes", "swapdims", "t", "tile",
+    "transpose", "unbind", "unflatten",
     "unsqueeze",
 ]
 # fmt: on
 RESHAPES = ["reshape", "view", "_unsafe_view", "view_as", "reshape_as"]
 LIKE_OTHER = ["expand_as", "reshape_as", "type_as", "view_as"]  # only the shape or type of `other` matters
-COPIES = ["clone", "contiguous", "detach", "dropout", "feature_dropout", "alpha_dropout", "to", "_to_copy", "type_as"]
+COPIES = [
+    "clone",
+    "contiguous",
+    "detach",
+    "dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "to",
+    "_to_copy",
+    "type_as",
+]
 # fmt: off
 UNIFORM_VALUES = [  # including random values, whose distribution is the same everywhere
-    "empty", "empty_like", "fill", "full", "full_like", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "rand",
+    "empty", "empty_like", "fill", "full", "full_like", "new_empty", "new_full", "new_ones", "new_zeros",
+    "ones", "ones_like", "rand",
     "rand_like", "randn", "randn_like", "scalar_tensor", "zero", "zeros", "zeros_like",
 ]
 # fmt: on
@@ -39,7 +53,9 @@ def uniform(walk: Walk, shapes: list[torch.Size], **_) -> Tensor:
     return walk.uniform(shapes[0])
 
 
-def pad(walk: Walk, shapes: list[torch.Size], self: Tensor, pad: list[int], mode: str = "constant", **_) -> Tensor:
+def pad(
+    walk: Walk, shapes: list[torch.Size], self: Tensor, pad: list[int], mode: str = "constant", **_
+) -> Tensor:
     """Padding of positions does not affect channels. Channels padded with a constant are uniform."""
     padded = [self.dim() - 1 - number // 2 for number, amount in enumerate(pad) if amount]
     if mode == "constant" and any(varies(self, dim) for dim in padded):

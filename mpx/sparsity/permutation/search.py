@@ -3,12 +3,14 @@
     found = search(matrix)                  # matrix: [rows, columns], columns % 4 == 0
     matrix[:, found.order]                  # 2:4 keeps found.after of it, not found.before
 
-All that matters is which four columns share a stripe. Each step takes one random column out of every stripe and returns them all in the
-best way. If column x joins three others, whose magnitudes in a row are t1 ≥ t2 ≥ t3, the stripe keeps Σ t1 + max(t2, x) over the rows, and
-Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|). So one matrix of L1 distances gives the value of every column in every stripe, and the best return
-is a linear assignment. Noise on that matrix, which falls to zero, keeps early steps out of poor optima.
+All that matters is which four columns share a stripe. Each step takes one random column out of every stripe
+and returns them all in the best way. If column x joins three others, whose magnitudes in a row are t1 ≥ t2 ≥
+t3, the stripe keeps Σ t1 + max(t2, x) over the rows, and Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|). So one
+matrix of L1 distances gives the value of every column in every stripe, and the best return is a linear
+assignment. Noise on that matrix, which falls to zero, keeps early steps out of poor optima.
 
-The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021. They optimise two stripes at a time.
+The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021. They optimise two
+stripes at a time.
 """
 
 from dataclasses import dataclass, replace
@@ -22,12 +24,13 @@ from mpx.sparsity.permutation.budget import MAX_EXACT_COLUMNS, WORK, Share, comp
 from mpx.sparsity.permutation.stripes import GROUP, best_stripes, kept
 from mpx.system.machine import cpu_threads
 
-# Up to this many comparisons a step runs on the CPU, also for a matrix on a GPU: a GPU has little to do then and waits for the host four
-# times. ResNet-20, with 23,315 steps of at most 3e5 comparisons, took 60 to 91 s on a shared H200 (experiments/sparsity_pilot) and 5.4 s on
-# one core of a Xeon.
+# Up to this many comparisons a step runs on the CPU, also for a matrix on a GPU: a GPU has little to do then
+# and waits for the host four times. ResNet-20, with 23,315 steps of at most 3e5 comparisons, took 60 to 91 s
+# on a shared H200 (experiments/sparsity_pilot) and 5.4 s on one core of a Xeon.
 ON_CPU = 1e6
-# Up to this many comparisons a step runs in one thread. On two idle cores, 6000 steps of 128 × 64 take 0.9 s in one or two threads. Beside
-# two other jobs they take 1.4 to 2.8 s in one thread and 20 to 28 s in two, since every step waits for both.
+# Up to this many comparisons a step runs in one thread. On two idle cores, 6000 steps of 128 × 64 take 0.9 s
+# in one or two threads. Beside two other jobs they take 1.4 to 2.8 s in one thread and 20 to 28 s in two,
+# since every step waits for both.
 ONE_THREAD = 3e5
 NOISE = 0.05  # × the mean magnitude × √rows, which is the spread of a column's sum
 
@@ -42,11 +45,14 @@ class Found:
     steps: int
 
 
-def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None, seed: int = 0, work: float = WORK) -> Found:
-    """The best order found in `steps` steps; for up to 16 columns, the best of all orders. The same seed gives the same order.
+def search(
+    matrix: Tensor, *, steps: int | None = None, rows: int | None = None, seed: int = 0, work: float = WORK
+) -> Found:
+    """The best order found in `steps` steps; for up to 16 columns, the best of all orders. The same seed
+    gives the same order.
 
-    matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. Stack weights with the same input channels along the
-    rows; see `rows_of`.
+    matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. Stack weights with the same
+    input channels along the rows; see `rows_of`.
     steps: None: as many as `work` allows (budget.py), at most 1000.
     rows: use this many rows, drawn at random. None: as many as `work` allows if steps is None, otherwise all.
     Raises ValueError for another shape, for values that are not finite and for fewer than one row.
@@ -62,16 +68,25 @@ def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None,
     if rows is not None:
         share = replace(share, rows=min(rows, share.rows))
     random = np.random.default_rng(seed)
-    looked_at = torch.ldexp(columns, -torch.frexp(columns.max()).exponent.clamp(min=0))  # so that no sum of huge values overflows
+    # so that no sum of huge values overflows
+    looked_at = torch.ldexp(columns, -torch.frexp(columns.max()).exponent.clamp(min=0))
     if share.rows < height:
-        looked_at = looked_at[:, torch.from_numpy(np.sort(random.choice(height, share.rows, replace=False))).to(columns.device)]
+        looked_at = looked_at[
+            :, torch.from_numpy(np.sort(random.choice(height, share.rows, replace=False))).to(columns.device)
+        ]
     if on_cpu(share.rows, count):
         looked_at = looked_at.cpu()
     with cpu_threads(1 if comparisons(share.rows, count) <= ONE_THREAD else torch.get_num_threads()):
-        stripes = best_stripes(looked_at) if count <= MAX_EXACT_COLUMNS else _anneal(looked_at, share.steps, random)
+        stripes = (
+            best_stripes(looked_at) if count <= MAX_EXACT_COLUMNS else _anneal(looked_at, share.steps, random)
+        )
     order = torch.from_numpy(_canonical(stripes).reshape(-1))
     after = kept(columns[order.to(columns.device)])
-    return Found(order, before, after, share.steps) if after > before else Found(torch.arange(count), before, before, share.steps)
+    return (
+        Found(order, before, after, share.steps)
+        if after > before
+        else Found(torch.arange(count), before, before, share.steps)
+    )
 
 
 def on_cpu(rows: int, columns: int) -> bool:
@@ -80,7 +95,9 @@ def on_cpu(rows: int, columns: int) -> bool:
 
 
 def efficacy(matrix: Tensor, order: Tensor) -> float:
-    """(permuted 2:4 − 2:4) ÷ (best half of every row − 2:4): 0 for the given order, 1 if grouping by four costs nothing."""
+    """(permuted 2:4 − 2:4) ÷ (best half of every row − 2:4): 0 for the given order, 1 if grouping by four
+    costs nothing.
+    """
     columns = _columns(matrix)
     default, permuted = kept(columns), kept(columns[order.to(columns.device)])
     ideal = float(columns.topk(columns.shape[0] // 2, dim=0).values.sum(dtype=torch.float64))
@@ -90,7 +107,10 @@ def efficacy(matrix: Tensor, order: Tensor) -> float:
 def _columns(matrix: Tensor) -> Tensor:
     """Magnitudes [columns, rows], contiguous. Raises ValueError for what cannot be searched."""
     if matrix.dim() != 2 or matrix.shape[1] % GROUP:
-        raise ValueError(f"search needs a matrix [rows, columns] with columns divisible by {GROUP}, got {tuple(matrix.shape)}")
+        raise ValueError(
+            f"search needs a matrix [rows, columns] with columns divisible by {GROUP}, got "
+            f"{tuple(matrix.shape)}"
+        )
     columns = matrix.detach().abs().t().contiguous()
     columns = columns if columns.dtype in (torch.float32, torch.float64) else columns.float()
     if not columns.isfinite().all():
@@ -120,7 +140,9 @@ def _anneal(columns: Tensor, steps: int, random: np.random.Generator) -> np.ndar
 
 
 def _values(columns: Tensor, sums: np.ndarray, others: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """float64 [stripes, taken]: what each stripe of `others` [stripes, 3] keeps if each column of `taken` [stripes] joins it."""
+    """float64 [stripes, taken]: what each stripe of `others` [stripes, 3] keeps if each column of `taken`
+    [stripes] joins it.
+    """
     device = columns.device
     a, b, c = columns[torch.from_numpy(others.T.copy()).to(device)]  # each [stripes, rows]
     high, low = torch.maximum(a, b), torch.minimum(a, b)

@@ -1,7 +1,8 @@
 """Values computed from weights: each of their dimensions, called a side, has its own channels.
 
-A weight [out, in] that is standardised before use can be reordered by rows and by columns. An operation that commutes with reordering the
-rows, and with reordering the columns, commutes with both. So its rule is called once for each side, and takes the other sides as constant.
+A weight [out, in] that is standardised before use can be reordered by rows and by columns. An operation that
+commutes with reordering the rows, and with reordering the columns, commutes with both. So its rule is called
+once for each side, and takes the other sides as constant.
 """
 
 from collections.abc import Callable
@@ -19,11 +20,18 @@ from mpx.sparsity.permutation.walk import Parameter, Sides, Value, Walk
 BY_SIDES = {*ELEMENTWISE, *REDUCTIONS, *MOVES, *COPIES, *RESHAPES, "_weight_norm", "batch_norm", "index"}
 
 
-def by_sides(walk: Walk, rule: Callable[[dict[str, Any]], Any], given: dict[str, Any], shapes: list[torch.Size]) -> Any:
-    """The result of `rule` if an operand has several sides. For a norm, only the input counts; its rule handles the parameters."""
+def by_sides(
+    walk: Walk, rule: Callable[[dict[str, Any]], Any], given: dict[str, Any], shapes: list[torch.Size]
+) -> Any:
+    """The result of `rule` if an operand has several sides. For a norm, only the input counts; its rule
+    handles the parameters.
+    """
     operands = [one for one in tree_leaves(given.get("input", given)) if isinstance(one, Value)]
-    passes = _passes(walk, [[(moving_dims(side), side) for side in walk.sides(one)] for one in operands], operands)
-    if passes is None:  # it is unclear which sides belong together, so take the last side of each, as for an activation
+    passes = _passes(
+        walk, [[(moving_dims(side), side) for side in walk.sides(one)] for one in operands], operands
+    )
+    # it is unclear which sides belong together, so take the last side of each, as for an activation
+    if passes is None:
         return rule(tree_map_only((Parameter, Sides), walk.labels, given))
     numbers = {id(one): number for number, one in enumerate(operands)}
 
@@ -36,8 +44,12 @@ def by_sides(walk: Walk, rule: Callable[[dict[str, Any]], Any], given: dict[str,
     return _joined(walk, results, shapes[0])
 
 
-def _passes(walk: Walk, sides: list[list[tuple[tuple[int, ...], Tensor]]], operands: list[Value]) -> list[list[Tensor]] | None:
-    """The operands for each side, while only that side moves; None if it is unclear which sides belong together."""
+def _passes(
+    walk: Walk, sides: list[list[tuple[tuple[int, ...], Tensor]]], operands: list[Value]
+) -> list[list[Tensor]] | None:
+    """The operands for each side, while only that side moves; None if it is unclear which sides belong
+    together.
+    """
     own = [[(dims, side) for dims, side in each if bool((side > 0).any())] for each in sides]
     moving = [number for number, each in enumerate(own) if each]
     if len(moving) == 1:
@@ -46,12 +58,17 @@ def _passes(walk: Walk, sides: list[list[tuple[tuple[int, ...], Tensor]]], opera
         every = {dims for each in own for dims, _ in each}
         if any(len(dims) != 1 for dims in every) or any(len(dict(each)) < len(each) for each in own):
             return None
-        chosen = [{number: dict(own[number])[dims] for number in moving if dims in dict(own[number])} for dims in sorted(every)]
+        chosen = [
+            {number: dict(own[number])[dims] for number in moving if dims in dict(own[number])}
+            for dims in sorted(every)
+        ]
     return [seen for one in chosen if (seen := _seen(walk, one, operands)) is not None]
 
 
 def _seen(walk: Walk, moving: dict[int, Tensor], operands: list[Value]) -> list[Tensor] | None:
-    """The operands while only these labels move. None if another operand varies along the same dimensions; the labels are then held."""
+    """The operands while only these labels move. None if another operand varies along the same dimensions;
+    the labels are then held.
+    """
     dims = moving_dims(next(iter(moving.values())))
     seen = []
     for number, one in enumerate(operands):

@@ -1,6 +1,8 @@
-"""Stripes: four columns of which 2:4 keeps the two larger values in every row, and the best ones of few columns.
+"""Stripes: four columns of which 2:4 keeps the two larger values in every row, and the best ones of few
+columns.
 
-Those are found by dynamic programming: the best stripes of a set are one stripe and the best stripes of the rest.
+Those are found by dynamic programming: the best stripes of a set are one stripe and the best stripes of the
+rest.
 """
 
 from functools import cache
@@ -15,7 +17,9 @@ AT_ONCE = 128  # stripes per chunk, which bounds the memory
 
 
 def rows_of(weight: Tensor) -> Tensor:
-    """A weight [out, in, *kernel] as the matrix [out · kernel positions, in] whose columns are its input channels."""
+    """A weight [out, in, *kernel] as the matrix [out · kernel positions, in] whose columns are its input
+    channels.
+    """
     return weight.detach().transpose(1, -1).reshape(-1, weight.shape[1])
 
 
@@ -37,16 +41,21 @@ def best_stripes(columns: Tensor) -> np.ndarray:
     """The stripes that keep most: int64 [stripes, 4], column numbers. columns: magnitudes [columns, rows]."""
     count = len(columns)
     stripes = _subsets(count, GROUP)
-    most, first = np.zeros(2**count), np.zeros(2**count, dtype=np.int64)  # per set (bits of an index): what it keeps, its first stripe
+    # per set (bits of an index): what it keeps, its first stripe
+    most, first = np.zeros(2**count), np.zeros(2**count, dtype=np.int64)
     number = (1 << stripes).sum(1)
     most[number], first[number] = _kept(columns, stripes), number
     for size in range(2 * GROUP, count + 1, GROUP):
         members = 1 << _subsets(count, size, without_first=size < count)  # [sets, size]
         whole = members.sum(1)
-        stripe = members[:, :1] + members[:, 1 + _subsets(size - 1, GROUP - 1)].sum(2)  # [sets, ways]: all stripes with the first member
+        # [sets, ways]: all stripes with the first member
+        stripe = members[:, :1] + members[:, 1 + _subsets(size - 1, GROUP - 1)].sum(2)
         value = most[stripe] + most[whole[:, None] - stripe]
         chosen = value.argmax(1)[:, None]
-        most[whole], first[whole] = np.take_along_axis(value, chosen, 1)[:, 0], np.take_along_axis(stripe, chosen, 1)[:, 0]
+        most[whole], first[whole] = (
+            np.take_along_axis(value, chosen, 1)[:, 0],
+            np.take_along_axis(stripe, chosen, 1)[:, 0],
+        )
     found, rest = [], 2**count - 1
     while rest:
         found.append([one for one in range(count) if first[rest] >> one & 1])

@@ -1,4 +1,6 @@
-"""Traces: torch.export's graphs of a model, one for each way to call it and each mode (evaluation, training)."""
+"""Traces: torch.export's graphs of a model, one for each way to call it and each mode (evaluation,
+training).
+"""
 
 import io
 import warnings
@@ -13,7 +15,8 @@ from torch.export import ExportedProgram
 
 from mpx.private.torch_dispatch import tree_map_only
 
-Example = Tensor | tuple | Mapping[str, Any]  # one batch: a tensor, the positional arguments, or the keyword arguments
+# one batch: a tensor, the positional arguments, or the keyword arguments
+Example = Tensor | tuple | Mapping[str, Any]
 
 
 class CannotTrace(Exception):
@@ -41,9 +44,11 @@ def calls(example: Example | list[Example]) -> list[Call]:
 
 
 def trace(model: nn.Module, ways: list[Call], *, marked: bool = False) -> list[ExportedProgram]:
-    """The graph of every call in both modes; the model is in evaluation mode before and after. Raises CannotTrace.
+    """The graph of every call in both modes; the model is in evaluation mode before and after. Raises
+    CannotTrace.
 
-    marked: every tensor that enters or leaves a module passes through an `alias` operation, even if nothing uses it.
+    marked: every tensor that enters or leaves a module passes through an `alias` operation, even if nothing
+    uses it.
     """
     programs = [_export(model, call, marked, "") for call in ways]
     with training(model) as woken:
@@ -52,9 +57,11 @@ def trace(model: nn.Module, ways: list[Call], *, marked: bool = False) -> list[E
 
 @contextmanager
 def training(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """A context in which the layers are in training mode, and yields them. The model is in evaluation mode before and after.
+    """A context in which the layers are in training mode, and yields them. The model is in evaluation mode
+    before and after.
 
-    torch's own layers stay in evaluation mode: they treat channels alike in both modes, and dropout would be random.
+    torch's own layers stay in evaluation mode: they treat channels alike in both modes, and dropout would be
+    random.
     """
     woken = [layer for layer in model.modules() if not type(layer).__module__.startswith("torch.nn.modules.")]
     for layer in woken:
@@ -68,7 +75,9 @@ def training(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """A context in which transformers' models return no cache of keys and values, whose type torch.export does not know."""
+    """A context in which transformers' models return no cache of keys and values, whose type torch.export
+    does not know.
+    """
     every = [getattr(layer, "config", None) for layer in model.modules()]
     configs: dict[int, Any] = {id(config): config for config in every if getattr(config, "use_cache", False)}
     for config in configs.values():
@@ -81,8 +90,14 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 
 def _export(model: nn.Module, call: Call, marked: bool, mode: str) -> ExportedProgram:
-    with warnings.catch_warnings(), torch.enable_grad(), redirect_stderr(io.StringIO()), _marks(model if marked else None):
-        # torch.export warns about nn.LSTM's attributes and prints the graph if it fails. With gradients on, attention is one operation.
+    with (
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+        redirect_stderr(io.StringIO()),
+        _marks(model if marked else None),
+    ):
+        # torch.export warns about nn.LSTM's attributes and prints the graph if it fails. With gradients on,
+        # attention is one operation.
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(model, call.args, call.kwargs, strict=False)
@@ -95,12 +110,20 @@ def _export(model: nn.Module, call: Call, marked: bool, mode: str) -> ExportedPr
 def _marks(model: nn.Module | None) -> Iterator[None]:
     with ExitStack() as hooks:
         for layer in () if model is None else model.modules():
-            hooks.enter_context(layer.register_forward_pre_hook(lambda _, *given: _marked(given), with_kwargs=True, prepend=True))
+            hooks.enter_context(
+                layer.register_forward_pre_hook(
+                    lambda _, *given: _marked(given), with_kwargs=True, prepend=True
+                )
+            )
             hooks.enter_context(layer.register_forward_hook(lambda _, given, result: _marked(result)))
         yield
 
 
 def _marked(tensors: Any) -> Any:
-    """Mark all tensors. The same tensor gets the same mark, since attention checks whether query and key are one object."""
+    """Mark all tensors. The same tensor gets the same mark, since attention checks whether query and key are
+    one object.
+    """
     marks: dict[int, Tensor] = {}
-    return tree_map_only(Tensor, lambda one: marks.setdefault(id(one), torch.ops.aten.alias.default(one)), tensors)
+    return tree_map_only(
+        Tensor, lambda one: marks.setdefault(id(one), torch.ops.aten.alias.default(one)), tensors
+    )

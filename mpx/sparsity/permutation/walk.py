@@ -1,4 +1,6 @@
-"""The interface between the walk and the rules for operations: labels of activations and atoms of parameters."""
+"""The interface between the walk and the rules for operations: labels of activations and atoms of
+parameters.
+"""
 
 from dataclasses import dataclass, field
 
@@ -45,7 +47,9 @@ class Walk:
         return f"{self.operation} is not known to keep channels apart"
 
     def labels(self, value: Value) -> Tensor:
-        """The labels of an activation. Of a parameter, the last dimension of more than one value counts as the channels."""
+        """The labels of an activation. Of a parameter, the last dimension of more than one value counts as
+        the channels.
+        """
         *others, last = self.sides(value)
         for side in others:
             self.channels.pin(side, self.unknown)
@@ -60,7 +64,9 @@ class Walk:
         return found or (self.uniform(value.shape),)
 
     def axis(self, value: Value, dim: int, rows: tuple[int, int] | None = None) -> Tensor:
-        """int64 [size]: the atoms of a parameter's dimension, or the labels along a computed value's dimension."""
+        """int64 [size]: the atoms of a parameter's dimension, or the labels along a computed value's
+        dimension.
+        """
         if isinstance(value, Parameter):
             return self.channels.axis(Axis(value.name, dim, rows), value.shape[dim])
         own = [side for side in self.sides(value) if varies(side, dim)]
@@ -85,9 +91,13 @@ class Walk:
         self.channels.tag(labels, by)
 
     def tag_rows(self, labels: Tensor, dims: tuple[int, ...]) -> None:
-        """For an operation that joins the elements along `dims`: channels may change places within a row, not between rows."""
+        """For an operation that joins the elements along `dims`: channels may change places within a row, not
+        between rows.
+        """
         dims = tuple(dim % labels.dim() for dim in dims)
-        rest = [1 if dim in dims or not varies(labels, dim) else size for dim, size in enumerate(labels.shape)]
+        rest = [
+            1 if dim in dims or not varies(labels, dim) else size for dim, size in enumerate(labels.shape)
+        ]
         number = torch.arange(int(torch.tensor(rest).prod())).view(rest)
         self.tag(labels, number)
 
@@ -97,13 +107,16 @@ class Walk:
             self.tag_rows(labels, dims)
 
     def along(self, labels: Tensor, dim: int) -> Tensor:
-        """The labels along one dimension, int64 [size]. Elements that differ only in other dimensions are tied."""
+        """The labels along one dimension, int64 [size]. Elements that differ only in other dimensions are
+        tied.
+        """
         dim %= labels.dim()
         if any(varies(labels, other) for other in range(labels.dim()) if other != dim):
             if not varies(labels, dim):
                 return self.give_up(labels.shape[dim : dim + 1], labels)
             (labels,) = compact(labels)
-            most = torch.where(labels == UNIFORM, BELOW_ALL, labels)  # prefer atoms to fixed labels, and these to UNIFORM
+            # prefer atoms to fixed labels, and these to UNIFORM
+            most = torch.where(labels == UNIFORM, BELOW_ALL, labels)
             most = most.movedim(dim, 0).flatten(1).amax(1)
             most = torch.where(most == BELOW_ALL, UNIFORM, most)
             self.tie(labels, most.view([-1 if one == dim else 1 for one in range(labels.dim())]))
@@ -134,12 +147,18 @@ class Walk:
 
     def hold(self, value: Value, reason: str) -> None:
         """Pin all its channels."""
-        axes = [self.axis(value, dim) for dim in range(len(value.shape))] if isinstance(value, Parameter) else self.sides(value)
+        axes = (
+            [self.axis(value, dim) for dim in range(len(value.shape))]
+            if isinstance(value, Parameter)
+            else self.sides(value)
+        )
         for axis in axes:
             self.channels.pin(axis, reason)
 
     def give_up(self, shape: tuple[int, ...], *values: Value) -> Tensor:
-        """Pin all channels that reach this operation by these values. Returns the labels of its result, of this shape."""
+        """Pin all channels that reach this operation by these values. Returns the labels of its result, of
+        this shape.
+        """
         for value in values:
             self.hold(value, self.unknown)
         return self.fixed(shape, self.unknown)

@@ -1,10 +1,14 @@
-"""A CPU in the place of the GPU that apex's scripts ask for: what they put on the device "cuda" stays on the CPU."""
+"""A CPU in the place of the GPU that apex's scripts ask for: what they put on the device "cuda" stays on the
+CPU.
+"""
 
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch._dynamo  # PyTorch imports it later by itself, and then stumbles over functions that are not its own
+
+# PyTorch imports it later by itself, and then stumbles over functions that are not its own
+import torch._dynamo
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 

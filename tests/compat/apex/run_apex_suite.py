@@ -2,8 +2,9 @@
 
 $ python tests/compat/apex/run_apex_suite.py CHECKOUT [--cpu]
 
-CHECKOUT is one of NVIDIA's apex from before amp's removal (tag 25.05); --cpu as in stand_in.py. Every test has to pass except those in
-DIFFERENT, which have to fail. Tests of apex's compiled kernels (amp_C) skip themselves. The exit status is 1 for any other outcome.
+CHECKOUT is one of NVIDIA's apex from before amp's removal (tag 25.05); --cpu as in stand_in.py. Every test
+has to pass except those in DIFFERENT, which have to fail. Tests of apex's compiled kernels (amp_C) skip
+themselves. The exit status is 1 for any other outcome.
 """
 
 import sys
@@ -16,13 +17,17 @@ from on_cpu import OnCPU
 from stand_in import stand_in
 
 DIFFERENT = {
-    "test_basic_casts.TestTensorCasts.test_cpu_is_float": "apex casts to FP32 in Tensor.cpu(); torch.autocast leaves the type",
-    "test_promotion.TestPromotion.test_inplace_exp_is_error_for_half": "apex refuses exp_ of an FP16 tensor; torch.autocast computes it",
+    "test_basic_casts.TestTensorCasts.test_cpu_is_float": "apex casts to FP32 in Tensor.cpu(); "
+    "torch.autocast leaves the type",
+    "test_promotion.TestPromotion.test_inplace_exp_is_error_for_half": "apex refuses exp_ of an FP16 "
+    "tensor; torch.autocast computes it",
 }
 
 
 class Seeded(unittest.TextTestResult):
-    """test_loss_scale_decrease draws a factor that is too near to zero for an overflow one time in ten, with apex too."""
+    """test_loss_scale_decrease draws a factor that is too near to zero for an overflow one time in ten, with
+    apex too.
+    """
 
     def startTest(self, test: unittest.TestCase) -> None:
         torch.manual_seed(0)
@@ -46,7 +51,10 @@ def main(checkout: Path, *, cpu: bool) -> int:
     for test in sorted(DIFFERENT.keys() - failed):
         print(f"PASSES, AND IS LISTED  {test}")
     passed = result.testsRun - len(failed) - len(result.skipped)
-    print(f"{passed} passed, {len(failed)} failed ({len(DIFFERENT)} are listed), {len(result.skipped)} need amp_C")
+    print(
+        f"{passed} passed, {len(failed)} failed ({len(DIFFERENT)} are listed), {len(result.skipped)} "
+        "need amp_C"
+    )
     return int(failed != DIFFERENT.keys() or not passed)
 
 

@@ -2,8 +2,9 @@
 
 $ python tests/compat/apex/stand_in.py CHECKOUT [--cpu] SCRIPT [ARGUMENT …]
 
-CHECKOUT is one of apex from before amp's removal (tag 25.05). Everything else of apex that is plain Python comes from there. --cpu: on a
-machine without a GPU, what the script puts on one stays on the CPU (see on_cpu.py).
+CHECKOUT is one of apex from before amp's removal (tag 25.05). Everything else of apex that is plain Python
+comes from there. --cpu: on a machine without a GPU, what the script puts on one stays on the CPU (see
+on_cpu.py).
 """
 
 import importlib.util
@@ -14,7 +15,9 @@ from types import ModuleType
 
 
 def stand_in(checkout: Path) -> None:
-    """Make `import apex` find mpx.compat.amp as apex.amp. apex's own __init__ does not run: it imports the compiled parts."""
+    """Make `import apex` find mpx.compat.amp as apex.amp. apex's own __init__ does not run: it imports the
+    compiled parts.
+    """
     from mpx.compat import amp
 
     apex = ModuleType("apex")

@@ -1,4 +1,5 @@
-"""The 36 networks of apex's permutation tests: mpx permutes what apex permutes, or more, and they compute what they computed.
+"""The 36 networks of apex's permutation tests: mpx permutes what apex permutes, or more, and they compute
+what they computed.
 
 Where the variable MPX_APEX names a checkout of apex.
 """
@@ -11,9 +12,12 @@ from helpers_for_asp import APEX_NETWORKS
 
 from mpx.sparsity.permutation import permute_model
 
-pytestmark = pytest.mark.skipif("MPX_APEX" not in os.environ, reason="MPX_APEX names no checkout of NVIDIA's apex")
+pytestmark = pytest.mark.skipif(
+    "MPX_APEX" not in os.environ, reason="MPX_APEX names no checkout of NVIDIA's apex"
+)
 
-FEWER = ["LocalResponseNorm"]  # it divides by a mean over neighbouring channels: their order counts, by less than apex's tolerance
+# it divides by a mean over neighbouring channels: their order counts, by less than apex's tolerance
+FEWER = ["LocalResponseNorm"]
 WORK = 2e8
 
 
@@ -28,7 +32,9 @@ def test_apexs_networks(networks, number):
         found = [model.train(mode)(x) for mode in (True, False)]
     for one, wanted in zip(found, expected, strict=True):
         assert (one - wanted).abs().max() <= 1e-13 * wanted.abs().max(), name
-    inputs, outputs = ({axis.name for axis in report.permutation.indices if axis.dim == dim} for dim in (1, 0))
+    inputs, outputs = (
+        {axis.name for axis in report.permutation.indices if axis.dim == dim} for dim in (1, 0)
+    )
     if name in FEWER:
         assert not report.permutation.indices
         assert all("is not known to keep channels apart" in layer.reason for layer in report.layers[1:])
@@ -38,7 +44,9 @@ def test_apexs_networks(networks, number):
 
 
 def test_the_order_of_channels_counts_in_local_response_norm():
-    """Why mpx permutes fewer than apex there: at apex's sizes and alpha=1e-4 the outputs change by 1e-4 of their size and less."""
+    """Why mpx permutes fewer than apex there: at apex's sizes and alpha=1e-4 the outputs change by 1e-4 of
+    their size and less.
+    """
     norm, x = torch.nn.LocalResponseNorm(16), torch.rand(4, 128, 7, 7, dtype=torch.float64)
     order = torch.randperm(128, generator=torch.Generator().manual_seed(0))
     change = (norm(x)[:, order] - norm(x[:, order])).abs().max()

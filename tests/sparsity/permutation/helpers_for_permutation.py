@@ -46,7 +46,9 @@ def batch_of(spec: Spec) -> torch.Tensor:
 
 def permuted(model: nn.Module, inputs, **settings):
     """permute_model over all weights of any shape, with few steps."""
-    return permute_model(model, inputs, weights=weights(model, NofM(2, 4), Rules(shape="any")), **{"work": QUICK} | settings)
+    return permute_model(
+        model, inputs, weights=weights(model, NofM(2, 4), Rules(shape="any")), **{"work": QUICK} | settings
+    )
 
 
 def assert_same_function(model: nn.Module, inputs, **settings):

@@ -13,7 +13,11 @@ from mpx.sparsity.permutation.channels import Axis
 
 
 def mlp() -> nn.Module:
-    return shaken(nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8)))
+    return shaken(
+        nn.Sequential(
+            nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8)
+        )
+    )
 
 
 def steps(model, optimizer, count):
@@ -25,7 +29,14 @@ def steps(model, optimizer, count):
 
 
 def convolutions() -> nn.Module:
-    layers = nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3, groups=2), nn.ReLU(), nn.Conv2d(32, 16, 1), nn.Flatten()
+    layers = (
+        nn.Conv2d(1, 16, 3),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, groups=2),
+        nn.ReLU(),
+        nn.Conv2d(32, 16, 1),
+        nn.Flatten(),
+    )
     return shaken(nn.Sequential(nn.Unflatten(1, (1, 4, 4)), *layers[:2], nn.Upsample(4), *layers[2:]))
 
 
@@ -55,7 +66,10 @@ def test_moving_averages_follow_by_name():
     average = copy.deepcopy(model)
     report = permuted(model, torch.randn(2, 16))
     report.permutation.apply(average.state_dict())
-    assert all(torch.equal(one, other) for one, other in zip(model.state_dict().values(), average.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(model.state_dict().values(), average.state_dict().values(), strict=True)
+    )
 
 
 def test_the_same_seed_gives_the_same_model():
@@ -63,7 +77,10 @@ def test_the_same_seed_gives_the_same_model():
     second = copy.deepcopy(first)
     for model in (first, second):
         permuted(model, torch.randn(2, 16), seed=4)
-    assert all(torch.equal(one, other) for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
 
 
 def test_no_group_loses():
@@ -77,7 +94,11 @@ def test_a_wrong_permutation_is_put_back(monkeypatch):
     """As if a rule had been wrong: one axis is reordered that nothing else follows."""
     model = mlp()
     before = copy.deepcopy(model.state_dict())
-    monkeypatch.setattr(Permutation, "add", lambda self, *_: self.indices.update({Axis("3.weight", 1): torch.arange(32).flip(0)}))
+    monkeypatch.setattr(
+        Permutation,
+        "add",
+        lambda self, *_: self.indices.update({Axis("3.weight", 1): torch.arange(32).flip(0)}),
+    )
     report = permuted(model, torch.randn(2, 16))
     assert "everything was put back" in report.reason
     assert report.kept_after == report.kept_before

@@ -37,7 +37,9 @@ def groups_by_axis(model, x) -> dict[tuple[str, int], list[int]]:
 
 
 def test_siblings_share_one_order_that_is_best_for_both():
-    model = net(lambda m, x: m.a(m.up(x)) + m.b(m.up(x)), up=nn.Linear(6, 16), a=nn.Linear(16, 8), b=nn.Linear(16, 8))
+    model = net(
+        lambda m, x: m.a(m.up(x)) + m.b(m.up(x)), up=nn.Linear(6, 16), a=nn.Linear(16, 8), b=nn.Linear(16, 8)
+    )
     matrix = torch.cat([model.a.weight, model.b.weight]).detach().clone()
     report = assert_same_function(model, torch.randn(3, 6), work=1e9)
     joint = torch.cat([model.a.weight, model.b.weight]).detach()
@@ -49,9 +51,15 @@ def test_siblings_share_one_order_that_is_best_for_both():
 
 
 def test_a_residual_add_ties_its_two_branches():
-    model = net(lambda m, x: m.out(m.a(x) + m.b(m.a(x))), a=nn.Linear(6, 16), b=nn.Linear(16, 16), out=nn.Linear(16, 4))
+    model = net(
+        lambda m, x: m.out(m.a(x) + m.b(m.a(x))),
+        a=nn.Linear(6, 16),
+        b=nn.Linear(16, 16),
+        out=nn.Linear(16, 4),
+    )
     sizes = groups_by_axis(model, torch.randn(3, 6))
-    assert sizes == {(name, dim): [16] for name, dim in (("a.weight", 0), ("a.bias", 0), ("b.weight", 0), ("b.weight", 1), ("b.bias", 0),
+    assert sizes == {(name, dim): [16] for name, dim in (("a.weight", 0), ("a.bias", 0), ("b.weight", 0),
+    ("b.weight", 1), ("b.bias", 0),
                                                          ("out.weight", 1))}  # fmt: skip
     assert_same_function(model, torch.randn(3, 6))
 
@@ -63,7 +71,12 @@ def test_a_residual_from_the_input_holds_everything():
 
 
 def test_concatenated_channels_stay_within_their_part():
-    model = net(lambda m, x: m.out(torch.cat([m.a(x), m.b(x).relu()], 1)), a=nn.Linear(6, 8), b=nn.Linear(6, 16), out=nn.Linear(24, 4))
+    model = net(
+        lambda m, x: m.out(torch.cat([m.a(x), m.b(x).relu()], 1)),
+        a=nn.Linear(6, 8),
+        b=nn.Linear(6, 16),
+        out=nn.Linear(24, 4),
+    )
     assert sorted(groups_by_axis(model, torch.randn(3, 6))["out.weight", 1]) == [8, 16]
     assert_same_function(model, torch.randn(3, 6))
 
@@ -74,7 +87,8 @@ def test_groups_and_depthwise_convolutions():
             return super().forward(x).mean((2, 3))
 
     model = shaken(Convolutions(
-        nn.Conv2d(3, 32, 1), nn.GroupNorm(2, 32), nn.ReLU(), nn.Conv2d(32, 64, 3, groups=2), nn.BatchNorm2d(64), nn.PReLU(64),
+        nn.Conv2d(3, 32, 1), nn.GroupNorm(2, 32), nn.ReLU(), nn.Conv2d(32, 64, 3, groups=2),
+        nn.BatchNorm2d(64), nn.PReLU(64),
         nn.Conv2d(64, 64, 3, groups=64), nn.AvgPool2d(2), nn.Conv2d(64, 8, 1),
     ))  # fmt: skip
     x = torch.randn(2, 3, 12, 12)
@@ -86,17 +100,21 @@ def test_groups_and_depthwise_convolutions():
 
 def test_an_unknown_operation_holds_what_reaches_it():
     model = net(lambda m, x: m.out(m.a(x).cumsum(1)), a=nn.Linear(6, 16), out=nn.Linear(16, 4))
-    (reason,) = [why for name, why in reasons(permuted(model, torch.randn(3, 6))).items() if name == "out.weight"]
+    (reason,) = [
+        why for name, why in reasons(permuted(model, torch.randn(3, 6))).items() if name == "out.weight"
+    ]
     assert reason == "its input channels stay: cumsum is not known to keep channels apart"
 
 
 FOLLOWED = {
     "computed weight": (
-        lambda: nn.Sequential(nn.Linear(6, 16), nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 4)),
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)),
+        nn.ReLU(), nn.Linear(8, 4)),
         (3, 6), "3.weight",
     ),
     "transposed convolution": (
-        lambda: nn.Sequential(nn.ConvTranspose2d(4, 16, 2), nn.ReLU(), nn.Conv2d(16, 8, 1)), (2, 4, 3, 3), "2.weight",
+        lambda: nn.Sequential(nn.ConvTranspose2d(4, 16, 2), nn.ReLU(), nn.Conv2d(16, 8, 1)), (2, 4, 3, 3),
+        "2.weight",
     ),
     "GLU": (lambda: nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 8)), (3, 6), "2.weight"),
 }  # fmt: skip

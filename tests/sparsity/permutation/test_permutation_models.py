@@ -1,4 +1,6 @@
-"""Whole models compute what they computed before, every weight that can gain is permuted, and the others say why not."""
+"""Whole models compute what they computed before, every weight that can gain is permuted, and the others say
+why not.
+"""
 
 import pytest
 import torch
@@ -17,18 +19,34 @@ MODELS = {
     "mlp on texts": (lambda: named("mlp", TEXT, widths=[64]), TEXT, {}),
     "bert on texts": (lambda: named("bert_small", TEXT, **SMALL_BERT), TEXT, {}),
     "bert, mean": (lambda: named("bert_small", TEXT, **SMALL_BERT, pool="mean"), TEXT, {}),
-    "bert on images": (lambda: named("bert_small", IMAGE, **SMALL_BERT), IMAGE, {"patch_embedding.weight": MODEL_INPUT}),
+    "bert on images": (
+        lambda: named("bert_small", IMAGE, **SMALL_BERT),
+        IMAGE,
+        {"patch_embedding.weight": MODEL_INPUT},
+    ),
     "lstm, 1 layer": (lambda: named("lstm", TEXT, hidden_size=32, num_layers=1), TEXT, {}),
     "lstm, 2 layers": (lambda: named("lstm", TEXT, hidden_size=32, num_layers=2), TEXT, {}),
-    "lstm, both ways": (lambda: named("lstm", TEXT, hidden_size=32, num_layers=2, bidirectional=True), TEXT, {}),
-    "lstm on images": (lambda: named("lstm", IMAGE, hidden_size=32), IMAGE, {"lstm.weight_ih_l0": MODEL_INPUT}),
+    "lstm, both ways": (
+        lambda: named("lstm", TEXT, hidden_size=32, num_layers=2, bidirectional=True),
+        TEXT,
+        {},
+    ),
+    "lstm on images": (
+        lambda: named("lstm", IMAGE, hidden_size=32),
+        IMAGE,
+        {"lstm.weight_ih_l0": MODEL_INPUT},
+    ),
     "lstm, tied decoder": (lambda: named("lstm", LM, hidden_size=32), LM, {}),
     "mobilenet": (lambda: shaken(mobilenet_v3_small(num_classes=10)), IMAGE, {}),
 }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("resnet50", "mobilenet") else ()) for name in MODELS]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("resnet50", "mobilenet") else ())
+        for name in MODELS
+    ],
 )
 def test_function_is_preserved(name):
     make, spec, stay = MODELS[name]

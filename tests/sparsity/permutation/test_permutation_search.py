@@ -31,7 +31,9 @@ def random_matrix(rows, columns, seed=0):
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("rows", "columns", "seed"), [(1, 8, 0), (5, 8, 1), (16, 8, 2), (64, 8, 3), (7, 12, 4)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "seed"), [(1, 8, 0), (5, 8, 1), (16, 8, 2), (64, 8, 3), (7, 12, 4)]
+)
 def test_small_matrices_reach_the_best_of_all_partitions(rows, columns, seed):
     matrix = random_matrix(rows, columns, seed)
     best = max(kept_of(matrix[:, order]) for order in partitions(list(range(columns))))
@@ -39,7 +41,9 @@ def test_small_matrices_reach_the_best_of_all_partitions(rows, columns, seed):
 
 
 def test_published_matrix_beats_apex():
-    """apex's README: optimize_stripe_groups,8,0 reaches 35.5 % in 60.7 s on a CPU; experiments/permutation has the seconds of this."""
+    """apex's README: optimize_stripe_groups,8,0 reaches 35.5 % in 60.7 s on a CPU; experiments/permutation
+    has the seconds of this.
+    """
     np.random.seed(1)
     matrix = torch.from_numpy(np.random.rand(128, 64))
     found = search(matrix)
@@ -64,7 +68,9 @@ def test_the_seed_decides():
 def test_work_limits_the_steps_and_then_the_rows(monkeypatch):
     module, seen = sys.modules[search.__module__], []
     original = module._values
-    monkeypatch.setattr(module, "_values", lambda columns, *given: seen.append(columns.shape) or original(columns, *given))
+    monkeypatch.setattr(
+        module, "_values", lambda columns, *given: seen.append(columns.shape) or original(columns, *given)
+    )
     matrix = random_matrix(1024, 64)
     found = search(matrix, work=1e6)
     assert found.steps == len(seen) == 4

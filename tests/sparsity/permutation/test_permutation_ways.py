@@ -1,5 +1,6 @@
-"""What one trace does not meet: training mode, arguments that are not given, parameters without part in it, other views of a tensor."""
-
+"""What one trace does not meet: training mode, arguments that are not given, parameters without part in it,
+other views of a tensor.
+"""
 
 import torch
 from helpers_for_permutation import permuted, permuted_names
@@ -9,7 +10,10 @@ from torch import Tensor, nn
 def largest_change(before, after) -> float:
     """Of any output, as a share of its size."""
     before, after = ([one] if isinstance(one, Tensor) else list(one) for one in (before, after))
-    return max(float((one - other).detach().abs().max() / one.detach().abs().max()) for one, other in zip(before, after, strict=True))
+    return max(
+        float((one - other).detach().abs().max() / one.detach().abs().max())
+        for one, other in zip(before, after, strict=True)
+    )
 
 
 class Auxiliary(nn.Module):
@@ -39,7 +43,11 @@ def test_a_wrong_rule_in_training_mode_is_noticed(monkeypatch):
     from mpx.sparsity.permutation import graph
 
     torch.manual_seed(0)
-    monkeypatch.setattr(graph, "trace", lambda model, ways, marked=False, original=graph.trace: original(model, ways, marked=marked)[:1])
+    monkeypatch.setattr(
+        graph,
+        "trace",
+        lambda model, ways, marked=False, original=graph.trace: original(model, ways, marked=marked)[:1],
+    )
     model, x = Auxiliary(), torch.randn(4, 16)
     before = model(x)
     report = permuted(model, x, exhaustive=True)
