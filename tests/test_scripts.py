@@ -102,10 +102,7 @@ def test_what_the_page_shows_is_there():
 
 @pytest.mark.slow
 def test_a_sweep_by_the_script(scripts, tmp_path):
-    """Also beside packages that are called as what mpx imports, and of a run on two devices."""
-    for package in ("mpx", "hydra", "torch"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('another package')")
+    """Also of a run on two devices."""
     words = ["-m", "trainer.devices=1,2", "trainer.accelerator=cpu", "model=mlp", *FEW_STEPS]
     out = shell(shlex.join(["mpx-train", *words]), scripts, tmp_path)
     assert len(list(tmp_path.glob("outputs/default/*/seed*/result.json"))) == 2, out

@@ -93,9 +93,9 @@ class Mpx:
             "trainer.limit_val_batches=1",
             "trainer.limit_test_batches=1",
         ]
-        way = (
-            WAYS[self.way] if self.way != "auto" else WAYS["graph" if self.setup.model == "lstm" else "both"]
-        )
+        way = WAYS[self.way]
+        if self.way == "auto" and device().type == "cuda":
+            way = WAYS["graph" if self.setup.model == "lstm" else "both"]
         record = train([*choice(self.setup), *way, *few, *self.more])
         self.note = json.dumps(record["speed"].get("chosen"))
         if record["speed"].get("train_samples_per_s") is None:

@@ -1,12 +1,8 @@
 """python -m mpx.compare: from a folder of real runs, and from its results.csv; its errors in one line."""
 
 import json
-import os
 import shlex
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
@@ -226,37 +222,6 @@ def test_nothing_heavy_is_imported_for_help_and_mistakes(swept):
         "mpx.compare", swept, ["--help"], ["--cfg", "job"], ["margin=0"], ["study=nowhere"], ["control=fp32"]
     )
     assert all(f"\n{key}:" in printed for key in COMPARE)
-
-
-PLAIN_FIGURES = """
-import io
-from matplotlib.figure import Figure
-for _ in range(24):  # as many as the report of three groups has
-    figure = Figure()
-    figure.subplots().plot([0, 1])
-    for kind in ("png", "svg"):
-        figure.savefig(io.BytesIO(), format=kind)
-"""
-
-
-@pytest.mark.slow
-def test_a_large_study_takes_a_few_times_what_plain_figures_take():
-    """experiments/compare_speed, on a study of 50 runs, beside as many plain figures of matplotlib's on the
-    same machine; 1,000 runs are measured there.
-    """
-    before = os.times()
-    subprocess.run([sys.executable, "-c", PLAIN_FIGURES], check=True, timeout=120)
-    after = os.times()
-    figures = after.children_user + after.children_system - before.children_user - before.children_system
-    script = Path(__file__).parents[2] / "experiments" / "compare_speed" / "run.py"
-    command = [sys.executable, script, "--runs", "50", "--groups", "3", "--rounds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    runs, groups, _, cpu, gib = (
-        float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|")
-    )
-    assert (runs, groups, gib < 1) == (50, 3, True)
-    assert cpu < 8 * figures  # the imports of three processes included
 
 
 def test_runs_on_different_data_of_one_name_are_not_compared():
