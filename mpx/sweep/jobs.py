@@ -77,6 +77,7 @@ def _become(words: list[str], environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = words
+    sys.modules.pop("mpx.train", None)  # the script mpx-train imports it, and runpy would warn
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
 
 
