@@ -169,7 +169,7 @@ def test_version(command, tmp_path):
     first, last = done.stdout.splitlines()
     assert re.fullmatch(
         rf"mpx {re.escape(mpx.__version__)}\+[0-9a-f]{{8}}( \(git [0-9a-f]{{10}}(, with "
-        "changes)?\))?",
+        r"changes)?\))?",
         first,
     )
     assert last == "HEAVY []"

@@ -68,7 +68,7 @@ def test_a_good_file_is_kept_whole(server, tmp_path):
 def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
     with pytest.raises(
         UserError,
-        match="^data\.root: .*file is missing and the download failed "
+        match=r"^data\.root: .*file is missing and the download failed "
         rf"\(.*{reason}.*\): put the file there",
     ):
         files.download(f"{server}/{page}", tmp_path / "file", SHA)

@@ -48,7 +48,7 @@ def test_a_missing_file_is_named(config, tmp_path, name, file):
     with pytest.raises(
         UserError,
         match=rf"^data\.root: .*{file}.* is missing: put it there, "
-        ".*data\.download=true",
+        r".*data\.download=true",
     ):
         mpx.data.load(config(name, download=False))
 
