@@ -93,7 +93,7 @@ def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch
     with pytest.raises(
         UserError,
         match=rf"^data\.root: .*{file} is missing and the download failed "
-        "\(.*\): put the file",
+        r"\(.*\): put the file",
     ) as caught:
         mpx.data.load(config(name))
     assert "\n" not in str(caught.value)
