@@ -106,6 +106,7 @@ def loop_precision_part(
     return (
         part
         | _scaling(scaler, steps, initial)
+        | {"skipped_steps": None, "skipped_steps_reason": UNSEEN}  # a scaler may not be shown
         | dict.fromkeys(TAGS)
         | {"gradient_samples": 0, "reason": UNSEEN}
     )

@@ -389,3 +389,13 @@ def test_mistakes_in_the_block(recorder):
             run.metrics({"accuracy": 0.5})
         with pytest.raises(UserError, match="records one run"), run:
             pass
+
+
+def test_whether_a_loop_skipped_steps_is_unknown(recorder):
+    """Its scaler may be one that the Recorder was not shown."""
+    model = nn.Linear(16, 4)
+    with recorder(arguments={"model": model}) as run:
+        train(run, model)
+    found = result(run)["precision"]
+    assert (found["optimizer_steps"], found["skipped_steps"]) == (3, None)
+    assert found["skipped_steps_reason"] == "mpx.Recorder sees a loop from outside"
