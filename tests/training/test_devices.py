@@ -41,11 +41,8 @@ def test_two_ddp_processes(forked):
     )
     speed = record["speed"]
     seconds = speed["time_to_train_parts_s"]["steps"]  # of the timed windows, and a little more
-    assert (
-        speed["measured_steps"] * 64
-        <= speed["train_samples_per_s"] * seconds
-        < 1.9 * speed["measured_steps"] * 64
-    ), "of both"
+    samples = speed["measured_steps"] * 64  # of both
+    assert 0.99 * samples < speed["train_samples_per_s"] * seconds < 1.9 * samples
     # every sample counted once
     assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)
     kept, aside = read_predictions(ran.folder, record)  # which must agree with the accuracy
