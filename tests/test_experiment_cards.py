@@ -10,7 +10,7 @@ from documents import text
 from experiment import EXPERIMENTS, script
 
 CARDS = [  # (script, its function from rows to text, table); the other cards are written by hand
-    *((f"{name}/run.py", "card", "results.csv") for name in ("auto", "fp8", "intervals", "looks", "scaling")),
+    *((f"{name}/run.py", "card", "results.csv") for name in ("auto", "cpu_threads", "fp8", "intervals", "looks", "scaling")),
     ("audit/run.py", "card", "operations.csv"),
     ("served/accuracy_card.py", "tables", "accuracy.csv"),
 ]  # fmt: skip
