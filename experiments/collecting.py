@@ -1,10 +1,9 @@
-"""What the experiments' scripts share: measurements or runs into results.csv with what they come from, and
-rows into parts of a card.
+"""What the experiments' scripts share: measurements into results.csv with what they come from, and tables into
+the marked parts of a card.
 """
 
 import argparse
 import csv
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,20 +11,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any, NoReturn
 
-COMMON = (
-    "model",
-    "data",
-    "precision",
-    "sparsity",
-    "seed",
-    "status",
-    "test_accuracy",
-    "max_epochs",
-    "batch_size",
-)
 # the last columns of every table: what was measured, when and where
 ORIGIN = ("commit", "time", "host", "device", "driver", "torch")
 
@@ -53,13 +40,6 @@ def some_of(allowed: Iterable[Any]) -> Callable[[str], list[Any]]:
         return [words[word] for word in text.split(",")]
 
     return taken
-
-
-def file_to_write() -> Path:
-    """The one argument of a script that writes one file."""
-    parser = Arguments()
-    parser.add_argument("file", type=Path)
-    return parser.parse_args().file
 
 
 def origin_of(environment: dict[str, Any]) -> dict[str, str]:
@@ -145,58 +125,6 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def records(outputs: Path, study: str) -> Iterator[tuple[dict, dict]]:
-    """(record, its COMMON columns) of every run of a study below `outputs`; `study` may be a pattern, as
-    every_*.
-    """
-    for file in sorted(outputs.glob(f"{study}/*/seed*/result.json")):
-        record = json.loads(file.read_text())
-        flat = (
-            record["setting"]
-            | record["environment"]
-            | {"status": record["status"], "study": file.parents[2].name}
-        )
-        flat |= {
-            "test_accuracy": record["metrics"].get("test/accuracy"),
-            "max_epochs": record["config"]["trainer"]["max_epochs"],
-        }
-        flat |= {"batch_size": record["config"]["data"]["batch_size"]} | origin_of(record["environment"])
-        yield record, flat
-
-
-def finished(study: Path, count: int) -> list:
-    """The `count` runs of a study. Exits if any is missing. One that diverged is a result, though its sweep
-    ends with an error.
-    """
-    from mpx.compare.collect import collect
-
-    runs, left_out = collect(study)
-    if len(runs) < count:
-        reasons = "".join(f"\n{folder}: {reason}" for folder, reason in left_out)
-        sys.exit(
-            f"error: {len(runs)} of {count} runs of {study.name} are there. The same command goes "
-            f"on.{reasons}"
-        )
-    return runs
-
-
-def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict]]) -> list[dict[str, str]]:
-    """The rows of here/results.csv, written anew first from `runs` of a folder of outputs, if the command
-    line names one.
-    """
-    parser = Arguments()
-    parser.add_argument("outputs", type=Path, nargs="?")
-    if outputs := parser.parse_args().outputs:
-        rows = runs(outputs)
-        if not rows:
-            sys.exit(
-                f"error: {outputs} holds no runs of this experiment. Give the folder that run.sh "
-                "wrote to, usually outputs."
-            )
-        write(here / "results.csv", columns, rows)
-    return read(here / "results.csv")
-
-
 def measured(
     here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv"
 ) -> list[dict[str, str]]:
@@ -222,47 +150,20 @@ def line(cells: Sequence[object]) -> str:
     return "|" + "".join(f" {cell} |" if str(cell) else " |" for cell in cells)
 
 
-def put_between(mark: str, end: str, text: str, card: Path) -> None:
-    """Replace what stands between two marks of a card, which may not exist yet."""
-    before, _, rest = (card.read_text() if card.exists() else "").partition(mark)
-    after = rest.partition(end)[2] or "\n"
-    card.write_text(f"{before}{mark}\n\n{text.strip()}\n\n{end}{after}")
-
-
-def percent(rows: Sequence[dict[str, str]]) -> list[float]:
-    """Test accuracies in percent of the runs that were completed."""
-    return [100 * float(row["test_accuracy"]) for row in rows if row["status"] == "completed"]
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation, two digits; of one value no deviation."""
-    return (
-        "–"
-        if not values
-        else f"{mean(values):.2f} ± {stdev(values):.2f}"
-        if len(values) > 1
-        else f"{values[0]:.2f}"
-    )
+def fill(card: Path, parts: dict[str, str]) -> None:
+    """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->` in a card, for each part."""
+    text = card.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        before, mark, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        if not end:
+            sys.exit(f"error: {card} has no lines <!-- {name} --> and <!-- end of {name} -->.")
+        text = f"{before}{mark}\n{part.strip()}\n\n{end}{after}"
+    card.write_text(text, encoding="utf-8")
 
 
 def said(rows: Sequence[dict[str, str]], template: str) -> str:
     """What the template becomes by each row, each text once."""
     return "; ".join(
         sorted({template.format_map({name: value or "–" for name, value in row.items()}) for row in rows})
-    )
-
-
-def ran_on(rows: Sequence[dict[str, str]]) -> str:
-    return said(rows, "{device}, torch {torch}, driver {driver}")
-
-
-def completed(rows: Sequence[dict[str, str]]) -> str:
-    """How many runs came to their end, and what became of the others."""
-    others = [
-        f"{row['sparsity']} seed {row['seed']} {row['status']}"
-        for row in rows
-        if row["status"] != "completed"
-    ]
-    return f"{len(rows) - len(others)} of {len(rows)} runs completed" + (
-        f" ({', '.join(others)})" if others else ""
     )

@@ -44,7 +44,7 @@ ROWS = [
 
 def test_lengths_that_were_not_run():
     """A shorter run than one that auto compiles may be compiled or not."""
-    lines = auto.card(ROWS).splitlines()
+    lines = auto.card(ROWS)["walls"].splitlines()
     assert "| ResNet-50 | 300 | 25.0 | 52.0 | – | – | – | not measured |" in lines
     assert "| ResNet-50 | 3,000 | 160.0 | 160.0 | 162.0 | yes | +2.0 | **held** |" in lines
     assert "| ResNet-50 | 30,000 | 1,510.0 | 1,240.0 | 1,242.0 | yes | +2.0 | **held** |" in lines
@@ -54,7 +54,7 @@ def test_lengths_that_were_not_run():
     ("wall_s", "words"), [(30.0, "no | +5.0 | **held**"), (30.1, "no | +5.1 | not held")]
 )
 def test_the_bound(wall_s, words):
-    card = auto.card([*ROWS, row("auto", 300, wall_s, 5_120, compiled=False)])
+    card = auto.card([*ROWS, row("auto", 300, wall_s, 5_120, compiled=False)])["walls"]
     assert f"| ResNet-50 | 300 | 25.0 | 52.0 | {wall_s} | {words} |" in card
 
 

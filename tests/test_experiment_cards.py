@@ -1,4 +1,4 @@
-"""The committed card of each experiment says what its committed table says."""
+"""The committed cards and pages say what the committed tables say."""
 
 import csv
 import re
@@ -9,11 +9,11 @@ import pytest
 from documents import text
 from experiment import EXPERIMENTS, script
 
-CARDS = [  # (script, its function from rows to text, table); the other cards are written by hand
-    *((f"{name}/run.py", "card", "results.csv") for name in ("auto", "cpu_threads", "fp8", "intervals", "looks", "scaling")),
-    ("audit/run.py", "card", "operations.csv"),
-    ("served/accuracy_card.py", "tables", "accuracy.csv"),
-]  # fmt: skip
+# (script, its table); the other cards are written by hand
+CARDS = [
+    *((f"{name}/run.py", "results.csv") for name in ("auto", "cpu_threads", "intervals", "looks", "scaling")),
+    ("audit/run.py", "operations.csv"),
+]
 
 
 def table(experiment, key, value):
@@ -30,16 +30,13 @@ def words_of(name):
     return " ".join(text(documents.ROOT / "docs" / name).split())
 
 
-@pytest.mark.parametrize(("path", "function", "table"), CARDS, ids=[card[0] for card in CARDS])
-def test_a_committed_card_is_what_its_table_says(path, function, table):
-    made = script(path)
+@pytest.mark.parametrize(("path", "table"), CARDS, ids=[card[0] for card in CARDS])
+def test_the_tables_of_a_card_are_those_of_its_rows(path, table):
     with open((EXPERIMENTS / path).with_name(table), newline="") as file:
-        said = getattr(made, function)(list(csv.DictReader(file)))
+        parts = script(path).card(list(csv.DictReader(file)))
     committed = text((EXPERIMENTS / path).with_name("README.md"))
-    if hasattr(made, "MARK"):  # the rest of the card is written by hand
-        assert f"{made.MARK}\n\n{said.strip()}\n\n{made.END}" in committed
-    else:
-        assert said == committed
+    for name, part in parts.items():
+        assert f"<!-- {name} -->\n\n{part}\n\n<!-- end of {name} -->" in committed
 
 
 def test_what_the_pages_say_of_the_cost_of_masks():
@@ -65,23 +62,6 @@ def test_what_the_pages_say_of_the_search_for_an_order():
     more = [100 * (float(row["kept_after"]) - float(row["kept_before"])) for row in rows]
     assert f"keeps [{min(more):.2f} to {max(more):.1f} points more of the magnitude]" in page
     assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core for the models measured" in page
-
-
-def test_what_the_pages_say_of_several_jobs_on_a_gpu():
-    page = words_of("sweeps-and-comparing.md")
-    with open(EXPERIMENTS / "study_time" / "results.csv", newline="") as file:
-        took = {
-            (row["study"], row["share"]): float(row["wall_s"])
-            for row in csv.DictReader(file)
-            if row["mps"] == "0"
-        }
-    short = "lstm_digits,resnet20_digits"
-    assert round(took[short, "8"] / took[short, "1"], 1) == 0.5
-    assert "with eight jobs at once, runs of a few seconds took half of the time" in page
-    longer = took["lstm_sst2", "8"] / took["lstm_sst2", "1"] - 1
-    assert (
-        f"those of an LSTM that keeps the GPU busy took {100 * longer:.0f} % longer than one after another"
-    ) in page
 
 
 def test_what_the_pages_say_of_the_time_of_a_comparison():

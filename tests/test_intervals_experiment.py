@@ -1,7 +1,6 @@
 """experiments/intervals: its script runs here at a tiny size."""
 
 import csv
-import sys
 
 from experiment import EXPERIMENTS, script
 
@@ -11,12 +10,12 @@ def read(folder):
         return list(csv.DictReader(file))
 
 
-def test_a_tiny_simulation(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["run.py", "coarse", "--studies=20", f"--out={tmp_path}"])
-    script("intervals/run.py").main()
-    assert "no README.md yet: fine-seeds, " in capsys.readouterr().out
-    found = read(tmp_path)
-    assert [(row["seeds"], row["interval"]) for row in found[:2]] == [("3", "test set"), ("3", "population")]
+def test_a_small_simulation(monkeypatch):
+    intervals = script("intervals/run.py")
+    monkeypatch.setattr(intervals, "STUDIES", 20)
+    monkeypatch.setattr(intervals, "CASES", {"coarse": intervals.CASES["coarse"]})
+    found = list(intervals.simulate())
+    assert [(row["seeds"], row["interval"]) for row in found[:2]] == [(3, "test set"), (3, "population")]
     assert len(found) == 6
     wide = [row for row in found if row["interval"] == "population"]
     assert all(float(row["covers_population"]) >= 0.8 and float(row["shown"]) >= 0.8 for row in wide)

@@ -303,10 +303,9 @@ def test_the_verdict_that_is_shown_was_measured():
     assert f"\n{verdict}\n" in card.replace("**", "").replace("\\_", "_")  # its first sentence is bold
 
 
-def test_measured_results_are_those_of_the_committed_tables():
-    measured = script_of("measured.py")
-    for page, made in ((README, measured.headlines()), (ROOT / "docs" / "measured.md", measured.measured())):
-        assert measured.MARKS.search(text(page))[0].splitlines()[1:-1] == made.splitlines()
+def test_the_main_table_is_that_of_the_committed_rows():
+    page = text(ROOT / "docs" / "measured.md")
+    assert f"<!-- measured -->\n\n{script_of('measured.py').measured()}\n\n<!-- end of measured -->" in page
 
 
 def test_own_model_is_complete():

@@ -1,67 +1,9 @@
-"""experiments/served: the table of accuracy says what its rows say."""
+"""experiments/served: the page on serving says what its rows say."""
 
 import csv
 
 from documents import ROOT, text
-from experiment import EXPERIMENTS, script
-
-
-def row(recipe, fmt, seed, accuracy, **others):
-    found = dict.fromkeys(("kept", "samples_per_s", "sparse_layers", "reason"), "")
-    found |= {
-        "task": "net_set",
-        "recipe": recipe,
-        "format": fmt,
-        "seed": str(seed),
-        "accuracy": str(accuracy),
-    }
-    return found | {"batch": "256", "device": "a GPU", "torch": "2.11", "epochs": "3"} | others
-
-
-def test_the_table_says_what_its_rows_say():
-    dense = [0.900, 0.904, 0.902, 0.898, 0.901]
-    rows = [row("asp", "int8", seed, value - 0.02 + 0.0002 * seed) for seed, value in enumerate(dense)]
-    rows += [row("asp", "fp16", seed, value - 0.001 - 0.0001 * seed) for seed, value in enumerate(dense)]
-    rows += [row("dense", "fp16", seed, value) for seed, value in enumerate(dense)]
-    rows[-5] |= {"samples_per_s": "12345.6", "sparse_layers": "0"}
-    rows += [row("asp", "fp16", 5, 0.5, sparse_layers="0")]
-    rows += [
-        row(
-            "asp",
-            "bf16",
-            0,
-            "",
-            reason="error: format=bf16: no layer",
-            device="",
-            torch="",
-            epochs="",
-            batch="",
-        )
-    ]
-    found = script("served/accuracy_card.py").tables(rows)
-    served = ["Sparse BF16, asp", "Sparse FP16, asp", "Pruned FP16, asp, dense kernels", "Sparse INT8, asp"]
-    assert f"| task | Dense FP16 | {' | '.join(served)} |" in found
-    assert "| net_set | 90.10 ± 0.22 | – | 89.98 ± 0.23 | 50.00 | 88.14 ± 0.22 |" in found
-    assert "| net_set | Sparse FP16, asp | 5 | -0.12 | -0.14 to -0.10 | yes |" in found
-    assert "| net_set | Sparse INT8, asp | 5 | -1.96 | -2.00 to -1.92 | no |" in found
-    assert "| net_set | 12,346 (0) | – | – | – | – |" in found
-    assert found.endswith(
-        "a GPU, torch 2.11. Epochs of training: net_set 3.\n\nnet_set, Sparse BF16, asp: "
-        "format=bf16: no layer"
-    )
-
-
-def test_verdicts_are_corrected_for_the_settings_of_a_task():
-    made = script("served/accuracy_card.py")
-    dense = {seed: 0.9 + 0.001 * seed for seed in range(5)}
-    near, far = (
-        {seed: value - loss + 0.0022 * (seed - 2) for seed, value in dense.items()} for loss in (0.001, 0.02)
-    )
-    alone = made.compared({"near": made.test(near, dense)})
-    both = made.compared({"near": made.test(near, dense), "far": made.test(far, dense)})
-    assert (alone["near"][-1], both["near"][-1], both["far"][-1]) == ("yes", "not decided", "no")
-    assert alone["near"][:-1] == both["near"][:-1] == (5, "-0.10", "-0.53 to +0.33")
-
+from experiment import EXPERIMENTS
 
 # device: behind the name of a model in the card
 CARDS = {"NVIDIA H100 80GB HBM3": "", "NVIDIA H200": ", H200"}

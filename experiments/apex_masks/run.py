@@ -17,7 +17,7 @@ from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import Arguments, line, write
+from collecting import Arguments, fill, markdown, write
 
 from mpx.errors import UserError
 from mpx.measure.environment import environment
@@ -28,10 +28,12 @@ from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles
 
+HERE = Path(__file__).parent
 # with initial weights, so that nothing is downloaded
 MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TRIALS = (NofM(2, 4), Tiles("best"), Tiles("greedy"))
+HEADS = ("model", "format", "layers", "pruned by only one", "groups", "other mask", "of these, equal FP32 sums")
 COLUMNS = ("model", "format", "layer", "shape", "groups", "mpx_differs", "equal_sums", "apex_alone")
 
 
@@ -55,13 +57,8 @@ def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
     for weight, value, apex, mpx in zip(pruned, values, theirs, ours, strict=True):
         groups, other = fours(apex), (fours(apex) != fours(mpx)).any(1)
         equal = sums(value, apex)[other] == sums(value, mpx)[other]
-        row = {
-            "model": name,
-            "format": fmt,
-            "layer": weight.layer,
-            "shape": "×".join(map(str, value.shape)),
-            "groups": len(groups),
-        }
+        row = {"model": name, "format": fmt, "layer": weight.layer, "groups": len(groups)}
+        row |= {"shape": "×".join(map(str, value.shape))}
         rows.append(row | {"mpx_differs": int(other.sum()), "equal_sums": int(equal.sum()), "apex_alone": 0})
     blank = dict.fromkeys(COLUMNS, 0) | {"model": name, "format": fmt, "shape": ""}
     return rows + [blank | {"layer": layer, "apex_alone": 1} for layer in sorted(alone)]
@@ -99,67 +96,28 @@ def trial(pattern: NofM | Tiles, device: torch.device) -> tuple[str, str]:
     return apex.calculator, "works"
 
 
-def card(rows: list[dict], trials: list[tuple[str, str]], where: str, commit: str) -> str:
+def tables(rows: list[dict], trials: list[tuple[str, str]], where: str) -> dict[str, str]:
+    """What stands in the card."""
     found = defaultdict(list)
     for row in rows:
         found[row["model"], row["format"]].append(row)
     lines = []
     for (model, fmt), several in found.items():
-        layers = [row for row in several if not row["apex_alone"]]
         totals = {column: sum(row[column] for row in several) for column in COLUMNS[4:]}
-        cells = [model, fmt, str(len(layers)), str(totals["apex_alone"]), f"{totals['groups']:,}"]
-        lines.append(line([*cells, f"{totals['mpx_differs']:,}", f"{totals['equal_sums']:,}"]))
-    works = "\n".join(map(line, trials))
-    rest = sum(row["mpx_differs"] - row["equal_sums"] for row in rows)
-    alone = any(row["apex_alone"] for row in rows)
-    verdict = (
-        "**mpx prunes other layers than apex: see above.** "
-        if alone
-        else ("mpx prunes the same layers as apex. ")
-    )
-    verdict += EQUAL if rest == 0 else f"**In {rest:,} groups the masks differ and the sums differ too.**"
-    return CARD.format(where=where, commit=commit, rows="\n".join(lines), works=works, verdict=verdict)
-
-
-EQUAL = (
-    "The masks differ only in groups whose two candidate pairs have equal sums in FP32.\n"
-    "There apex takes the first pair of its list. mpx compares the magnitudes instead of their sums and "
-    "keeps the larger,\n"
-    "or the earlier of equal ones."
-)
-CARD = """# Do our masks equal apex's?
-
-**Question.** Does NVIDIA's ASP (`m4n2_1d`, `allow_permutation=False`) prune the same layers as mpx, with the same masks?
-
-**Setup.** {where}; apex at commit {commit}. ResNet-50 (torchvision) and BERT-base (transformers) with initial weights from seed 0. apex
-adds the magnitudes of a pair by matrix products, which run in IEEE FP32.
-
-**Command.** `python experiments/apex_masks/run.py --apex DIR --commit ID`
-
-Groups of four weights in which a mask differs from apex's:
-
-| model | format | layers | pruned by only one | groups | other mask | of these, equal FP32 sums |
-|---|---|---|---|---|---|---|
-{rows}
-
-Other requests to that version of apex, on a small layer:
-
-| request | outcome |
-|---|---|
-{works}
-
-**What we learnt.** {verdict}
-
-**Attribution.** NVIDIA apex, apex/contrib/sparsity.
-"""
+        layers = len(several) - totals["apex_alone"]
+        groups = [f"{totals[column]:,}" for column in ("groups", "mpx_differs", "equal_sums")]
+        lines.append([model, fmt, layers, totals["apex_alone"], *groups])
+    return {
+        "masks": f"{where}.\n\n{markdown(HEADS, lines)}",
+        "requests": markdown(["request", "outcome"], trials),
+    }
 
 
 def main() -> None:
     parser = Arguments()
     parser.add_argument("--apex", type=Path, required=True)
     parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="print the tables and write nothing")
     options = parser.parse_args()
     sys.path.insert(0, str(options.apex.resolve()))
     if options.cpu:
@@ -172,12 +130,13 @@ def main() -> None:
         rows = [row for name in MODELS for fmt in FORMATS for row in layer_rows(name, fmt, device)]
         trials = [trial(pattern, device) for pattern in TRIALS]
     host = environment()
-    where = host["cpu"] if options.cpu else torch.cuda.get_device_name()
-    text = card(rows, trials, f"{where}, torch {host['torch']}", options.commit)
-    print(text)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write(options.out / "results.csv", COLUMNS, rows)
-    (options.out / "README.md").write_text(text)
+    where = f"{host['cpu'] if options.cpu else torch.cuda.get_device_name()}, torch {host['torch']}"
+    parts = tables(rows, trials, f"{where}; apex at commit {options.commit}")
+    print(*parts.values(), sep="\n\n")
+    if options.cpu:
+        return
+    write(HERE / "results.csv", COLUMNS, rows)
+    fill(HERE / "README.md", parts)
 
 
 if __name__ == "__main__":

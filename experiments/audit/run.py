@@ -11,75 +11,27 @@ from itertools import product
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import markdown, measured, said
+from collecting import fill, markdown, measured, said
 
 HERE = Path(__file__).parent
-TEXT = [
-    "data=synthetic",
-    "data.kind=text",
-    "data.shape=[128]",
-    "data.classes=2",
-    "data.batch_size=64",
-    "data.samples=1024",
-]
-IMAGES = [
-    "data=synthetic",
-    "data.shape=[3,32,32]",
-    "data.classes=10",
-    "data.batch_size=256",
-    "data.samples=1024",
-]
+TEXT = "data=synthetic data.kind=text data.shape=[128] data.classes=2 data.batch_size=64 data.samples=1024"
+IMAGES = "data=synthetic data.shape=[3,32,32] data.classes=10 data.batch_size=256 data.samples=1024"
 MODELS = {
-    "ResNet-18, 256×3×32×32": ["model=resnet18", *IMAGES],
-    "BERT-small, 64×128 tokens": ["model=bert_small", *TEXT],
-    "LSTM 2×512, 64×128 tokens": ["model=lstm", "model.hidden_size=512", *TEXT],
+    "ResNet-18, 256×3×32×32": f"model=resnet18 {IMAGES}",
+    "BERT-small, 64×128 tokens": f"model=bert_small {TEXT}",
+    "LSTM 2×512, 64×128 tokens": f"model=lstm model.hidden_size=512 {TEXT}",
 }
 MODES = ("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3")
-SHORT = [
-    "trainer.max_steps=2",
-    "trainer.limit_val_batches=1",
-    "trainer.limit_test_batches=1",
-    "trainer.progress=off",
-]
-SHORT += ["numerics.every=1000", "audit=true", "precision.strict=false"]
+SHORT = (
+    "trainer.max_steps=2 trainer.limit_val_batches=1 trainer.limit_test_batches=1 trainer.progress=off "
+    "numerics.every=1000 audit=true precision.strict=false"
+)
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 COLUMNS = (
     "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output",
     "tensor_cores", "promised", "kernels",
     "cudnn",
 )  # fmt: skip
-CARD = """# What really ran
-
-**Question.** In every mode, which format does each matrix product, convolution and recurrent layer of a training step really use, and does
-it run on Tensor Cores?
-
-**Setup.** {setup}. One training step, forward and backward, under the profiler. The names of the kernels give the formats
-(`mpx/precision/kernels.py`), PyTorch's counter the FLOPs.
-
-**Command.** `python experiments/audit/run.py`
-
-## Share of each kind's FLOPs in the format that the mode promises, and on Tensor Cores
-
-{table}
-
-{exceptions}
-
-**What we learnt.** {learnt}
-
-**Trade-off and limits.** One GPU generation. cuDNN picks kernels by shape, so another batch or image size can give another result.
-`audit=true` shows it for a run; `precision.strict` stops the run.
-
-**Attribution.** The question is that of NVIDIA's DLProf, which ended with CUDA 12.
-"""
-LEARNT = """PyTorch stores the operands of an FP32 attention in FP32, but multiplies them on Tensor Cores, as three TF32 products
-whose sum has FP32's accuracy. So `attention` is FP32 in both modes, fp32 and tf32. With weights in the default layout, cuDNN falls back to
-FP32 kernels for many TF32 convolutions (all with 3 channels, most with up to 32). Therefore mpx trains convolutional networks in
-channels_last on a GPU. In TF32 the LSTM's mean over tokens multiplies matrices by vectors, which cuBLAS does in FP32. Memory limits such
-products, and FP32 is no less accurate, so mpx counts them as kept since this table was made.{fp8}"""
-BF16 = """ The mode fp8
-multiplied nothing in FP8 here: it leaves layers below 2,048 features in BF16, so its rows show what `amp_bf16` does."""
-
-
 def measure() -> list[dict]:
     import mpx
 
@@ -88,9 +40,8 @@ def measure() -> list[dict]:
         for model, choice in MODELS.items():
             for mode in MODES:
                 print(model, mode, flush=True)
-                rows += flat(
-                    model, mode, mpx.run([*choice, f"precision={mode}", *SHORT, f"output_dir={folder}"])
-                )
+                words = f"{choice} precision={mode} {SHORT}".split()
+                rows += flat(model, mode, mpx.run([*words, f"output_dir={folder}"]))
     return rows
 
 
@@ -130,25 +81,18 @@ def exceptions(rows: list[dict]) -> str:
     broken = [row for row in rows if str(row["promised"]) != "True"]
     if not broken:
         return "No operation ran in another format than its mode promises."
-    lines = ["Operations in another format than promised:", ""]
-    lines += [
+    lines = [
         f"- {r['model']}, {r['mode']}: {r['calls']} × `{r['name']}` in {r['fmt']} "
         f"(`{r['kernels'].split(' | ')[0][:90]}`)"
         for r in broken
     ]
-    return "\n".join(lines)
+    return "\n".join(["Operations in another format than promised:", "", *lines])
 
 
-def card(rows: list[dict]) -> str:
+def card(rows: list[dict[str, str]]) -> dict[str, str]:
     setup = said(rows, "{device}, torch {torch}, cuDNN {cudnn}, driver {driver}")
-    took = any(row["fmt"].startswith("fp8") for row in rows)
-    return CARD.format(
-        setup=setup,
-        table=table(rows),
-        exceptions=exceptions(rows),
-        learnt=LEARNT.format(fp8="" if took else BF16),
-    )
+    return {"table": f"{setup}.\n\n{table(rows)}\n\n{exceptions(rows)}"}
 
 
 if __name__ == "__main__":
-    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure, "operations.csv")))
+    fill(HERE / "README.md", card(measured(HERE, COLUMNS, measure, "operations.csv")))

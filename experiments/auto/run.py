@@ -23,7 +23,7 @@ from queue import Queue
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
-from collecting import Arguments, each_gpu, put_between, read, some_of, table  # noqa: E402
+from collecting import Arguments, each_gpu, fill, markdown, read, said, some_of, table  # noqa: E402
 from setups import TITLES, choice, setup  # noqa: E402
 
 LANGUAGE = "language_model"
@@ -33,48 +33,10 @@ LENGTHS = (300, 3_000, 30_000)  # steps
 SETTLED = 4.0  # seconds that a run goes on once it is decided and its throughput is measured
 LONGEST = 200.0  # seconds
 WITHIN, OR_S = 1.05, 5.0  # bounds: times the best setting by hand, or seconds more
-COLUMNS = (
-    "model",
-    "setting",
-    "cache",
-    "steps",
-    "wall_s",
-    "steps_run",
-    "ran_s",
-    "samples_per_s",
-    "compiled",
-    "from_step",
-    "why",
-    "note",
-)
-COLUMNS += ("batch", "cores")
-MARK, END = "<!-- measured -->", "<!-- end of measured -->"
-CARD = """\
-**Question.** Compiling costs time first and saves some in each step. Is a whole run with `speed=auto` as short as with the better of
-`trainer.compile=default` and `off`? The bound is {within} × the better one, or {or_s:g} s more.
-
-**Setup.** {device}, {cores} CPU cores, torch {torch}. Precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed`;
-the language model is the LSTM of `task=lstm_wikitext2` (not measured yet).
-Each run is a process of its own, from its start to its end, and has an empty compiler's cache, unless the table says cached: then the
-same run came before.
-
-**Command.** `python experiments/auto/run.py`
-
-| wall time, s | steps | off | default | auto | auto compiles | auto − better | |
-|---|---|---|---|---|---|---|---|
-{walls}
-
-## What was run
-
-A run of 30,000 steps of ResNet-50 takes half an hour. Each run was therefore told to end (SIGTERM) {settled:g} s after its choice was
-made and its throughput was known, if it had not ended by itself. Its wall time for N steps is what it had taken, with start and end, plus
-the steps that it lacked at its measured throughput. A length that was not run takes its times from a run of the same choice: by hand, the
-choice does not depend on the length; auto compiles longer runs where it compiles a shorter one.
-
-| model | setting | cache | steps | steps run | in s | samples/s | compiled from step | why |
-|---|---|---|---|---|---|---|---|---|
-{runs}
-"""
+WALLS = ("wall time, s", "steps", "off", "default", "auto", "auto compiles", "auto − better", "")
+RUNS = ("model", "setting", "cache", "steps", "steps run", "in s", "samples/s", "compiled from step", "why")
+COLUMNS = ("model", "setting", "cache", "steps", "wall_s", "steps_run", "ran_s", "samples_per_s", "compiled")
+COLUMNS += ("from_step", "why", "note", "batch", "cores")
 
 
 def main() -> None:
@@ -86,9 +48,8 @@ def main() -> None:
             for row in measure(args):
                 add(row)
                 print({key: row.get(key) for key in COLUMNS[:12]}, flush=True)
-    text = card(read(path))
-    put_between(MARK, END, text, args.out / "README.md")
-    print(text)
+    if args.card or args.out == HERE:
+        fill(args.out / "README.md", card(read(path)))
 
 
 def options() -> argparse.Namespace:
@@ -153,40 +114,20 @@ def runs(
         if time.monotonic() < until and cache.is_dir() == cached:
             cache.mkdir(exist_ok=True)
             row = run(model, setting, steps, env | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}, tiny)
-            yield {
-                "model": model,
-                "setting": setting,
-                "cache": "cached" if cached else "empty",
-                "steps": steps,
-            } | row
+            about = {"model": model, "setting": setting, "cache": "cached" if cached else "empty"}
+            yield about | {"steps": steps} | row
 
 
 def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
     """One run, ended once its speed is known; its wall time as if it had gone on."""
     words, batch = trained(model, tiny)
-    command = [
-        sys.executable,
-        "-m",
-        "mpx.train",
-        *words,
-        f"trainer.compile={setting}",
-        f"trainer.max_steps={steps}",
-    ]
-    command += [
-        "trainer.max_epochs=100000",
-        "trainer.check_val_every_n_epoch=100000",
-        "trainer.limit_val_batches=1",
-    ]
-    command += ["trainer.limit_test_batches=1", "trainer.progress=lines"]
+    few = "trainer.max_epochs=100000 trainer.check_val_every_n_epoch=100000 trainer.limit_val_batches=1"
+    few += f" trainer.limit_test_batches=1 trainer.progress=lines trainer.compile={setting} trainer.max_steps={steps}"
+    command = [sys.executable, "-m", "mpx.train", *words, *few.split()]
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         began = time.perf_counter()
-        process = subprocess.Popen(
-            [*command, f"output_dir={folder}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | env,
-        )
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen([*command, f"output_dir={folder}"], env=os.environ | env, **pipe)
         last = end_when_settled(process)
         ran_s = time.perf_counter() - began
         files = list(Path(folder).glob("*/*/*/result.json"))
@@ -195,24 +136,15 @@ def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
     # the signal may come while Python exits: no exit code tells
     if rate is None or record["status"] not in ("completed", "interrupted"):
         why = record.get("speed", {}).get("train_samples_per_s_reason")
-        return {
-            "ran_s": ran_s,
-            "compiled": False,
-            "note": f"{record.get('status')}, {why}" if why else last[-300:],
-        }
+        note = f"{record.get('status')}, {why}" if why else last[-300:]
+        return {"ran_s": ran_s, "compiled": False, "note": note}
     chosen, precision = record["speed"]["chosen"], record["precision"]
     done, compiled = precision["optimizer_steps"] + precision["skipped_steps"], chosen.get("compiled", {})
-    row = {
-        "wall_s": ran_s + (steps - done) * batch / rate,
-        "steps_run": done,
-        "ran_s": ran_s,
-        "samples_per_s": rate,
-    }
-    row |= {
-        "compiled": chosen["compile"] != "off" and not compiled.get("given_up"),
-        "from_step": compiled.get("from_step"),
-    }
-    return row | {"why": chosen["why"]["compile"], "note": compiled.get("given_up") or "", "batch": batch}
+    wall_s = ran_s + (steps - done) * batch / rate
+    row = {"wall_s": wall_s, "steps_run": done, "ran_s": ran_s, "samples_per_s": rate, "batch": batch}
+    given_up = compiled.get("given_up") or ""
+    row |= {"compiled": chosen["compile"] != "off" and not given_up, "from_step": compiled.get("from_step")}
+    return row | {"why": chosen["why"]["compile"], "note": given_up}
 
 
 def trained(model: str, tiny: bool) -> tuple[list[str], int]:
@@ -222,12 +154,9 @@ def trained(model: str, tiny: bool) -> tuple[list[str], int]:
         return choice(here), here.batch
     tokens, batch, vocabulary, hidden = (8, 4, 50, 64) if tiny else (140, 80, 33_278, 640)
     words = (
-        f"model=lstm precision=amp_bf16 data=synthetic data.kind=lm data.shape=[{tokens}] "
-        f"data.vocab_size={vocabulary} "
-    )
-    words += (
-        f"data.batch_size={batch} data.samples={48 * batch} model.hidden_size={hidden} "
-        "model.dropout=0.6 trainer.log_every_n_steps=50"
+        f"model=lstm precision=amp_bf16 data=synthetic data.kind=lm data.shape=[{tokens}] data.batch_size={batch} "
+        f"data.vocab_size={vocabulary} data.samples={48 * batch} model.hidden_size={hidden} model.dropout=0.6 "
+        "trainer.log_every_n_steps=50"
     )
     return words.split(), batch
 
@@ -253,48 +182,42 @@ def shown(rate: str) -> str:
     return f"{float(rate):,.0f}" if rate else "–"
 
 
-def card(rows: list[dict[str, str]]) -> str:
+def card(rows: list[dict[str, str]]) -> dict[str, str]:
+    """The tables of the card."""
     sound = [row for row in rows if row["wall_s"]]
-    walls = [
-        line
-        for model in ORDER
-        if any(row["model"] == model for row in sound)
-        for line in lines_of(model, sound)
-    ]
-    told = [
-        f"| {NAMES[row['model']]} | {row['setting']} | {row['cache']} | {int(row['steps']):,} | "
-        f"{row['steps_run'] or '–'} | "
-        f"{float(row['ran_s']):.1f} | {shown(row['samples_per_s'])} | {row['from_step'] or '–'} | "
-        f"{' '.join(' '.join((row['why'], row['note'])).split()).replace('|', '/')} |"
-        for row in rows
-    ]
-    return CARD.format(
-        within=WITHIN, or_s=OR_S, settled=SETTLED, walls="\n".join(walls), runs="\n".join(told),
-        **{key: rows[0][key] for key in ("device", "cores", "torch")},
-    )  # fmt: skip
+    models = [model for model in ORDER if any(row["model"] == model for row in sound)]
+    walls = markdown(WALLS, [cells for model in models for cells in lines_of(model, sound)])
+    told = []
+    for row in rows:
+        why = " ".join((row["why"], row["note"])).replace("|", "/").split()
+        told.append(
+            [NAMES[row["model"]], row["setting"], row["cache"], f"{int(row['steps']):,}", row["steps_run"] or "–",
+            f"{float(row['ran_s']):.1f}", shown(row["samples_per_s"]), row["from_step"] or "–", " ".join(why)]
+        )  # fmt: skip
+    setup = said(rows, "{device}, {cores} CPU cores, torch {torch}")
+    return {"walls": f"{setup}.\n\n{walls}", "runs": markdown(RUNS, told)}
 
 
-def lines_of(model: str, rows: list[dict[str, str]]) -> Iterator[str]:
+def lines_of(model: str, rows: list[dict[str, str]]) -> Iterator[list[str]]:
     rows = [row for row in rows if row["model"] == model]
     for steps in LENGTHS:
         for cache in ("empty", "cached"):
-            there = [row for row in rows if row["cache"] == cache or row["setting"] == "off"]
+            here = [row for row in rows if row["cache"] == cache or row["setting"] == "off"]
             off, default, auto = (
-                wall([row for row in there if row["setting"] == name], steps)
-                for name in ("off", "default", "auto")
+                wall([row for row in here if row["setting"] == name], steps) for name in ("off", "default", "auto")
             )
-            better = min((found[0] for found in (off, default) if found is not None), default=None)
-            cells = [f"{found[0]:,.1f}" if found is not None else "–" for found in (off, default, auto)]
             if auto is not None or cache == "empty":
+                better = min((run[0] for run in (off, default) if run is not None), default=None)
+                times = [f"{run[0]:,.1f}" if run is not None else "–" for run in (off, default, auto)]
                 title = NAMES[model] + (", cached" if cache == "cached" else "")
-                yield f"| {title} | {steps:,} | {' | '.join(cells)} | {judged(auto, better)} |"
+                yield [title, f"{steps:,}", *times, *judged(auto, better)]
 
 
-def judged(auto: tuple[float, bool] | None, better: float | None) -> str:
+def judged(auto: tuple[float, bool] | None, better: float | None) -> list[str]:
     if auto is None or better is None:
-        return "– | – | not measured"
+        return ["–", "–", "not measured"]
     held = auto[0] <= max(WITHIN * better, better + OR_S)
-    return f"{'yes' if auto[1] else 'no'} | {auto[0] - better:+.1f} | {'**held**' if held else 'not held'}"
+    return ["yes" if auto[1] else "no", f"{auto[0] - better:+.1f}", "**held**" if held else "not held"]
 
 
 def never(row: dict) -> bool:
@@ -308,15 +231,10 @@ def wall(rows: list[dict[str, str]], steps: int) -> tuple[float, bool] | None:
     """
     for row in sorted(rows, key=lambda row: abs(int(row["steps"]) - steps)):
         compiled, ran = row["compiled"] == "True", int(row["steps"])
-        if (
-            row["setting"] != "auto"
-            or never(row)
-            or ran == steps
-            or (steps > ran if compiled else steps < ran)
-        ):
-            return float(row["wall_s"]) + (steps - ran) * float(row["batch"]) / float(
-                row["samples_per_s"]
-            ), compiled
+        longer = steps > ran if compiled else steps < ran
+        if row["setting"] != "auto" or never(row) or ran == steps or longer:
+            lacking = (steps - ran) * float(row["batch"]) / float(row["samples_per_s"])
+            return float(row["wall_s"]) + lacking, compiled
     return None
 
 

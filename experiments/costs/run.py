@@ -62,25 +62,13 @@ PARTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "loop": ({"ResNet-20, 64×1×8×8": "task=resnet20_digits"}, {"plain loop": "", "mpx": "precision=fp32"}),
 }
 PARTS["emulation"][1]["fp32"] = "precision=fp32"
+FIVE_STEPS = ["task=mlp_digits", "trainer.max_steps=5", "trainer.progress=off"]
 COMMANDS = {
     "import hydra": ["-c", "import hydra"],
     "--help": ["-m", "mpx.train", "--help"],
     "unknown key": ["-m", "mpx.train", "optimizer.lrr=1"],
-    "a run of five steps": [
-        "-m",
-        "mpx.train",
-        "task=mlp_digits",
-        "trainer.max_steps=5",
-        "trainer.progress=off",
-    ],
-    "a sweep of four such runs": [
-        "-m",
-        "mpx.train",
-        "-m",
-        "seed=range(4)",
-        "task=mlp_digits",
-        "trainer.max_steps=5",
-    ],
+    "a run of five steps": ["-m", "mpx.train", *FIVE_STEPS],
+    "a sweep of four such runs": ["-m", "mpx.train", "-m", "seed=range(4)", *FIVE_STEPS],
 }
 
 
@@ -106,10 +94,8 @@ def plain_loop() -> dict[str, object]:
     from mpx.models.resnet import CifarResNet
 
     digits = load_digits()
-    x, y = (
-        torch.tensor(digits.images[:1280, None], dtype=torch.float32).div_(16),
-        torch.tensor(digits.target[:1280]),
-    )
+    x = torch.tensor(digits.images[:1280, None], dtype=torch.float32).div_(16)
+    y = torch.tensor(digits.target[:1280])
     model = CifarResNet(3, 1, 10).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     rates = []
@@ -129,14 +115,10 @@ def measured(part: str, rounds: int) -> Iterator[dict[str, object]]:
     for number in range(rounds):
         for model, words in models.items():
             for variant in random.Random(number).sample(list(variants), len(variants)):
-                speed = (
-                    plain_loop()
-                    if variant == "plain loop"
-                    else run(f"{words} {variants[variant]} seed={number}")
-                )
-                yield {"part": part, "model": model, "variant": variant, "round": number, **speed} | {
-                    "samples_per_s": speed["train_samples_per_s"]
-                }
+                plain = variant == "plain loop"
+                speed = plain_loop() if plain else run(f"{words} {variants[variant]} seed={number}")
+                about = {"part": part, "model": model, "variant": variant, "round": number}
+                yield about | speed | {"samples_per_s": speed["train_samples_per_s"]}
 
 
 def started(rounds: int) -> Iterator[dict[str, object]]:
@@ -145,12 +127,8 @@ def started(rounds: int) -> Iterator[dict[str, object]]:
             with tempfile.TemporaryDirectory() as folder:
                 start = time.perf_counter()
                 subprocess.run([sys.executable, *words], cwd=folder, capture_output=True)
-                yield {
-                    "part": "startup",
-                    "variant": name,
-                    "round": number,
-                    "seconds": time.perf_counter() - start,
-                }
+                seconds = time.perf_counter() - start
+                yield {"part": "startup", "variant": name, "round": number, "seconds": seconds}
 
 
 def medians(rows: list[dict[str, object]]) -> str:
@@ -158,10 +136,8 @@ def medians(rows: list[dict[str, object]]) -> str:
     cases: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         cases.setdefault((str(row.get("model", "")), str(row["variant"])), []).append(float(str(row[value])))
-    return markdown(
-        ["model", "variant", f"{value}, median"],
-        [[*case, f"{median(each):,.2f}"] for case, each in cases.items()],
-    )
+    lines = [[*case, f"{median(each):,.2f}"] for case, each in cases.items()]
+    return markdown(["model", "variant", f"{value}, median"], lines)
 
 
 def main() -> None:

@@ -55,35 +55,22 @@ def operands(operation, sizes, spread):
         return {"a": wide(m, k, spread=spread), "b": wide(k, n, spread=spread)}, wide(m, n, spread=spread)
     if operation == "linear":
         m, n, k = sizes
-        return {
-            "x": wide(m, k, spread=spread),
-            "w": wide(n, k, spread=spread),
-            "b": wide(n, spread=spread),
-        }, wide(m, n, spread=spread)
+        leaves = {"x": wide(m, k, spread=spread), "w": wide(n, k, spread=spread), "b": wide(n, spread=spread)}
+        return leaves, wide(m, n, spread=spread)
     if operation == "conv":
         batch, inputs, outputs, side, kernel, stride = sizes
         out = -(-side // stride)
-        leaves = {
-            "x": wide(batch, inputs, side, side, spread=spread),
-            "w": wide(outputs, inputs, kernel, kernel, spread=spread),
-        }
+        leaves = {"x": wide(batch, inputs, side, side, spread=spread)}
+        leaves["w"] = wide(outputs, inputs, kernel, kernel, spread=spread)
         return leaves, wide(batch, outputs, out, out, spread=spread)
     steps, batch, inputs, hidden = sizes
     around = hidden**-0.5
-    leaves = {
-        "x": wide(steps, batch, inputs, spread=spread),
-        "h": wide(1, batch, hidden, spread=0, scale=0.5),
-    }
+    leaves = {"x": wide(steps, batch, inputs, spread=spread), "h": wide(1, batch, hidden, spread=0, scale=0.5)}
     leaves |= {"c": wide(1, batch, hidden, spread=0), "w": wide(4 * hidden, inputs, spread=0, scale=around)}
-    leaves |= {
-        "u": wide(4 * hidden, hidden, spread=0, scale=around),
-        "bw": wide(4 * hidden, spread=0, scale=around),
-    }
-    gradient = (
-        wide(steps, batch, hidden, spread=spread, scale=16)
-        if spread > 2
-        else wide(steps, batch, hidden, spread=0)
-    )
+    leaves["u"] = wide(4 * hidden, hidden, spread=0, scale=around)
+    leaves["bw"] = wide(4 * hidden, spread=0, scale=around)
+    of_result = {"spread": spread, "scale": 16} if spread > 2 else {"spread": 0}
+    gradient = wide(steps, batch, hidden, **of_result)
     return leaves | {"bu": wide(4 * hidden, spread=0, scale=around)}, gradient
 
 

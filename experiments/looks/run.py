@@ -13,7 +13,7 @@ import numpy as np
 from scipy import special
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import markdown, measured
+from collecting import fill, markdown, measured
 
 from mpx.compare.boundaries import levels, obrien_fleming
 from mpx.compare.looks import SPENT, Plan
@@ -25,12 +25,8 @@ STUDIES, IMAGES, LEVEL = 10_000, 1000, 0.05
 PLAN = Plan(margin=0.01, confidence=1 - LEVEL, control="auto", max_seeds=20, looks=5)
 GRID = replace(PLAN, looks=4)  # of experiments/grid, which has seven settings and a control
 COUNTS = range(2, PLAN.max_seeds + 1)  # seeds after which a test is possible
-AS_RUN, ALL_LOOKS, FLAT, PEEKING = (
-    "until=decided",
-    "until=decided, all looks taken",
-    ("O'Brien–Fleming, all looks taken"),
-    "peeking",
-)
+AS_RUN, ALL_LOOKS = "until=decided", "until=decided, all looks taken"
+FLAT, PEEKING = "O'Brien–Fleming, all looks taken", "peeking"
 SINGLE = "a single test after the last seed"
 FAMILIES = {  # (settings, how many of them lose the margin, plan): how the card calls them
     (3, 3, PLAN): "three settings, any of them wrong",
@@ -46,64 +42,22 @@ SHAPES = {
 }
 # (shape, standard deviation of the paired difference in margins, true loss in margins)
 AT_MARGIN = [
-    ("normal", 1.0, 1.0), ("heavy", 1.0, 1.0), ("unequal", 1.0, 1.0), ("coarse", 0.1, 1.0), ("coarse", 0.3,
-    1.0), ("coarse", 1.0, 1.0),
+    *((shape, 1.0, 1.0) for shape in ("normal", "heavy", "unequal")),
+    *(("coarse", scatter, 1.0) for scatter in (0.1, 0.3, 1.0)),
     ("failing", 1.0, 1.0),
-]  # fmt: skip
+]
 ELSEWHERE = [
-    ("normal", 0.5, 0.0), ("normal", 1.0, 0.0), ("normal", 2.0, 0.0), ("normal", 0.5, 0.5), ("normal", 1.0,
-    2.0), ("heavy", 1.0, 0.0),
-    ("unequal", 1.0, 0.0), ("coarse", 0.3, 0.0),
-]  # fmt: skip
-COLUMNS = (
-    "design",
-    "settings",
-    "wrong",
-    "looks",
-    "shape",
-    "scatter",
-    "loss",
-    "studies",
-    "no_loss",
-    "lost",
-    "seeds",
-    "single_seeds",
-)
-CARD = """# What do looks cost, and what do they save?
-
-**Question.** `until=decided` tests after each round of seeds and stops at the first decision. Does it say "no loss" too often? How many
-seeds does it save?
-
-**Setup.** {studies:,} simulated studies for each row, with the tests and levels of `mpx.compare`. The plan is the default: looks at
-{sizes} seeds, level 5 %. Losses and scatter (the standard deviation of the paired difference) are in units of the margin, one point of
-accuracy. *All looks taken*: the study does not stop where further looks would hardly decide. *O'Brien–Fleming*:
-error spending by their rule, all looks taken. *Peeking*: a t test at 5 % after each seed
-from the second to the twentieth, and a stop at the first decision. The standard error of a share is at most 0.5 points, at 5 % 0.22.
-
-**Command.** `python experiments/looks/run.py`
-
-## False "no loss": the true loss is the margin
-
-{errors}
-
-## Seeds
-
-*A single test*: the number of seeds with which one t test at 5 % says "no loss" as often; *saved*: against it.
-
-{savings}
-
-**What we learnt.** {learnt}
-
-**Trade-off.** A setting whose loss is near the margin stays undecided, and a plan stops early for it. A plan that takes all looks decides
-more often and trains more. Spending as O'Brien and Fleming do costs more seeds where the answer is clear, so plans spend as Pocock does.
-
-**By a plan.** An earlier study of 2:4 on CIFAR-10 said "no loss" after two seeds had been added to three that had not decided. In
-[decided](../decided) the looks were planned in advance, and the dense runs have the pruned ones' schedule.
-"""
-LEARNT = """Without rare failures, `until=decided` says a false "no loss" in at most {worst} of the studies, and in at most {all_looks}
-where all looks are taken; peeking errs in {peeking}. Where one seed in ten fails and the others hide the loss, it errs in {failing}, a
-single test after {last} seeds in {late}: few seeds do not show what has not failed yet. Such settings need fewer looks, each after more
-seeds."""
+    *(("normal", scatter, 0.0) for scatter in (0.5, 1.0, 2.0)),
+    ("normal", 0.5, 0.5),
+    ("normal", 1.0, 2.0),
+    ("heavy", 1.0, 0.0),
+    ("unequal", 1.0, 0.0),
+    ("coarse", 0.3, 0.0),
+]
+COLUMNS = ("design", "settings", "wrong", "looks", "shape", "scatter", "loss", "studies", "no_loss", "lost")
+COLUMNS += ("seeds", "single_seeds")
+SAVINGS = ("differences", "scatter", "true loss", "no loss", "loss", "seeds (mean)", "a single test", "saved")
+SAVINGS += ("seeds, all looks", "O'Brien–Fleming")
 
 
 def draw(
@@ -176,14 +130,8 @@ def simulate() -> list[dict]:
             single = (
                 next((n for n in COUNTS if (tests[n][0] < LEVEL).mean() >= share), None) if loss < 1 else None
             )
-            row = {
-                "design": design,
-                "no_loss": share,
-                "lost": (decided == 2).mean(),
-                "seeds": seeds.mean(),
-                "single_seeds": single,
-            }
-            rows.append(about | row)
+            row = {"design": design, "no_loss": share, "lost": (decided == 2).mean()}
+            rows.append(about | row | {"seeds": seeds.mean(), "single_seeds": single})
         print(shape, scatter, loss, f"{rows[-len(designs)]['no_loss']:.4f}", flush=True)
     return [*rows, *(family(*kind) for kind in FAMILIES)]
 
@@ -209,19 +157,14 @@ def family(settings: int, wrong: int, plan: Plan) -> dict:
             np.take_along_axis(passes, order, 1) >= np.arange(settings, 0, -1), axis=1
         )
         decided |= np.take_along_axis(found, np.argsort(order, axis=1), 1)
-    about = {
-        "design": ALL_LOOKS,
-        "settings": settings,
-        "wrong": wrong,
-        "looks": plan.looks,
-        "shape": "normal",
-        "scatter": 1.0,
-        "loss": 1.0,
-    }
-    return about | {"studies": STUDIES, "no_loss": decided[:, :wrong].any(1).mean()}
+    about = {"design": ALL_LOOKS, "settings": settings, "wrong": wrong, "looks": plan.looks, "studies": STUDIES}
+    about |= {"shape": "normal", "scatter": 1.0, "loss": 1.0}
+    return about | {"no_loss": decided[:, :wrong].any(1).mean()}
 
 
-def card(rows: list[dict[str, str]]) -> str:
+def card(rows: list[dict[str, str]]) -> dict[str, str]:
+    """The tables of the card."""
+
     def of(kind: tuple, design: str) -> dict[str, str]:
         wanted = (design, "1", *map(str, kind))
         return next(
@@ -230,52 +173,31 @@ def card(rows: list[dict[str, str]]) -> str:
             if (row["design"], row["settings"], row["shape"], row["scatter"], row["loss"]) == wanted
         )
 
-    def share(row: dict[str, str]) -> str:
-        return f"{100 * float(row['no_loss']):.1f} %"
-
     errors = [
-        (
-            SHAPES[kind[0]],
-            kind[1],
-            *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING)),
-        )
+        [SHAPES[kind[0]], kind[1], *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING))]
         for kind in AT_MARGIN
     ]
     for (settings, wrong, plan), name in FAMILIES.items():
         wanted = (str(settings), str(wrong), str(plan.looks))
         family = next(row for row in rows if (row["settings"], row["wrong"], row["looks"]) == wanted)
-        errors.append((name, 1.0, "–", share(family), "–", "–"))
+        errors.append([name, 1.0, "–", share(family), "–", "–"])
     savings = []
     for kind in ELSEWHERE:
-        run, *others = (of(kind, design) for design in (AS_RUN, ALL_LOOKS, FLAT))
+        run, all_looks, flat = (of(kind, design) for design in (AS_RUN, ALL_LOOKS, FLAT))
         single = int(run["single_seeds"]) if run["single_seeds"] and kind[2] < 1 else None
         saved = f"{100 * (1 - float(run['seeds']) / single):.0f} %" if single else "–"
-        seeds = f"{float(run['seeds']):.1f}"
-        savings.append(
-            (SHAPES[kind[0]], kind[1], kind[2], share(run), f"{100 * float(run['lost']):.1f} %", seeds,
-            single or "–", saved,
-             *(f"{float(row['seeds']):.1f}" for row in others))
-        )  # fmt: skip
-    worst, all_looks = (
-        max(float(of(kind, design)["no_loss"]) for kind in AT_MARGIN[:-1]) for design in (AS_RUN, ALL_LOOKS)
-    )
-    peeking = float(of(AT_MARGIN[0], PEEKING)["no_loss"])
-    failing, late = (float(of(AT_MARGIN[-1], design)["no_loss"]) for design in (AS_RUN, SINGLE))
-    said = {"worst": worst, "all_looks": all_looks, "peeking": peeking, "failing": failing, "late": late}
-    learnt = LEARNT.format(
-        last=PLAN.max_seeds, **{name: f"{100 * share:.1f} %" for name, share in said.items()}
-    )
-    return CARD.format(
-        studies=STUDIES, sizes=", ".join(map(str, PLAN.sizes)), learnt=learnt,
-        errors=markdown(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"),
-        errors),
-        savings=markdown(
-            ("differences", "scatter", "true loss", "no loss", "loss", "seeds (mean)", "a single test",
-            "saved", "seeds, all looks",
-             "O'Brien–Fleming"), savings
-        ),
-    )  # fmt: skip
+        lost = f"{100 * float(run['lost']):.1f} %"
+        seeds = [f"{float(row['seeds']):.1f}" for row in (run, all_looks, flat)]
+        savings.append([SHAPES[kind[0]], *kind[1:], share(run), lost, seeds[0], single or "–", saved, *seeds[1:]])
+    return {
+        "errors": markdown(["differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"], errors),
+        "seeds": markdown(SAVINGS, savings),
+    }
+
+
+def share(row: dict[str, str]) -> str:
+    return f"{100 * float(row['no_loss']):.1f} %"
 
 
 if __name__ == "__main__":
-    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, simulate)))
+    fill(HERE / "README.md", card(measured(HERE, COLUMNS, simulate)))

@@ -39,16 +39,9 @@ def matrix_rows() -> list[dict]:
             started = time.perf_counter()
             found = search(matrix, steps=steps, seed=seed)
             seconds = time.perf_counter() - started
-            values = {
-                "seconds": seconds,
-                "kept_before": found.before,
-                "kept_after": found.after,
-                "efficacy": efficacy(matrix, found.order),
-            }
-            rows.append(
-                {"subject": "matrix 128x64", "setting": f"{steps} steps", "seed": seed, "part": "all"}
-                | values
-            )
+            values = {"seconds": seconds, "kept_before": found.before, "kept_after": found.after}
+            values |= {"subject": "matrix 128x64", "setting": f"{steps} steps", "seed": seed, "part": "all"}
+            rows.append(values | {"efficacy": efficacy(matrix, found.order)})
     return rows
 
 
@@ -62,12 +55,8 @@ def heavy_tailed(model: nn.Module) -> nn.Module:
         for layer in model.modules():
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
                 scale = layer.weight.std() / 2**0.5
-                channels = (
-                    torch.randn(layer.weight.shape[1])
-                    .mul(0.5)
-                    .exp()
-                    .view(1, -1, *[1] * (layer.weight.dim() - 2))
-                )
+                shape = (-1, *[1] * (layer.weight.dim() - 2))
+                channels = torch.randn(layer.weight.shape[1]).mul(0.5).exp().view(1, *shape)
                 layer.weight.copy_(student.sample(layer.weight.shape) * scale * channels)
     return model
 
@@ -85,33 +74,23 @@ def model_rows(subject: str, setting: str) -> list[dict]:
         cpu_seconds = time.process_time() - started
         after = model(example)
         after = after if isinstance(after, torch.Tensor) else after.logits
-    # ViT begins with zeros
-    change = (
-        {"output_change": float((after - before).abs().max() / before.abs().max())} if before.any() else {}
-    )
+    change = {}
+    if before.any():  # ViT begins with zeros
+        change = {"output_change": float((after - before).abs().max() / before.abs().max())}
     sizes = {name: float(tensor.abs().sum()) for name, tensor in model.state_dict().items()}
     kinds = defaultdict(list)
     for layer in report.layers:
         kinds[f"{layer.type} {'×'.join(map(str, layer.shape[2:]))}".strip()].append(layer)
-    rows = [
-        {
-            "part": f"{kind} ({sum(layer.permuted for layer in layers)} of {len(layers)} layers permuted)",
-            "kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers)
-            / sum(sizes[layer.name] for layer in layers),
-            "kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers)
-            / sum(sizes[layer.name] for layer in layers),
-        }
-        for kind, layers in kinds.items()
-    ]
-    total = {
-        "kept_before": report.kept_before,
-        "kept_after": report.kept_after,
-        "seconds": report.seconds,
-        "cpu_seconds": cpu_seconds,
-    }
-    return [
-        {"subject": subject, "setting": setting} | row for row in [*rows, {"part": "all"} | total | change]
-    ]
+    rows = []
+    for kind, layers in kinds.items():
+        size = sum(sizes[layer.name] for layer in layers)
+        permuted = f"{sum(layer.permuted for layer in layers)} of {len(layers)} layers permuted"
+        row = {"part": f"{kind} ({permuted})"}
+        row |= {"kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers) / size}
+        rows.append(row | {"kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers) / size})
+    total = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
+    rows.append({"part": "all", "cpu_seconds": cpu_seconds} | total | change)
+    return [{"subject": subject, "setting": setting} | row for row in rows]
 
 
 def bert() -> nn.Module:
@@ -133,26 +112,14 @@ MODELS = {
 
 
 def table(rows: list[dict]) -> str:
-    heads = [
-        "subject",
-        "setting",
-        "part",
-        "kept before",
-        "kept after",
-        "efficacy",
-        "seconds",
-        "CPU seconds",
-        "change of outputs",
-    ]
+    heads = ["subject", "setting", "part", "kept before", "kept after", "efficacy", "seconds", "CPU seconds"]
     lines = []
     for row in rows:
-        kept = [
-            f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")
-        ]
+        kept = [f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")]
         forms = {"efficacy": ".1%", "seconds": ".2f", "cpu_seconds": ".1f", "output_change": ".0e"}
         rest = [f"{row[key]:{form}}" if key in row else "" for key, form in forms.items()]
         lines.append([row["subject"], row["setting"], row["part"], *kept, *rest])
-    return markdown(heads, lines)
+    return markdown([*heads, "change of outputs"], lines)
 
 
 def medians(rows: list[dict]) -> list[dict]:
@@ -176,18 +143,8 @@ def main() -> None:
     models = [row for subject in MODELS for row in model_rows(subject, "as initialised")]
     models += [row for subject in ("ResNet-50", "BERT-small") for row in model_rows(subject, "heavy-tailed")]
     print(table(models))
-    fields = [
-        "subject",
-        "setting",
-        "part",
-        "seed",
-        "kept_before",
-        "kept_after",
-        "efficacy",
-        "seconds",
-        "cpu_seconds",
-        "output_change",
-    ]
+    fields = ["subject", "setting", "part", "seed", "kept_before", "kept_after", "efficacy"]
+    fields += ["seconds", "cpu_seconds", "output_change"]
     write(Path(__file__).with_name("results.csv"), fields, matrix + models)
 
 

@@ -42,30 +42,15 @@ def main() -> None:
     model = build(settings, SPEC).eval().requires_grad_(False)
     x = torch.randint(1, SPEC.vocab_size, (SIZE, 128))
     reference, where, rows = model(x), environment(), []
-    common = {key: where[key] for key in ("cpu", "threads")} | {
-        "vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)
-    }
-    for fmt, backend in (
-        ("fp32", "eager"),
-        ("fp32", "compile"),
-        ("fp32", "onnx"),
-        ("int8", "onnx"),
-        ("fp32", "eager"),
-    ):
+    common = {key: where[key] for key in ("cpu", "threads")}
+    common["vnni"] = torch.cpu.get_capabilities().get("avx512_vnni", False)
+    plans = [("fp32", "eager"), ("fp32", "compile"), ("fp32", "onnx"), ("int8", "onnx"), ("fp32", "eager")]
+    for fmt, backend in plans:
         if backend != "compile" or builds_kernels("cpu"):
             call = with_onnx(model, fmt, x) if backend == "onnx" else Served(model, backend, CPU)
-            error = relative_error(call(x), reference)
-            ms = latency(call, x)["latency_ms_p50"]
-            rows.append(
-                {
-                    "format": fmt,
-                    "backend": backend,
-                    "batch": SIZE,
-                    "latency_ms_p50": ms,
-                    "relative_error": error,
-                }
-                | common
-            )
+            row = {"format": fmt, "backend": backend, "batch": SIZE}
+            row |= {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
+            rows.append(row | {"relative_error": relative_error(call(x), reference)} | common)
             print(*rows[-1].values(), flush=True)
     write(HERE / "cpu.csv", [*rows[0]], rows)
 

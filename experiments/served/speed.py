@@ -38,25 +38,13 @@ from mpx.sparsity.patterns import mask_2of4
 
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")
-COLUMNS = (
-    "model",
-    "batch",
-    "format",
-    "weights",
-    "candidate",
-    "chosen",
-    "samples_per_s",
-    "latency_ms_p50",
-    "relative_error",
-    "rejected",
-)
+COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50")
+COLUMNS += ("relative_error", "rejected")
 LAYER_COLUMNS = ("model", "batch", "format", "layer", "layers", "shape", "rows", "kernel", "ms", "serves")
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
-TEXT, IMAGE = (
-    Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False),
-    Spec("image", (3, 224, 224), 1000),
-)
+TEXT = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)
+IMAGE = Spec("image", (3, 224, 224), 1000)
 CIFAR, SST2 = Spec("image", (3, 32, 32), 10), Spec("text", (64,), 2, vocab_size=8000, pad_id=0, padded=False)
 AUTOTUNED = (("bert_base", "bf16"), ("tiny", "bf16"))
 MODELS = {
@@ -75,11 +63,10 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL:FORMATS", help=f"models: {', '.join(MODELS)}")
     models = parser.parse_args().models
     for word in models:
-        if word.partition(":")[0] not in MODELS or not word.partition(":")[2]:
-            parser.error(
-                f"{word} must be a model and formats, as bert_base:bf16,int8. The models are "
-                f"{', '.join(MODELS)}"
-            )
+        name, _, formats = word.partition(":")
+        if name not in MODELS or not formats:
+            like = f"a model and formats, as bert_base:bf16,int8. The models are {', '.join(MODELS)}"
+            parser.error(f"{word} must be {like}")
     found = rows(models)
     # before the files are opened, so that a call that cannot measure leaves them as they are
     first = next(found)
@@ -91,9 +78,8 @@ def main() -> None:
 def rows(names: list[str]) -> Iterator[dict]:
     for name in names:
         for row in measured(*name.split(":")):
-            print(
-                *(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True
-            )
+            cells = (f"{value:.6g}" if isinstance(value, float) else value for value in row.values())
+            print(*cells, flush=True)
             yield row
 
 
@@ -102,11 +88,10 @@ def measured(name: str, formats: str) -> Iterator[dict]:
     torch.manual_seed(0)
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "model" / f"{conf}.yaml")) | changes
     model = pruned(build(settings, spec).eval().requires_grad_(False))
-    x = (
-        torch.randn(size, *spec.shape)
-        if spec.kind == "image"
-        else torch.randint(1, spec.vocab_size, (size, *spec.shape))
-    )
+    if spec.kind == "image":
+        x = torch.randn(size, *spec.shape)
+    else:
+        x = torch.randint(1, spec.vocab_size, (size, *spec.shape))
     with torch.no_grad(), searching():
         found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
         common = {"model": name, "batch": size}
@@ -114,17 +99,14 @@ def measured(name: str, formats: str) -> Iterator[dict]:
         model.cpu()
         for fmt in formats.split(","):
             begun = time.perf_counter()
-            yield from (
-                {**common, "format": fmt, "weights": "auto", **row}
-                for row in served(found, x.to(CUDA), fmt, reference)
-            )
+            for row in served(found, x.to(CUDA), fmt, reference):
+                yield {**common, "format": fmt, "weights": "auto", **row}
             if (name, fmt) in AUTOTUNED:
                 yield {**common, "format": fmt, "weights": "dense", **autotuned(found, x.to(CUDA), fmt)}
             print(f"{name} {fmt}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         algorithms.stop()
-        yield from (
-            {**common, "format": "bf16", "weights": "dense", **row} for row in rivals(name, x.to(CUDA))
-        )
+        for row in rivals(name, x.to(CUDA)):
+            yield {**common, "format": "bf16", "weights": "dense", **row}
 
 
 def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[dict]:
@@ -156,10 +138,8 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
         shape = "×".join(map(str, layer["shape"]))
         here = {"layer": layer["name"], "layers": 1 + len(others), "shape": shape, "rows": layer["rows"]}
         served_by = layer["served"]
-        yield from (
-            here | {"kernel": kernel, "ms": ms, "serves": kernel == served_by}
-            for kernel, ms in layer["ms"].items()
-        )
+        for kernel, ms in layer["ms"].items():
+            yield here | {"kernel": kernel, "ms": ms, "serves": kernel == served_by}
         for kernel, reason in layer["refused"].items():
             print("  layer", layer["name"], kernel, reason, file=sys.stderr)
     print("  refused", choice.refused, file=sys.stderr)
@@ -174,12 +154,8 @@ def autotuned(found: Trained, x: Tensor, fmt: str) -> dict:
     mode = mode_of(fmt, CUDA)
     call, x = Served(in_format(found, mode, CUDA), "autotune", CUDA), cast(x, mode)
     rate = throughput(call, x)
-    return {
-        "candidate": "autotune, own kernels",
-        "chosen": False,
-        "samples_per_s": rate,
-        "latency_ms_p50": latency(call, x)["latency_ms_p50"],
-    }
+    row = {"candidate": "autotune, own kernels", "chosen": False, "samples_per_s": rate}
+    return row | {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
 
 
 def rivals(name: str, x: Tensor) -> Iterator[dict]:
@@ -199,25 +175,17 @@ def rivals(name: str, x: Tensor) -> Iterator[dict]:
         bert_without_mask()
         _, sizes, spec, _ = MODELS[name]
         layers, width = sizes.get("num_layers", 4), sizes.get("hidden_size", 512)
-        sizes = {
-            "num_hidden_layers": layers,
-            "hidden_size": width,
-            "num_attention_heads": sizes.get("num_heads", 8),
-        }
-        config = BertConfig(vocab_size=spec.vocab_size, intermediate_size=4 * width, **sizes)
-        theirs, library = (
-            Plain(BertModel(config, add_pooling_layer=False)).to(CUDA, torch.bfloat16),
-            "transformers",
-        )
+        config = BertConfig(
+            vocab_size=spec.vocab_size, num_hidden_layers=layers, hidden_size=width, intermediate_size=4 * width,
+            num_attention_heads=sizes.get("num_heads", 8),
+        )  # fmt: skip
+        theirs = Plain(BertModel(config, add_pooling_layer=False)).to(CUDA, torch.bfloat16)
+        library = "transformers"
     for backend in ("eager", "graph", "compile"):
         free()
         try:
             call = Served(theirs.eval(), backend, CUDA)
-            row = {
-                "candidate": f"{library}, {backend}",
-                "chosen": False,
-                "samples_per_s": throughput(call, x),
-            }
+            row = {"candidate": f"{library}, {backend}", "chosen": False, "samples_per_s": throughput(call, x)}
             yield row | {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
         except REFUSED as error:
             print(f"  {library}, {backend}: {error}", file=sys.stderr)

@@ -113,12 +113,10 @@ def batches(setup: Setup, *, channels_last: bool) -> list[tuple[Tensor, Tensor]]
 
 def optimizer_of(setup: Setup, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
     if setup.text:
-        return torch.optim.AdamW(
-            model.parameters(), lr=1e-4, fused=fused or None, capturable=fused and device().type == "cuda"
-        )
-    return torch.optim.SGD(
-        model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused or None
-    )
+        capturable = fused and device().type == "cuda"
+        return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None, capturable=capturable)
+    how = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}
+    return torch.optim.SGD(model.parameters(), lr=0.01, fused=fused or None, **how)
 
 
 def half(setup: Setup) -> torch.dtype | None:
@@ -190,11 +188,8 @@ def training(
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x).float(), y)
 
-    run = (
-        torch.compile(loss_of)
-        if tuned and compiled and setup.model in COMPILED and kind == "cuda"
-        else loss_of
-    )
+    compiles = tuned and compiled and setup.model in COMPILED and kind == "cuda"
+    run = torch.compile(loss_of) if compiles else loss_of
 
     def train_on(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):

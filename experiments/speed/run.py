@@ -8,8 +8,8 @@ $ python experiments/speed/run.py --tiny  # a trial on any machine, means nothin
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16
 against the hand-tuned loop, the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against both
-loops), sparse (masked against dense), numerics (on against off), whole (a run with evaluation, logging and
-checkpoints against its own steps, and against others' whole runs), ways (what mpx can do, when asked for).
+loops), whole (a run with evaluation, logging and checkpoints against its own steps, and against others' whole
+runs), ways (what mpx can do, when asked for). experiments/costs measures masks and numerics.
 """
 
 import argparse
@@ -31,23 +31,11 @@ from setups import MODELS, WAYS, Mpx, Setup, device, setup  # noqa: E402
 from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
 from mpx.precision.compiler_cache import keep_apart  # noqa: E402
 
-SECTIONS = ("rivals", "plain", "sparse", "numerics", "whole")
+SECTIONS = ("rivals", "plain", "whole")
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")  # those that take longest last
 HALVES, FULL_WIDTH = ("amp", "amp_bf16"), ("fp32", "tf32")
-COLUMNS = (
-    "section",
-    "model",
-    "precision",
-    "contender",
-    "round",
-    "samples_per_s",
-    "batch",
-    "steps",
-    "wall_s",
-    "exclusive",
-    "rejected",
-    "note",
-)
+COLUMNS = ("section", "model", "precision", "contender", "round", "samples_per_s", "batch", "steps", "wall_s")
+COLUMNS += ("exclusive", "rejected", "note")
 
 
 @dataclass(frozen=True)
@@ -64,19 +52,13 @@ def plan(args: argparse.Namespace) -> Iterator[Comparison]:
     for section in args.sections:
         precisions = [name for name in PRECISIONS[section] if name in args.precisions]
         for precision in precisions:
-            for model in (
-                name for name in ORDER if name in args.models and name in ONLY.get(section, MODELS)
-            ):
+            for model in (name for name in args.models if name in ONLY.get(section, MODELS)):
                 here = setup(model, precision, tiny=args.tiny)
                 # the first one loads libraries
                 rounds = args.rounds + 1 if section == "whole" and not args.tiny else args.rounds
                 make = MAKERS[section](here, args).items()
-                yield Comparison(
-                    section,
-                    here,
-                    {name: it for name, it in make if name in (args.contenders or (name,))},
-                    rounds,
-                )
+                wanted = {name: it for name, it in make if name in (args.contenders or (name,))}
+                yield Comparison(section, here, wanted, rounds)
 
 
 def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
@@ -105,26 +87,6 @@ def plain(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]
     }
 
 
-def sparse(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    pruned = [
-        "sparsity=2of4",
-        "sparsity.recipe=from_start",
-        *(["sparsity.shape_rule=any"] if here.tiny else []),
-    ]
-    return {"dense": lambda: Mpx(here, "auto"), "2of4": lambda: Mpx(here, "auto", pruned)}
-
-
-def numerics(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """So many steps that those which are looked into, at the default one in 1000 replayed ones, have their
-    share.
-    """
-    every, steps = (2, 4) if here.tiny else ("auto", 2000)
-    return {
-        "off": lambda: Mpx(here, "auto", ["numerics.every=1000000000"], steps),
-        "on": lambda: Mpx(here, "auto", [f"numerics.every={every}"], steps),
-    }
-
-
 def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from whole import Part, Whole
     from whole_rivals import HandWhole, LightningWhole
@@ -142,27 +104,9 @@ def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     return {f"mpx, {way}": lambda way=way: Mpx(here, way) for way in args.ways}
 
 
-MAKERS = {
-    "rivals": rivals,
-    "plain": plain,
-    "sparse": sparse,
-    "numerics": numerics,
-    "whole": whole,
-    "ways": ways,
-}
-PRECISIONS = {
-    "rivals": HALVES,
-    "plain": FULL_WIDTH,
-    "sparse": ("amp",),
-    "numerics": HALVES,
-    "whole": ("amp",),
-    "ways": HALVES + FULL_WIDTH,
-}
-ONLY = {
-    "numerics": ("resnet18", "bert_small", "lstm"),
-    "sparse": ("resnet18", "resnet50", "bert_small"),
-    "whole": ("resnet18",),
-}
+MAKERS = {"rivals": rivals, "plain": plain, "whole": whole, "ways": ways}
+PRECISIONS = {"rivals": HALVES, "plain": FULL_WIDTH, "whole": ("amp",), "ways": HALVES + FULL_WIDTH}
+ONLY = {"whole": ("resnet18",)}
 
 
 def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict[str, Any]]:
@@ -180,23 +124,17 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
                 return
             # each way compiles, and the compiler keeps eight of a function
             tidy(forget=comparison.section == "ways")
-            row, start = (
-                {"section": comparison.section, "contender": name, "round": number},
-                time.perf_counter(),
-            )
+            row, start = {"contender": name, "round": number, **about(comparison)}, time.perf_counter()
             try:
                 contender = ready.get(name) or ready.setdefault(name, comparison.make[name]())
                 others = ExclusivityChecks(device())
                 others.look()
                 row |= {"samples_per_s": contender.samples_per_s(), "note": contender.note}
-                row |= {
-                    "steps": getattr(contender, "steps", comparison.setup.steps),
-                    **alone(*others.verdict()),
-                }
+                row |= {"steps": getattr(contender, "steps", comparison.setup.steps), **alone(*others.verdict())}
             except Exception as error:  # the others are still wanted
                 failed.add(name)
                 row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            yield row | about(comparison.setup) | {"wall_s": round(time.perf_counter() - start, 1)}
+            yield row | {"wall_s": round(time.perf_counter() - start, 1)}
     for contender in ready.values():
         contender.close()
 
@@ -208,8 +146,9 @@ def alone(exclusive: bool | None, reason: str | None) -> dict[str, Any]:
     return {"exclusive": exclusive, "rejected": reason if exclusive is False else ""}
 
 
-def about(here: Setup) -> dict[str, Any]:
-    return {"model": here.model, "precision": here.precision, "batch": here.batch}
+def about(comparison: Comparison) -> dict[str, Any]:
+    here = comparison.setup
+    return {"section": comparison.section, "model": here.model, "precision": here.precision, "batch": here.batch}
 
 
 def tidy(*, forget: bool) -> None:
@@ -237,11 +176,8 @@ def measure_all(args: argparse.Namespace, path: Path) -> None:
     with table(path, COLUMNS) as add:
         for comparison in plan(args):
             if time.perf_counter() - began > args.seconds:
-                print(
-                    f"out of time before {comparison.section} {comparison.setup.model} "
-                    f"{comparison.setup.precision}",
-                    flush=True,
-                )
+                here = comparison.setup
+                print(f"out of time before {comparison.section} {here.model} {here.precision}", flush=True)
                 continue
             for row in measure(comparison, lambda: time.perf_counter() - began > args.seconds):
                 add(row)
@@ -252,24 +188,16 @@ def measure_all(args: argparse.Namespace, path: Path) -> None:
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Arguments()
-    names = {"models": MODELS, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
+    names = {"models": ORDER, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
     parser.add_argument("--sections", type=some_of(MAKERS), default=list(SECTIONS), help=",".join(MAKERS))
     for name, allowed in names.items():
         parser.add_argument(f"--{name}", type=some_of(allowed), default=list(allowed), help=",".join(allowed))
-    parser.add_argument(
-        "--contenders",
-        type=lambda text: text.split(","),
-        help="only these, as mpx,hand; else all of a section",
-    )
+    several = {"type": lambda text: text.split(","), "help": "only these, as mpx,hand; else all of a section"}
+    parser.add_argument("--contenders", **several)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument(
-        "--seconds", type=float, default=500, help="start no further measurement after so many"
-    )
-    parser.add_argument(
-        "--data-root",
-        default=os.environ.get("MPX_DATA"),
-        help="holds FashionMNIST/raw; without it images of its sizes",
-    )
+    parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
+    root = "holds FashionMNIST/raw; without it images of its sizes"
+    parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help=root)
     parser.add_argument("--tiny", action="store_true")
     return parser.parse_args(arguments)
 

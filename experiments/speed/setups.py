@@ -16,10 +16,8 @@ import torch
 IMAGES = {"resnet50": ([3, 224, 224], 1000, 256, 8, 40), "resnet18": ([3, 32, 32], 10, 512, 48, 200)}
 TEXTS = {"bert_small": ([128], 2, 256, 96, 120), "lstm": ([128], 2, 256, 96, 120)}
 FULL = IMAGES | TEXTS  # shape, classes, batch, batches in an epoch, measured steps
-TINY = {
-    "resnet50": ([3, 32, 32], 4, 4, 8, 4), "resnet18": ([3, 8, 8], 4, 4, 8, 4), "bert_small": ([8], 2, 4, 8,
-    4), "lstm": ([8], 2, 4, 8, 4),
-}  # fmt: skip
+SMALL_IMAGE, SMALL_TEXT = ([3, 8, 8], 4, 4, 8, 4), ([8], 2, 4, 8, 4)
+TINY = dict.fromkeys(IMAGES, SMALL_IMAGE) | dict.fromkeys(TEXTS, SMALL_TEXT) | {"resnet50": ([3, 32, 32], 4, 4, 8, 4)}
 MODELS = tuple(FULL)
 TITLES = {"resnet50": "ResNet-50", "resnet18": "ResNet-18", "bert_small": "BERT-small", "lstm": "LSTM"}
 
@@ -74,29 +72,18 @@ class Mpx:
     """
 
     def __init__(self, setup: Setup, way: str, more: Sequence[str] = (), steps: int | None = None):
-        self.setup, self.way, self.more, self.steps, self.note = (
-            setup,
-            way,
-            list(more),
-            steps or setup.steps,
-            "",
-        )
+        self.setup, self.way, self.more, self.note = setup, way, list(more), ""
+        self.steps = steps or setup.steps
 
     def samples_per_s(self) -> float:
-        few = [
-            f"trainer.max_steps={self.steps + WARMUP}",
-            f"trainer.warmup_steps={WARMUP}",
-            "trainer.max_epochs=1000",
-        ]
-        few += [
-            "trainer.check_val_every_n_epoch=1000",
-            "trainer.limit_val_batches=1",
-            "trainer.limit_test_batches=1",
-        ]
+        few = (
+            f"trainer.max_steps={self.steps + WARMUP} trainer.warmup_steps={WARMUP} trainer.max_epochs=1000 "
+            "trainer.check_val_every_n_epoch=1000 trainer.limit_val_batches=1 trainer.limit_test_batches=1"
+        )
         way = WAYS[self.way]
         if self.way == "auto" and device().type == "cuda":
             way = WAYS["graph" if self.setup.model == "lstm" else "both"]
-        record = train([*choice(self.setup), *way, *few, *self.more])
+        record = train([*choice(self.setup), *way, *few.split(), *self.more])
         self.note = json.dumps(record["speed"].get("chosen"))
         if record["speed"].get("train_samples_per_s") is None:
             raise RuntimeError(self.note)
@@ -108,34 +95,20 @@ class Mpx:
 
 
 def choice(setup: Setup) -> list[str]:
-    shape = f"data.shape={setup.shape}".replace(" ", "")
-    found = [
-        f"model={setup.model}",
-        f"precision={setup.precision}",
-        "data=synthetic",
-        shape,
-        f"data.classes={setup.classes}",
-    ]
-    found += [
-        f"data.batch_size={setup.batch}",
-        f"data.samples={setup.batch * setup.batches}",
-        "trainer.log_every_n_steps=50",
-    ]
+    shape = str(setup.shape).replace(" ", "")
+    words = (
+        f"model={setup.model} precision={setup.precision} data=synthetic data.shape={shape} "
+        f"data.classes={setup.classes} data.batch_size={setup.batch} data.samples={setup.batch * setup.batches} "
+        "trainer.log_every_n_steps=50"
+    )
     if setup.text:
-        found += [
-            "data.kind=text",
-            f"model.hidden_size={setup.hidden}",
-            f"data.vocab_size={setup.vocabulary}",
-            "optimizer.lr=1e-4",
-        ]
-        own = (
-            ["model.num_layers=2", "optimizer=adamw"]
-            if setup.model == "lstm"
-            else [f"model.num_layers={setup.layers}"]
-        )
-        found += own + (["model.num_heads=1"] if setup.tiny and setup.model == "bert_small" else [])
-    # the whole last layer, as transformers' model computes it
-    return found + (["model.pool=mean"] if setup.model == "bert_small" else [])
+        words += f" data.kind=text data.vocab_size={setup.vocabulary} model.hidden_size={setup.hidden} optimizer.lr=1e-4"
+    if setup.model == "lstm":
+        words += " model.num_layers=2 optimizer=adamw"
+    if setup.model == "bert_small":
+        # the whole last layer, as transformers' model computes it
+        words += f" model.num_layers={setup.layers} model.pool=mean" + " model.num_heads=1" * setup.tiny
+    return words.split()
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

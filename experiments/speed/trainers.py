@@ -36,12 +36,7 @@ class Window:
         return self.setup.batch * self.setup.steps / self.seconds
 
 
-BARE = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
+BARE = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
 # of torch.compile; else reduce-overhead, which records CUDA graphs of the passes
 MODE = {"resnet50": "default"}
 
@@ -64,13 +59,9 @@ class Lightning:
         window = Window(self.setup)
         with tempfile.TemporaryDirectory() as folder, quiet(), searching(self.setup):
             steps, bare = WARMUP + self.setup.steps, BARE if self.tuned else {}
-            trainer = pl.Trainer(
-                **lightning_here(self.setup), **bare, max_steps=steps, default_root_dir=folder
-            )
-            trainer.fit(
-                lightning_module(self.setup, window, tuned=self.tuned),
-                Ready(self.setup, steps, channels_last=self.tuned),
-            )
+            here = lightning_here(self.setup) | bare | {"max_steps": steps, "default_root_dir": folder}
+            module = lightning_module(self.setup, window, tuned=self.tuned)
+            pl.Trainer(**here).fit(module, Ready(self.setup, steps, channels_last=self.tuned))
         return window.samples_per_s()
 
     def close(self) -> None:
@@ -93,12 +84,8 @@ class Ready:
 def lightning_here(setup: Setup) -> dict[str, Any]:
     """The arguments of Trainer that say where and in what format it computes."""
     name = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed", None: "32-true"}[half(setup)]
-    return {
-        "benchmark": True,
-        "precision": name,
-        "accelerator": "gpu" if device().type == "cuda" else "cpu",
-        "devices": 1,
-    }
+    accelerator = "gpu" if device().type == "cuda" else "cpu"
+    return {"benchmark": True, "precision": name, "accelerator": accelerator, "devices": 1}
 
 
 def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool = False) -> Any:
@@ -113,11 +100,9 @@ def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool 
             self.model = build(setup, look_up=not tuned)
             if tuned and not setup.text:
                 self.model.to(memory_format=torch.channels_last)
-            self.run = (
-                torch.compile(self.model, mode=MODE.get(setup.model, "reduce-overhead"))
-                if compiled
-                else self.model
-            )
+            self.run = self.model
+            if compiled:
+                self.run = torch.compile(self.model, mode=MODE.get(setup.model, "reduce-overhead"))
 
         def training_step(self, batch, index):
             loss = cross_entropy(self.run(batch[0]), batch[1])
@@ -161,11 +146,8 @@ class Transformers:
                 window.step()
 
         steps = WARMUP + setup.steps
-        tuned = (
-            {"torch_compile": device().type == "cuda", "max_grad_norm": 0.0, "logging_nan_inf_filter": False}
-            if self.tuned
-            else {}
-        )
+        tuned = {"torch_compile": device().type == "cuda", "max_grad_norm": 0.0, "logging_nan_inf_filter": False}
+        tuned = tuned if self.tuned else {}
         with tempfile.TemporaryDirectory() as folder, quiet(), searching(setup):
             arguments = TrainingArguments(
                 output_dir=folder, max_steps=steps, per_device_train_batch_size=setup.batch, report_to="none",

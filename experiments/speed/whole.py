@@ -13,13 +13,10 @@ from torch import Tensor
 
 EPOCHS, SIZES = 10, {"train": 60_000, "t10k": 10_000}  # of Fashion-MNIST's files
 HELD_OUT, TINY_STEPS = 2000, 4  # images for validation; batches in an epoch of a trial
-TINY = [
-    "data.eval_batch_size=4",
-    f"trainer.limit_train_batches={TINY_STEPS}",
-    "trainer.warmup_steps=2",
-    "trainer.limit_val_batches=2",
-    "trainer.limit_test_batches=2",
-]
+TINY = (
+    f"data.eval_batch_size=4 trainer.limit_train_batches={TINY_STEPS} trainer.warmup_steps=2 "
+    "trainer.limit_val_batches=2 trainer.limit_test_batches=2"
+)
 
 
 class Whole:
@@ -41,19 +38,10 @@ class Whole:
             data_root = self.made.name
             make(Path(data_root) / "FashionMNIST" / "raw")
         self.data_root = data_root
-        data = ["data=fashion_mnist", f"data.root={data_root}", "data.download=false"]
-        self.overrides = [
-            f"model={setup.model}",
-            f"precision={setup.precision}",
-            *data,
-            f"data.batch_size={setup.batch}",
-        ]
         lr = 0.001 if setup.tiny else 0.1  # batches of four images would diverge by rounding, on some CPUs
-        self.overrides += [
-            f"trainer.max_epochs={self.epochs}",
-            f"optimizer.lr={lr}",
-            *(TINY if setup.tiny else []),
-        ]
+        self.overrides = [f"model={setup.model}", f"precision={setup.precision}", "data=fashion_mnist"]
+        self.overrides += [f"data.root={data_root}", "data.download=false", f"data.batch_size={setup.batch}"]
+        self.overrides += [f"trainer.max_epochs={self.epochs}", f"optimizer.lr={lr}", *(TINY.split() if setup.tiny else [])]
 
     def run(self) -> dict[str, Any]:
         record = train(self.overrides)

@@ -41,9 +41,8 @@ class Images:
             yield x[index], y[index]
 
     def evaluated(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from list(zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True))[
-            :EVAL_BATCHES
-        ]
+        parts = (part.split(self.eval_batch) for part in self.held_out)
+        yield from list(zip(*parts, strict=True))[:EVAL_BATCHES]
 
 
 class Rival(ABC):
@@ -92,10 +91,8 @@ class HandWhole(Rival):
                 for number, loss in enumerate(torch.stack(losses[::LOG_EVERY]).tolist()):
                     writer.add_scalar("train/loss", loss, epoch * len(losses) + number * LOG_EVERY)
                 writer.add_scalar("val/accuracy", self.accuracy(model), epoch)
-                torch.save(
-                    {"epoch": epoch} | {name: part.state_dict() for name, part in state.items()},
-                    folder / "last.pt",
-                )
+                parts = {name: part.state_dict() for name, part in state.items()}
+                torch.save({"epoch": epoch} | parts, folder / "last.pt")
         synchronize()
         return time.perf_counter() - began
 
@@ -104,10 +101,8 @@ class HandWhole(Rival):
         kind, dtype = device().type, half(self.setup)
         model.eval()
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
-            right = [
-                (model(x.to(memory_format=torch.channels_last)).argmax(-1) == y).float()
-                for x, y in self.images.evaluated()
-            ]
+            batches = ((x.to(memory_format=torch.channels_last), y) for x, y in self.images.evaluated())
+            right = [(model(x).argmax(-1) == y).float() for x, y in batches]
         model.train()
         return torch.cat(right).mean().item()
 
@@ -118,17 +113,12 @@ class LightningWhole(Rival):
     def run(self, folder: Path) -> float:
         import pytorch_lightning as pl
 
-        trainer = pl.Trainer(
-            **lightning_here(self.setup), max_epochs=self.whole.epochs, default_root_dir=folder
-        )
-        module = lightning_module(self.setup)
+        here = lightning_here(self.setup) | {"max_epochs": self.whole.epochs, "default_root_dir": folder}
+        trainer, module = pl.Trainer(**here), lightning_module(self.setup)
         synchronize()
         began = time.perf_counter()
-        trainer.fit(
-            module,
-            Loader(self.images.shuffled, self.whole.steps),
-            Loader(self.images.evaluated, EVAL_BATCHES),
-        )
+        held_out = Loader(self.images.evaluated, EVAL_BATCHES)
+        trainer.fit(module, Loader(self.images.shuffled, self.whole.steps), held_out)
         synchronize()
         return time.perf_counter() - began
 
