@@ -1,4 +1,4 @@
-"""Check whether another program uses the device or the CPU while a run is measured."""
+"""Check whether another program uses the device, or the CPU's cores, while something is measured."""
 
 import os
 import time
@@ -8,43 +8,60 @@ from typing import Any
 
 import torch
 
-# share of all cores that others may use; with more, all threads wait for the one that shares its core
-BUSY = 0.1
+# Share of the cores' time that others may use. With more, a speed measured on the CPU does not count.
+BUSY = 0.05
 # whether no other process computes on the device (None: unknown); the reason if not True
 Answer = tuple[bool | None, str | None]
 
 
-class OtherPrograms:
-    """How much of this process's CPU cores other programs use, from its construction on."""
+class CpuUse:
+    """How much of the time of the cores that this process may use other programs take, from its construction
+    on.
+
+    Other programs are all but this process and its children, such as a loader's workers. So the other jobs of
+    a sweep count, and so does what a virtual machine's host takes. The kernel counts in ticks of about 4 ms:
+    over two seconds the share is right within about 0.01. In a container /proc/stat shows the whole host;
+    others outside the container slow its processes down, too.
+    """
 
     def __init__(self) -> None:
-        self._began, self._before = time.monotonic(), self._now()
+        self._began, self._before = time.monotonic(), _seconds_of_others()
 
-    def share(self) -> float | None:
-        """Of the time of all cores, 0 to 1. The ranks of one run are not told from other programs. None where
-        the system does not tell.
-        """
-        took, now = time.monotonic() - self._began, self._now()
+    def by_others(self) -> float | None:
+        """The share, 0 to 1. None where the system does not tell."""
+        took, now = time.monotonic() - self._began, _seconds_of_others()
         if self._before is None or now is None or not took:
             return None
-        others = now - self._before
-        return min(max(others / (took * len(os.sched_getaffinity(0))), 0.0), 1.0)
+        return min(max((now - self._before) / (took * len(os.sched_getaffinity(0))), 0.0), 1.0)
 
-    @staticmethod
-    def _now() -> float | None:
-        """Seconds that the cores have spent on other programs."""
-        try:
-            cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-            ticks = os.sysconf("SC_CLK_TCK")
-            lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-            busy = sum(
-                sum(map(int, fields[1:9])) - sum(map(int, fields[4:6]))
-                for fields in lines
-                if fields[0] in cores
-            )
-            return busy / ticks - sum(_cpu_ticks_of(process) for process in _family()) / ticks
-        except (AttributeError, OSError, ValueError):  # not Linux
-            return None
+
+def alone_on_cpu(used_by_others: float | None) -> Answer:
+    """Whether a speed that was measured on the CPU counts. used_by_others: as CpuUse tells."""
+    if used_by_others is None:
+        return None, "it is unknown how much of the CPU other programs used"
+    if used_by_others < BUSY:
+        return True, None
+    return False, f"other programs used {used_by_others:.0%} of the CPU"
+
+
+def cpu_busy(seconds: float = 0.2) -> float | None:
+    """The share of the cores' time that is in use while this process sleeps."""
+    use = CpuUse()
+    time.sleep(seconds)
+    return use.by_others()
+
+
+def _seconds_of_others() -> float | None:
+    """The time that the cores have spent on other programs since the machine started. Source:
+    proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal."""
+    try:
+        cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        used = [map(int, row[1:4] + row[6:9]) for row in rows if row[0] in cores]
+        ticks = sum(map(sum, used)) - sum(map(_cpu_ticks_of, _family()))
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (AttributeError, OSError, ValueError):  # not Linux
+        return None
 
 
 def _cpu_ticks_of(process: int) -> int:
@@ -62,7 +79,6 @@ class ExclusivityChecks:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.cpu = OtherPrograms()
         self._shared: Answer | None = None  # the first result that found the device shared
         self._newest: Answer = None, None
 
@@ -71,14 +87,13 @@ class ExclusivityChecks:
         if self._newest[0] is False and self._shared is None:
             self._shared = self._newest
 
-    def refute(self, reason: str) -> bool:
-        """The device was shared, as no look can tell. Returns whether that is new."""
-        new = self._shared is None
-        self._shared = self._shared or (False, reason)
-        return new
+    def verdict(self, cpu_used_by_others: float | None = None) -> Answer:
+        """Check once more. Returns the first result that found the device shared, otherwise the newest.
 
-    def verdict(self) -> Answer:
-        """Check once more. Returns the first result that found the device shared, otherwise the newest."""
+        cpu_used_by_others: while the speed was measured, which decides for a CPU.
+        """
+        if self.device.type == "cpu":
+            return alone_on_cpu(cpu_used_by_others)
         self.look()
         return self._shared or self._newest
 
@@ -86,7 +101,7 @@ class ExclusivityChecks:
 def exclusive(device: torch.device) -> Answer:
     """For this moment. Processes that this one started (the ranks of its run) do not count as others."""
     if device.type != "cuda":
-        return None, f"a {device.type} is always shared with the operating system"
+        return None, f"only for CUDA devices is it known which processes use a {device.type}"
     try:
         processes, by_mps = _compute_processes(device), _mps_clients(device)
     except Exception as error:
@@ -97,26 +112,6 @@ def exclusive(device: torch.device) -> Answer:
         )
     # reading /proc takes milliseconds
     return exclusive_among(processes, {os.getpid()} if processes == [os.getpid()] else _family())
-
-
-def cpu_busy(seconds: float = 0.2) -> float | None:
-    """The share of all CPU cores, 0 to 1, that is busy while this process sleeps; None where the operating
-    system does not tell.
-    """
-    try:
-        before = _cpu_ticks()
-        time.sleep(seconds)
-        after = _cpu_ticks()
-    except (OSError, ValueError):
-        return None
-    spent = [now - then for now, then in zip(after, before, strict=True)]
-    return 1 - sum(spent[3:5]) / sum(spent) if sum(spent) else None  # idle, and idle while waiting for a disk
-
-
-def _cpu_ticks() -> list[int]:
-    """For all cores together: user, nice, system, idle, iowait, irq, softirq, steal. Source: proc_stat(5)."""
-    with open("/proc/stat") as lines:
-        return [int(field) for field in lines.readline().split()[1:9]]
 
 
 def exclusive_among(processes: list[int], ours: set[int]) -> Answer:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from mpx.measure.exclusive import CpuUse
+
 PARTS = ("warmup", "steps", "validation", "other", "end")  # of the time to train
 
 
@@ -77,6 +79,8 @@ class Windows:
         self._profiled = False  # it was paused at some time
         self._outside = False  # a step after the warm-up was in no window
         self._lost = False  # an interruption has dropped a window
+        self._cpu: CpuUse | None = None  # since the first window's start
+        self._cpu_share: float | None = None  # that other programs used, once it is known
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
         """Begin the time to train. Forgets the measurements of an earlier training, except `earlier_s`.
@@ -126,6 +130,7 @@ class Windows:
 
     def start_over(self) -> None:
         """Forget the measurements, since the next steps will differ, and warm up again."""
+        self._cpu = None
         self.warm_up_again()
         self.read()
         self.samples, self.measured_steps, self.waited_ms, self.step_ms = 0, 0, 0.0, array("d")
@@ -135,6 +140,7 @@ class Windows:
         self._lost = self._marks is not None or bool(self._closed)
         self._marks, self._closed, self._waits, self._entered = None, [], [], []
         self._ended = self._ended or time.perf_counter()
+        self.cpu_used_by_others()
 
     def enter(self, part: str, mark: Any = None) -> None:
         """From now on, or from `mark`, time counts as `part` of the time to train."""
@@ -146,6 +152,7 @@ class Windows:
         """Open a window here, once the steps are warm."""
         if not self.warm or self._paused:
             return
+        self._cpu = self._cpu or CpuUse()
         self.enter("steps")
         self.take_waits()
         self._in_window, self._marks = 0, [self._entered[-1][1]]
@@ -209,12 +216,20 @@ class Windows:
         self.enter("end")
         self.read()
         self._ended = time.perf_counter()
+        self.cpu_used_by_others()
 
     def finish_with_last_step(self) -> None:
         """End the time to train at the end of the newest step."""
         self.leave("end")
         if self._began is not None:
             self._ended = self._began + sum(self.parts.values())
+        self.cpu_used_by_others()
+
+    def cpu_used_by_others(self) -> float | None:
+        """The share of the cores' time from the first window to the end, or to the first call before it."""
+        if self._cpu is not None and self._cpu_share is None:
+            self._cpu_share = self._cpu.by_others()
+        return self._cpu_share
 
     @property
     def samples_per_s(self) -> float | None:

@@ -48,9 +48,10 @@ def speed_part(
     """output_dir: where mpx.bench may have left this machine's limits. devices: that train. others: samples
     of other processes that `windows` did not count.
     """
-    exclusive, why_not = exclusivity.verdict()
     speed, unlike = windows.record(first.flops_per_sample, others), first.unlike
-    speed |= {"exclusive": exclusive, "exclusive_reason": why_not} | _cpu(exclusivity, devices)
+    used = _cpu_use(windows, devices)
+    exclusive, why_not = exclusivity.verdict(used["cpu_used_by_others"])
+    speed |= {"exclusive": exclusive, "exclusive_reason": why_not} | used
     speed |= {} if unlike is None else {"model_tflops_per_s_reason": unlike}
     if first.audit.emulate or unlike is not None:
         return speed | {"mfu": None, "mfu_reason": EMULATED if first.audit.emulate else unlike}
@@ -58,17 +59,16 @@ def speed_part(
     return speed | mfu(tflops, formats, exclusivity.device, output_dir, count=devices)
 
 
-def _cpu(exclusivity: ExclusivityChecks, devices: int) -> dict[str, Any]:
-    """The share of the CPU cores that other programs have used while the run trained."""
+def _cpu_use(windows: Windows, devices: int) -> dict[str, Any]:
+    """The share of the CPU cores' time that other programs used from the first timed step to the end."""
     if devices > 1:
         return {
             "cpu_used_by_others": None,
             "cpu_used_by_others_reason": "the run's own processes count as others, too",
         }
-    share = exclusivity.cpu.share()
-    return {"cpu_used_by_others": share} | (
-        {} if share is not None else {"cpu_used_by_others_reason": "only Linux tells"}
-    )
+    share = windows.cpu_used_by_others()
+    unknown = {"cpu_used_by_others_reason": "no step was timed, or the system is not Linux"}
+    return {"cpu_used_by_others": share} | (unknown if share is None else {})
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:

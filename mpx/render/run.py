@@ -32,13 +32,6 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
             )
         )
     rows += _rates(speed, emulated=precision["emulated"])
-    if (others := speed.get("cpu_used_by_others") or 0.0) > BUSY:
-        rows.append(
-            (
-                "other programs",
-                f"kept {others:.0%} of the CPU cores busy: the run is slower than it would be alone",
-            )
-        )
     rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))
     if precision["loss_scale"] is not None:
@@ -86,6 +79,10 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
     note = f", {EMULATED}" if emulated else ""
+    if speed["exclusive"] is False:
+        note += f" (shared: {speed['exclusive_reason']})"
+    elif (others := speed.get("cpu_used_by_others") or 0.0) >= BUSY:
+        note += f", while other programs used {others:.0%} of the CPU"
     rows = [
         ("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)
     ]
