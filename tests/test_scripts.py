@@ -102,7 +102,9 @@ def test_what_the_page_shows_is_there():
 
 @pytest.mark.slow
 def test_a_sweep_by_the_script(scripts, tmp_path):
-    """Also of a run on two devices."""
+    """Also of a run on two devices. What a folder here is called does not matter."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('a folder of the user')")
     words = ["-m", "trainer.devices=1,2", "trainer.accelerator=cpu", "model=mlp", *FEW_STEPS]
     out = shell(shlex.join(["mpx-train", *words]), scripts, tmp_path)
     assert len(list(tmp_path.glob("outputs/default/*/seed*/result.json"))) == 2, out

@@ -1,5 +1,5 @@
-"""The tables that a sweep prints at its end: one row per setting, with its seeds together, so that hundreds
-of jobs stay readable."""
+"""What a sweep prints of its runs: a line of each, and a table with one row per setting, so that hundreds of
+runs stay readable."""
 
 import sys
 from pathlib import Path
@@ -8,92 +8,86 @@ from typing import Any
 
 from mpx.compare.run import judged_by_record
 from mpx.compare.words import UNKNOWN, number, rate_spec
-from mpx.render.table import Table, print_table, words
+from mpx.render.table import Column, Table, print_table, words
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
-from mpx.system.printing import how_many
+from mpx.settings.fields import NAMED
+from mpx.settings.values import key_of
+from mpx.system.printing import how_many, span
+
+Report = dict[str, Any]  # of a job, with the record of its run
 
 
-def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, Any] | None = None) -> None:
-    """Print the table, the jobs that did not complete and why, and how to compare.
-
-    not_begun: jobs that fail_fast=true held back. plan: the configuration of until=decided, by which
-    mpx.compare is to decide.
+def line_of(report: Report, swept: set[str]) -> str:
+    """`lstm amp-2of4 seed 1  0.9861  2,860 samples/s  12 s`. swept: the keys whose values differ between the
+    jobs.
     """
-    rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
-    print_table(Table("sweep", words("setting", "jobs", _heading(reports), "samples/s", "folder"), rows))
-    _print_bad(reports)
-    if not_begun:
-        print(f"fail_fast=true: {how_many(not_begun, 'job')} not started", file=sys.stderr)
+    record = report["record"]
+    seed = f" seed {record['setting']['seed']}" if record else ""
+    name = f"{_setting(report, swept)}{seed}"
+    if report["status"] != "completed" or not record:
+        said = report["skipped"] or report["line"].startswith(report["status"])
+        return f"{name}  {'' if said else report['status'] + ': '}{report['line']}"
+    metric = judged_by_record(record)
+    took = "finished earlier" if report["skipped"] else span(report["seconds"])
+    return "  ".join((name, number(record["metrics"].get(metric.name), metric.spec), _rate([record]), took))
+
+
+def _setting(report: Report, swept: set[str]) -> str:
+    """`lstm amp-2of4 optimizer.lr=0.1`: the model, precision and sparsity, and what else differs."""
+    if not report["record"]:
+        return " ".join(word for word in report["overrides"] if key_of(word) in swept | {"seed"})
+    setting = report["record"]["setting"]
+    names = [setting["model"], *([setting["data"]] if {"data", "task"} & swept else [])]
+    changes = [
+        f"{key}={value}"
+        for key, value in setting.items()
+        if key not in (*NAMED, "seed") and any(f"{key}.".startswith(f"{one}.") for one in swept)
+    ]
+    return " ".join([*names, f"{setting['precision']}-{setting['sparsity']}", *changes])
+
+
+def print_sweep(reports: list[Report], swept: set[str], plan: dict[str, Any] | None = None) -> None:
+    """Print the table, how many runs did not complete, and how to compare. plan: the configuration of
+    until=decided, by which mpx.compare is to decide.
+    """
+    settings: dict[str, list[Report]] = {}
+    for report in reports:
+        settings.setdefault(_setting(report, swept), []).append(report)
+    columns = [*words("setting", "runs"), Column(_heading(reports)), Column("samples/s")]
+    print_table(Table("", columns, [(setting, *_row(jobs)) for setting, jobs in settings.items()]))
+    bad = [report for report in reports if report["code"]]
+    if bad:
+        print(f"{len(bad)} of {how_many(len(reports), 'run')} did not complete", file=sys.stderr)
+    if any(report["status"] == "failed" and report["folder"] for report in bad):
+        print("The same command with retry_failed=true tries failed runs again.", file=sys.stderr)
     for line in _to_compare(reports, plan):
         print(line)
 
 
-def _print_bad(reports: list[dict[str, Any]]) -> None:
-    """Print the jobs that did not complete, one line per cause."""
-    bad = [report for report in reports if report["code"]]
-    causes: dict[tuple[str, str], list[str]] = {}
-    for report in bad:
-        causes.setdefault((report["status"], report["line"]), []).append(str(report["job"]))
-    if bad:
-        print(f"{len(bad)} of {how_many(len(reports), 'job')} did not complete:", file=sys.stderr)
-    for (status, line), jobs in causes.items():
-        print(f"  job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)} ({status}): {line}", file=sys.stderr)
-    if any(report["status"] == "failed" and report["folder"] for report in bad):
-        print("The same command with retry_failed=true tries failed runs again.", file=sys.stderr)
+def _row(jobs: list[Report]) -> tuple[str, str, str]:
+    """How the jobs of a setting ended; mean and spread of the test metric, and mean speed, of those that
+    completed.
 
-
-def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Setting -> its jobs. A setting is named by the overrides in which it differs from the others."""
-    common = (
-        set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
-    )
-    settings: dict[str, list[dict[str, Any]]] = {}
-    for report in reports:
-        differing = [
-            override
-            for override in report["overrides"]
-            if override not in common and not override.startswith("seed=")
-        ]
-        settings.setdefault(" ".join(differing) or "as given", []).append(report)
-    return settings
-
-
-def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
-    """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed,
-    folder.
-
-    The speed is that of the jobs, for a first look; mpx.compare keeps hosts apart.
+    The speed is for a first look; mpx.compare keeps hosts apart.
     """
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-    completed = _completed(jobs)
-    judged = list(map(judged_by_record, completed))
-    tests = [run["metrics"].get(metric.name) for run, metric in zip(completed, judged, strict=True)]
-    rates = [run["speed"].get("train_samples_per_s") for run in completed]
-    rate = _rate(rates) + (", emulated" if any(run["precision"].get("emulated") for run in completed) else "")
-    hosts = {
-        run["environment"].get("host")
-        for run in completed
-        if run["speed"].get("train_samples_per_s") is not None
-    }
-    rate += f", {len(hosts)} hosts" if len(hosts) > 1 else ""
-    folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
-    return ended, _mean(tests, judged[0].spec if judged else ".4f"), rate, "\n".join(folders) or UNKNOWN
+    records = _completed(jobs)
+    judged = list(map(judged_by_record, records))
+    tests = [run["metrics"].get(metric.name) for run, metric in zip(records, judged, strict=True)]
+    return ended, _mean(tests, judged[0].spec if judged else ".4f"), _rate(records, unit="")
 
 
-def _completed(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _completed(jobs: list[Report]) -> list[dict[str, Any]]:
     """The records of completed runs, of which jobs may have had the same."""
-    return list(
-        {
-            job["folder"]: job["record"] for job in jobs if job["status"] == "completed" and job["record"]
-        }.values()
-    )
+    done = [job for job in jobs if job["status"] == "completed" and job["record"]]
+    return list({job["folder"]: job["record"] for job in done}.values())
 
 
-def _heading(reports: list[dict[str, Any]]) -> str:
+def _heading(reports: list[Report]) -> str:
     """The metric's words, if all completed jobs have the same."""
-    names = {(record.get("metric") or {}).get("name") for record in _completed(reports)}
-    return name.replace("/", " ") if len(names) == 1 and (name := names.pop()) is not None else "test"
+    names = {judged_by_record(record).words for record in _completed(reports)}
+    return names.pop() if len(names) == 1 else "test"
 
 
 def _mean(values: list[float | None], spec: str) -> str:
@@ -102,9 +96,16 @@ def _mean(values: list[float | None], spec: str) -> str:
     return f"{text} ± {number(stdev(known), spec)}" if len(known) > 1 else text
 
 
-def _rate(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return number(rate := mean(known), rate_spec(rate)) if known else UNKNOWN
+def _rate(records: list[dict[str, Any]], unit: str = " samples/s") -> str:
+    """The mean speed; marked where other programs used the device, or a format was emulated."""
+    known = [rate for run in records if (rate := run["speed"].get("train_samples_per_s")) is not None]
+    if not known:
+        return UNKNOWN
+    shared = any(run["speed"].get("exclusive") is False for run in records)
+    emulated = any(run["precision"].get("emulated") for run in records)
+    marks = [*(["shared"] if shared else []), *(["emulated"] if emulated else [])]
+    text = number(mean(known), rate_spec(mean(known))) + unit
+    return f"{text} ({', '.join(marks)})" if marks else text
 
 
 def print_found(results: dict[str, Any], file: Path, completed: list[dict[str, Any]]) -> None:

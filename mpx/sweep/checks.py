@@ -3,6 +3,7 @@ left behind."""
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,27 +64,18 @@ def check_sweep(config: DictConfig) -> None:
     for word in hydra.overrides.hydra:
         if key_of(word).startswith(("hydra.sweep.", "hydra.job.chdir")):
             raise UserError(f"{word}: mpx names the folders of a sweep, and removes them. Leave it out.")
-    jobs, batch = hydra.launcher.get("n_jobs", 1), hydra.sweeper.get("max_batch_size")
+    jobs = hydra.launcher.get("n_jobs", 1)
     if type(jobs) is not int or jobs == 0:
         raise UserError(
             f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as "
             "cores."
         )
-    if batch is not None and (type(batch) is not int or batch < 1):
-        raise UserError(
-            f"hydra.sweeper.max_batch_size={batch} must be a whole number of at least 1, or null."
-        )
     check_direction(hydra.sweeper)
-    words = words_of(hydra)
-    if any(len(values) > 1 for values in grid({}, [word for word in words if key_of(word) == "output_dir"])):
+    folders = [word for word in words_of(hydra) if key_of(word) == "output_dir"]
+    if any(len(values) > 1 for values in grid({}, folders)):
         raise UserError(
             "output_dir: a sweep has one, in which its jobs leave reports. Start one sweep for each, or "
             "give each a study=."
-        )
-    if total_jobs(hydra) == 0:
-        raise UserError(
-            f"{' '.join(words)} gives no job: of range(), glob() or choice() one has no values. Write the "
-            "values, as seed=0,1,2."
         )
     _refuse_mistakes(config)
 
@@ -92,16 +84,11 @@ def check_direction(sweeper: DictConfig) -> None:
     """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or
     for something else."""
     given = sweeper.get("direction")
-    if given is None:
-        return
-    one = isinstance(given, str) or not isinstance(given, Sequence)
-    names = [getattr(direction, "name", direction) for direction in ([given] if one else given)]
-    if names != ["maximize"] * (1 if one else 2):
-        written = names[0] if one else f"[{','.join(map(str, names))}]"
+    written = str(getattr(given, "name", given))
+    if written not in ("None", "maximize", "['maximize', 'maximize']"):
         raise UserError(
             f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and "
-            "samples/s, more is better. "
-            "Use maximize for the first alone, or [maximize,maximize]."
+            "samples/s, more is better. Use maximize for the first alone, or [maximize,maximize]."
         )
 
 
@@ -141,28 +128,26 @@ def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = T
     return list(values_of.values())
 
 
+def swept(config: DictConfig) -> set[str]:
+    """The keys whose values differ between the jobs. config: Hydra's."""
+    several = [words for words in grid({}, words_of(config), intervals=False) if len(words) > 1]
+    return {key_of(words[0]) for words in several} | set(map(key_of, config.sweeper.get("params") or {}))
+
+
 def at_once(config: DictConfig) -> int:
-    """The number of jobs that the launcher runs at the same time on this machine; -1 means one per core.
-
-    config: Hydra's.
-    """
-    if (kind := cluster.launcher_of(config)) is not None:
-        return (config.sweeper.get("max_batch_size") or usable_cores()) if kind == cluster.LOCAL else 1
-    jobs = config.launcher.get("n_jobs", 1)
-    return jobs if jobs > 0 else max(1, usable_cores() + 1 + jobs)
-
-
-def on_all_machines(config: DictConfig, jobs: int) -> int:
-    """The number of jobs, of `jobs`, that run at the same time. config: Hydra's."""
+    """The most jobs that the launcher runs at the same time. config: Hydra's."""
     kind = cluster.launcher_of(config)
     if kind == cluster.LOCAL:
-        return min(jobs, config.sweeper.get("max_batch_size") or jobs)
-    return min(jobs, config.launcher.array_parallelism) if kind == cluster.SLURM else at_once(config)
+        return config.sweeper.get("max_batch_size") or sys.maxsize
+    if kind == cluster.SLURM:
+        return config.launcher.array_parallelism
+    given = config.launcher.get("n_jobs", 1)
+    return given if given > 0 else max(1, usable_cores() + 1 + given)
 
 
 def _refuse_mistakes(config: DictConfig) -> None:
-    """Raise UserError for a value that no job could use, and for settings of which all jobs would say the
-    same.
+    """Raise UserError for a value that no job could use, and for settings of which the first and the last job
+    would say the same.
 
     Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is
     not known yet.
@@ -176,19 +161,9 @@ def _refuse_mistakes(config: DictConfig) -> None:
             if key in FIELDS and not override.is_delete() and "${" not in str(value):
                 check_value(key, value)
     if cluster.launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
-        _refuse_in_all(config, values)
-
-
-def _refuse_in_all(config: DictConfig, values: Sequence[Sequence[str]]) -> None:
-    first = None
-    # Two seeds tell whether the mistake depends on the seed, as that of a path with ${seed} does.
-    for words in itertools.product(*(of[:2] if key_of(of[0]) == "seed" else of for of in values)):
-        error = _mistake(config, words)
-        if error is None or (first is not None and str(error) != str(first)):
-            return  # that job trains, or each says what is wrong with it
-        first = first or error
-    if first is not None:
-        raise first
+        first, last = (_mistake(config, [words[at] for words in values]) for at in (0, -1))
+        if first is not None and str(first) == str(last):
+            raise first
 
 
 def _mistake(config: DictConfig, words: Sequence[str]) -> UserError | None:

@@ -9,7 +9,8 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
@@ -17,6 +18,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.translate import not_installed
+from mpx.system.launch import this_python
 from mpx.system.machine import TOLD_TO_GO
 
 SUBMITTED = ".submitit"  # in the sweep's folder: scripts and output of the jobs, as conf/hydra/launcher says
@@ -30,52 +32,24 @@ def launcher_of(config: DictConfig) -> str | None:
 
 
 def check_launcher(config: DictConfig) -> None:
-    """Raise UserError if submitit, or the cluster that it is to use, is not there, or would start a job
-    several times. config: Hydra's."""
+    """Raise UserError if submitit, or the cluster that it is to use, is missing. config: Hydra's."""
     kind = launcher_of(config)
-    if kind is not None and (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
-        raise UserError(reason)
-    for key in ("nodes", "tasks_per_node"):
-        # No process would know which of them it is.
-        if kind == LOCAL and (given := config.launcher[key]) != 1:
-            raise UserError(
-                f"hydra.launcher.{key}={given}: hydra/launcher=submitit_local starts one process for each "
-                "job. Leave it out; "
-                "trainer.devices=N starts the others."
-            )
-
-
-def has_plugin(name: str) -> bool:
-    """Whether a plugin of Hydra is installed."""
+    if kind is None:
+        return
     try:
-        return find_spec(f"hydra_plugins.{name}") is not None
-    except ModuleNotFoundError:  # no plugin is
-        return False
-
-
-def missing(kind: str, choice: str) -> str | None:
-    """What a launcher needs that this machine lacks, and how to get it; None if it is all there.
-
-    choice: the launcher's name for users.
-    """
-    if find_spec("submitit") is None or not has_plugin("hydra_submitit_launcher"):
-        return not_installed("hydra/launcher", choice, "submitit")
-    absent = [
-        name
-        for name in ("sbatch", "srun", "scontrol", "squeue")
-        if kind == SLURM and shutil.which(name) is None
-    ]
-    if absent:
-        return (
-            f"hydra/launcher=submitit_slurm needs {absent[0]}, which is not on this machine. Start the "
-            "sweep where Slurm is, or use "
-            "hydra/launcher=submitit_local."
+        version("hydra-submitit-launcher")
+    except PackageNotFoundError:
+        choice = config.runtime.choices["hydra/launcher"]
+        raise UserError(not_installed("hydra/launcher", choice, "submitit")) from None
+    if kind == SLURM and shutil.which("sbatch") is None:
+        raise UserError(
+            "hydra/launcher=submitit_slurm needs sbatch, which is not on this machine. Start the sweep where "
+            "Slurm is, or use hydra/launcher=submitit_local."
         )
-    return None
 
 
-def run(command: list[str], environment: dict[str, str]) -> int:
-    """Run a job in a task of submitit. Returns the exit code; -N when signal N ended it.
+def run(words: list[str], environment: dict[str, str], log: Path) -> int:
+    """Run `python -m mpx.train *words` in a task of submitit. Returns the exit code; -N: signal N ended it.
 
     submitit's signal means that the time is nearly over: the job saves, and submitit's own handler requeues
     it, which ends this process. By another signal (scancel, preemption) the job saves as well, and Slurm
@@ -85,7 +59,9 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     from submitit.core.utils import UncompletedJobError
 
     timeout = getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")
-    requeue, came, job = signal.getsignal(timeout), [], subprocess.Popen(command, env=environment)
+    requeue, came, command = signal.getsignal(timeout), [], [*this_python(), "mpx.train", *words]
+    with open(log, "ab") as output:
+        job = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
     def tell(number: int, frame: Any) -> None:
         came.append(number)

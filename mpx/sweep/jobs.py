@@ -7,17 +7,17 @@ submitit calls `start_child` in a process of the cluster.
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Queue
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
@@ -32,7 +32,7 @@ from mpx.runs.signals import TERMINATED
 from mpx.settings.front_door import words_of
 from mpx.sweep import cluster
 from mpx.sweep.checks import TARGET, at_once
-from mpx.sweep.progress import FILE, NOT_STARTED, conclude, must_stop, reported
+from mpx.sweep.progress import FILE, LOG, NOT_STARTED, conclude, must_stop, reported
 from mpx.system import environment_variables
 from mpx.system.environment_variables import VISIBLE
 from mpx.system.launch import launch, this_python
@@ -40,52 +40,32 @@ from mpx.system.machine import usable_cores, visible_gpus
 
 Objectives = tuple[float, float] | float | None
 # Elsewhere forking PyTorch is not safe.
-FORKS = multiprocessing.get_context("forkserver") if sys.platform == "linux" else None
+CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 
 
-class Process(Protocol):
-    """What a job's process is to the sweep: subprocess.Popen, or a fork."""
+def start(words: list[str], environment: dict[str, str], log: Path) -> BaseProcess:
+    """Start `python -m mpx.train *words` on this machine; on Linux as a fork of a process that has done the
+    imports (preload.py). A fresh process spends five seconds on them, a third of a job of ten seconds.
 
-    def wait(self) -> int: ...
-
-    def terminate(self) -> None: ...
-
-
-class Fork:
-    """`python -m mpx.train *words` as a fork of a process that has done the imports (preload.py).
-
-    A fresh process spends five seconds on these imports, a third of a job of ten seconds.
+    log: the file for its output.
     """
-
-    def __init__(self, words: list[str], environment: dict[str, str], forks: ForkServerContext) -> None:
-        forks.set_forkserver_preload(["mpx.sweep.preload"])
-        self.process = forks.Process(target=_become, args=(words, environment))
-        self.process.start()
-
-    def wait(self) -> int:
-        """The exit code; -N when signal N ended it."""
-        self.process.join()
-        return self.process.exitcode or 0
-
-    def terminate(self) -> None:
-        self.process.terminate()
+    CONTEXT.set_forkserver_preload(["mpx.sweep.preload"])
+    process = CONTEXT.Process(target=_become, args=(words, environment, log))
+    process.start()
+    return process
 
 
-def _become(words: list[str], environment: dict[str, str]) -> None:
+def _become(words: list[str], environment: dict[str, str], log: Path) -> None:
     """Be the job, in a session of its own: Ctrl-C in a terminal reaches it once, through the sweep."""
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (1, 2):
+        os.dup2(output, stream)
     sys.argv[1:] = words
     sys.modules.pop("mpx.train", None)  # the script mpx-train imports it, and runpy would warn
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
-
-
-def start(command: list[str], environment: dict[str, str]) -> Process:
-    """Start a job on this machine."""
-    if FORKS is None:
-        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
-    return Fork(command[command.index("mpx.train") + 1 :], environment, FORKS)
 
 
 def start_child(cfg: DictConfig) -> Objectives:
@@ -102,13 +82,13 @@ def start_child(cfg: DictConfig) -> Objectives:
 
 def run_job(
     cfg: DictConfig, config: DictConfig, job: Path, environment: dict[str, str],
-    run: Callable[[list[str], dict[str, str]], int], *, reports: bool = True,
+    run: Callable[[list[str], dict[str, str], Path], int], *, reports: bool = True,
 ) -> Objectives:  # fmt: skip
     """Run one job, and complete its report. A failure is reported, not raised, so that the other jobs go on.
 
     config: Hydra's. job: its folder. environment: the variables that it has beside those of this process.
-    run: takes a command line and its environment; returns the exit code, -N when signal N ended it. reports:
-    of several processes of the job, this is the first.
+    run: takes the words after `python -m mpx.train`, the environment and the file for the output; returns the
+    exit code, -N when signal N ended it. reports: of several processes of the job, this is the first.
     """
     number, overrides = int(job.name.removeprefix("job")), words_of(config)
     known: dict[str, Any] = {"job": number, "overrides": overrides}
@@ -119,17 +99,23 @@ def run_job(
         return None
     if reports:
         (job / FILE).unlink(missing_ok=True)  # a requeued job begins again
-        # At once, since threads print, too.
-        print(f"job {number}: {' '.join(overrides)}\n", end="", flush=True)
     began = time.monotonic()
     environment = os.environ | environment_variables.for_job(job / FILE) | environment
-    words = command(config, overrides, quiet=at_once(config) > 1 and cfg.trainer.progress == "auto")
-    code = run(words, environment)
+    code = run(words_of_job(config, overrides), environment, job / LOG)
     if not reports:
         return None
     report = reported(job, code) | known | {"code": code, "seconds": time.monotonic() - began}
+    if report["folder"] and not report["skipped"]:
+        keep_log(job / LOG, Path(report["folder"]) / LOG)
     conclude(job, report)
     return objectives(report, config.sweeper.get("direction"))
+
+
+def keep_log(log: Path, kept: Path) -> None:
+    """Move a job's output to its run. A run that was continued has that of its first part."""
+    with open(log, "rb") as output, open(kept, "ab") as file:
+        shutil.copyfileobj(output, file)
+    log.unlink()
 
 
 def objectives(report: dict[str, Any], direction: Any) -> Objectives:
@@ -151,25 +137,17 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
     return (accuracy, record["speed"]["train_samples_per_s"]) if several else accuracy
 
 
-def command(config: DictConfig, overrides: Sequence[str], *, quiet: bool) -> list[str]:
-    """The command line of a job.
-
-    config: Hydra's. quiet: print no line per epoch, since those of several jobs would mix.
-    """
+def words_of_job(config: DictConfig, overrides: list[str]) -> list[str]:
+    """The command line of a job, after `python -m mpx.train`. config: Hydra's."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
-    words = [
-        *(["--config-dir", added[0]] if added else []),
-        *overrides,
-        *(["trainer.progress=off"] if quiet else []),
-    ]
-    return [*this_python(), "mpx.train", *words]
+    return [*(["--config-dir", added[0]] if added else []), *overrides]
 
 
 class Local(Launcher):
     """settings: hydra.launcher.n_jobs, and those of joblib's, if the plugin of this name is installed."""
 
     def __init__(self, **settings: Any) -> None:
-        self.running: set[Process] = set()
+        self.running: set[BaseProcess] = set()
         self.lock = Lock()  # of `running`, and of Hydra, which composes one configuration at a time
         self.ending: int | None = None  # the signal that ends the sweep: no further job starts
 
@@ -177,11 +155,13 @@ class Local(Launcher):
         self.loader, self.config = hydra_context.config_loader, config
         self.gpus: Queue[str] = Queue()  # for each job at a time, the one that it gets
         os.environ.update(config.hydra.job.env_set)
-        visible, jobs = visible_gpus(), at_once(config.hydra)
-        for number in range(jobs if len(visible) > 1 else 0):
+        if "-P" in this_python():  # otherwise preload.py would import a folder called mpx or torch from here
+            os.environ["PYTHONSAFEPATH"] = "1"
+        visible, self.jobs = visible_gpus(), at_once(config.hydra)
+        for number in range(self.jobs if len(visible) > 1 else 0):
             self.gpus.put(visible[number % len(visible)])
-        if jobs > 1:  # with more threads than cores, PyTorch is many times slower
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
+        if self.jobs > 1:  # with more threads than cores, PyTorch is many times slower
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // self.jobs)))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         numbers = range(initial_job_idx, initial_job_idx + len(job_overrides))
@@ -191,7 +171,7 @@ class Local(Launcher):
             if signal.getsignal(number) is not signal.SIG_IGN
         }
         # It waits for the jobs, also after an interrupt.
-        with ThreadPoolExecutor(at_once(self.config.hydra)) as pool:
+        with ThreadPoolExecutor(self.jobs) as pool:
             values = list(pool.map(self._run, job_overrides, numbers))
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -214,24 +194,20 @@ class Local(Launcher):
         gpu = self.gpus.get() if one_device(config.trainer) and not self.gpus.empty() else None
         try:
             return run_job(config, hydra, job, {VISIBLE: gpu} if gpu else {}, self._process)
-        except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
-            why = f"job {number} has no report ({error}). The same command runs it, or takes its result."
-            print(why, file=sys.stderr)
-            return None
         finally:
             if gpu is not None:
                 self.gpus.put(gpu)
 
-    def _process(self, command: list[str], environment: dict[str, str]) -> int:
-        process = start(command, environment)
+    def _process(self, words: list[str], environment: dict[str, str], log: Path) -> int:
+        process = start(words, environment, log)
         with self.lock:
             self.running.add(process)
         if self.ending is not None:  # since the job has been started
             process.terminate()
-        code = process.wait()
+        process.join()
         with self.lock:
             self.running.discard(process)
-        return code
+        return process.exitcode or 0
 
     def _interrupt(self, number: int, frame: Any) -> None:
         """The first signal lets each job save and end; a second one, passed on as well, ends them at once."""

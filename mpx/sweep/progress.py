@@ -1,4 +1,4 @@
-"""What a sweep says: its progress while it runs, and a table of all jobs at its end.
+"""What a sweep says: a line for each run that has ended, and a table of all settings at its end.
 
 Processes share no memory, and the cluster's run elsewhere. So each job leaves a report in its folder inside
 the sweep's, `outputs/_sweep/<machine>-<process id>/job<N>/report.json`; what it measured is in its own
@@ -6,7 +6,9 @@ result.json.
 """
 
 import json
+import os
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,12 +24,13 @@ from mpx.errors import MISTAKE, UserError
 from mpx.runs.folder import DONE, read_result
 from mpx.settings.front_door import errors_in_one_line
 from mpx.sweep import cluster
-from mpx.sweep.checks import check_sweep, on_all_machines, total_jobs
+from mpx.sweep.checks import at_once, check_sweep, swept, total_jobs
 from mpx.system.environment_variables import report_file
 from mpx.system.printing import how_many, span
 from mpx.system.whole_file import below_output_dir, write_whole
 
 FILE = "report.json"  # in the job's folder
+LOG = "log.txt"  # what a job prints: in the run's folder, and in the job's while it runs
 NOT_STARTED = "not started"  # the status of a job that fail_fast=true does not start
 IN_USE = "in use"  # of a job whose run another process trains
 FOUND = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
@@ -44,20 +47,15 @@ def report(status: str, folder: Path | None, line: str, *, skipped: bool = False
     """
     if (file := report_file()) is not None:
         with suppress(OSError):
-            ended = {
-                "status": status,
-                "folder": str(folder) if folder else None,
-                "line": line,
-                "skipped": skipped,
-            }
-            write_whole(file, json.dumps(ended))
+            ended = {"status": status, "folder": str(folder) if folder else None, "line": line}
+            write_whole(file, json.dumps(ended | {"skipped": skipped}))
 
 
 def reported(job: Path, code: int) -> Report:
     """The report that the job has written, or one made from its exit code. job: its folder."""
     if (job / FILE).is_file():
         return json.loads((job / FILE).read_text())
-    line = f"ended with exit code {code} before it wrote a record"
+    line = f"ended with exit code {code} before it wrote a record; {job / LOG} has its output"
     if code < 0:
         line = f"killed by signal {-code}; the same command continues it"
     return {"status": "failed", "folder": None, "line": line, "skipped": False}
@@ -94,23 +92,17 @@ class Sweep:
     def __init__(self, config: DictConfig) -> None:
         self.config, self.folder = config, Path(config.hydra.sweep.dir)
         self.failed = 0  # jobs that did not complete
+        self.total = total_jobs(config.hydra)  # of which a sweep in rounds knows only those of its first ones
+        self.swept = swept(config.hydra)
         self.shown: dict[int, Report] = {}  # by the number of the job
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
-        self.expect(total_jobs(config.hydra))
 
-    def expect(self, jobs: int) -> None:
-        """Tell the number of jobs, of which a sweep in rounds knows only those of its first rounds."""
-        self.total, self.at_once = jobs, on_all_machines(self.config.hydra, jobs)
-
-    def start(self, what: str, jobs: int) -> None:
-        """Print what begins, and from now on the progress."""
-        how = f", {self.at_once} at once"
-        if cluster.launcher_of(self.config.hydra) is not None:
-            how = f" by submitit, which print into {self.folder / cluster.SUBMITTED}"
-        print(f"{what} of {how_many(jobs, 'job')}{how}", flush=True)
-        if not self.thread.is_alive():
-            self.thread.start()
+    def start(self) -> None:
+        """Print what begins, and from now on each job that has ended."""
+        how = f"{min(self.total, at_once(self.config.hydra))} at once"
+        print(f"{how_many(self.total, 'run')}, {how}; the output of each is in its folder, {LOG}", flush=True)
+        self.thread.start()
 
     def stop(self) -> None:
         """Print what has ended since the last look."""
@@ -124,19 +116,14 @@ class Sweep:
         self.stop()
         from mpx.render.sweep import print_sweep  # rich, only when there is something to print
 
-        reports = sorted(each_report(self.folder), key=lambda report: report["job"])
-        begun = [
-            report | {"record": record_of(report)} for report in reports if report["status"] != NOT_STARTED
-        ]
-        searches = self.config.hydra.sweeper.get("n_trials") is not None  # and may end early
-        lost = 0 if searches else max(0, self.total - len(reports))
-        self.failed = lost + sum(report["code"] != 0 for report in reports)
-        print_sweep(begun, len(reports) - len(begun), self.config.get("until"))
+        begun = [with_record(self.shown[number]) for number in sorted(self.shown)]
+        held = sum(report["status"] == NOT_STARTED for report in each_report(self.folder))
+        self.failed = held + sum(report["code"] != 0 for report in begun)
+        print_sweep(begun, self.swept, self.config.get("until"))
         keep_found(self.config, begun)
-        if lost:
-            again = "The same command runs them, or takes their results."
-            print(f"{how_many(lost, 'job')} left no report. {again}", file=sys.stderr)
-        elif all(report["code"] in (0, MISTAKE) for report in reports):
+        if held:
+            print(f"fail_fast=true: {how_many(held, 'run')} not started", file=sys.stderr)
+        if all(report["code"] in (0, MISTAKE) for report in begun):
             self.remove()
 
     def remove(self) -> None:
@@ -158,25 +145,15 @@ class Sweep:
                 self._show(report)
 
     def _show(self, report: Report) -> None:
-        """For example `job 7 completed in 41 s: 8 of 100 done, 0 failed, 92 left, about 15 min to go`."""
-        if report["code"]:
-            print(f"job {report['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
-        ended = self.shown.values()
-        done, left = sum(report["code"] == 0 for report in ended), self.total - len(ended)
-        failed = sum(bool(report["code"]) and report["status"] != IN_USE for report in ended)
-        how = f"{report['status']} in {span(report['seconds'])}"
-        if report["skipped"]:
-            how = f"was already {report['status']}"
+        """For example `2/6 lstm amp-2of4 seed 1  0.9861  2,860 samples/s  12 s, about 50 s to go`."""
+        from mpx.render.sweep import line_of
+
+        ended, left = self.shown.values(), self.total - len(self.shown)
         whole = [report["seconds"] for report in ended if report["status"] in DONE and not report["skipped"]]
-        to_go = (
-            f", about {span(mean(whole) * left / min(self.at_once, left))} to go"
-            if whole and left > 0
-            else ""
-        )
-        print(
-            f"job {report['job']} {how}: {done} of {self.total} done, {failed} failed, {left} left{to_go}",
-            flush=True,
-        )
+        line = f"{len(ended)}/{self.total} {line_of(with_record(report), self.swept)}"
+        if whole and left > 0 and not report["code"]:
+            line += f", about {span(mean(whole) * left / min(at_once(self.config.hydra), left))} to go"
+        print(line, file=sys.stderr if report["code"] else sys.stdout, flush=True)
 
 
 running: list[Sweep] = []  # the one sweep of this process, if there is one
@@ -190,34 +167,53 @@ class Summary(Callback):
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
             check_sweep(config)
             folder = Path(config.hydra.sweep.dir)
+            remove_killed(folder.parent)
             shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
             with below_output_dir(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         running.append(Sweep(config))
         if config.get("until") is None:
-            running[-1].start("sweep", running[-1].total)
+            running[-1].start()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         running[-1].end()
 
 
-def record_of(report: Report) -> dict[str, Any]:
-    """The record of a job's run; empty where it has none."""
-    return (read_result(Path(report["folder"])) if report["folder"] else None) or {}
+def remove_killed(sweeps: Path) -> None:
+    """Remove the folders that sweeps of this machine left when they were killed. Submitted jobs go on, and
+    use theirs."""
+    for folder in sweeps.glob("*"):
+        machine, _, process = folder.name.rpartition("-")
+        submitted = (folder / cluster.SUBMITTED).exists()
+        if machine == socket.gethostname() and not submitted and not is_alive(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def keep_found(config: DictConfig, reports: list[dict[str, Any]]) -> None:
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def with_record(report: Report) -> Report:
+    """The report with the record of the job's run; None where it has none."""
+    return report | {"record": read_result(Path(report["folder"])) if report["folder"] else None}
+
+
+def keep_found(config: DictConfig, reports: list[Report]) -> None:
     """Print what a search has found, and keep the file in the study's folder.
 
     config: of the sweep; any other has found nothing.
     """
-    if config.hydra.sweeper.get("n_trials") is None:
+    file, kept = Path(config.hydra.sweep.dir) / FOUND, Path(config.output_dir) / config.study / FOUND
+    if not file.is_file():
         return
     from mpx.render.sweep import print_found
 
-    file, kept = Path(config.hydra.sweep.dir) / FOUND, Path(config.output_dir) / config.study / FOUND
-    if not file.is_file():  # no trial has completed
-        OmegaConf.save({"name": "optuna", "solutions": []}, file)
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, kept)
     completed = [report for report in reports if report["status"] == "completed"]
@@ -227,26 +223,21 @@ def keep_found(config: DictConfig, reports: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def to_the_end() -> Iterator[None]:
-    """End a sweep also where an error keeps Hydra from calling on_multirun_end: submitit's for a job that it
-    could not submit or that vanished, Optuna's for a search in which no trial completed. Where the sweep ends
-    before its table, by a mistake or a signal, its folder goes: the same command goes on without it."""
+    """Where a sweep ends before its table, by a mistake or a signal, remove its folder: the same command goes
+    on without it. Submitted jobs go on, and use theirs."""
     try:
         yield
     except BaseException as error:
-        sweep = running[-1] if running else None
-        lost = cluster.submission_error(error)
-        if sweep is None or not isinstance(error, Exception) or (lost is None and str(error) != NO_TRIALS):
-            if sweep is not None and not (sweep.folder / cluster.SUBMITTED).exists():
-                sweep.stop()
-                sweep.remove()
-            raise
-        if lost is not None and not any(sweep.folder.glob("job*")):
-            sweep.remove()
-            raise UserError(f"hydra.launcher: no job could be submitted: {lost}") from error
-        if lost is not None:
-            more = "Other jobs go on. The same command finishes the sweep."
-            print(f"a job ended before it wrote a record: {lost} {more}", file=sys.stderr)
-        sweep.end()
+        if running:
+            running[-1].stop()
+            if not (running[-1].folder / cluster.SUBMITTED).exists():
+                running[-1].remove()
+        if (lost := cluster.submission_error(error)) is not None:
+            more = "Jobs in the queue go on, and the same command finishes the sweep"
+            raise UserError(f"hydra.launcher: {lost}. {more}.") from error
+        if str(error) == NO_TRIALS:
+            raise UserError("the search has found nothing: no trial completed, as its line says.") from error
+        raise
 
 
 def exit_code() -> int:

@@ -7,9 +7,8 @@ jobs of finished runs end at once.
 """
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
@@ -19,17 +18,17 @@ from omegaconf import DictConfig
 
 from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import collect
-from mpx.compare.comparison import Group, Row
+from mpx.compare.comparison import Group
 from mpx.compare.groups import by_label, refuse_other_contents
 from mpx.compare.looks import Plan, plan_of
 from mpx.compare.run import Run
-from mpx.compare.words import decided, title
+from mpx.compare.words import title
 from mpx.errors import UserError
 from mpx.private.hydra import register_plugin
 from mpx.settings.check import check_looks
 from mpx.settings.values import key_of
 from mpx.sweep.checks import grid
-from mpx.sweep.progress import IN_USE, each_report, running
+from mpx.sweep.progress import each_report, running
 from mpx.system.printing import how_many, span
 
 TARGET = "hydra_plugins.mpx.Rounds"  # of conf/hydra/sweeper/decided.yaml
@@ -68,20 +67,14 @@ class Looks:
     def further_jobs(self, settings: Sequence[Setting]) -> list[list[str]]:
         """The overrides of each job of the next round, seed by seed, so that a round that is cut short is
         even; empty after the last."""
-        if not self.asked:
-            wanted = dict.fromkeys(settings, self.plan.sizes[0])
-        else:
-            runs, _ = collect(self.study)
-            further = self._look(runs)
-            folders, in_use = {}, set()
-            for report in each_report(self.sweep):
-                if report["folder"]:
-                    folders[_setting(report)] = _folder(report["folder"])
-                if report["status"] == IN_USE:
-                    in_use.add(tuple(report["overrides"]))
-            self._say_missing(folders, runs, in_use)
-            wanted = {setting: further.get(folders[setting], 0) for setting in settings if setting in folders}
         before = self.asked
+        if before:
+            runs, _ = collect(self.study)
+            further, folders = self._look(runs), self._folders()
+            self._say_missing(folders, runs)
+            wanted = {setting: further.get(folders[setting], 0) for setting in settings if setting in folders}
+        else:
+            wanted = dict.fromkeys(settings, self.plan.sizes[0])
         self.asked = before | {
             setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()
         }
@@ -92,24 +85,20 @@ class Looks:
         ]
         return [[*setting, f"seed={seed}"] for seed, setting in sorted(new, key=lambda job: job[0])]
 
-    def _say_missing(
-        self, folders: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]
-    ) -> None:
-        """A setting takes part in a look when all of its seeds have a result, and so does its control.
+    def _folders(self) -> dict[Setting, str]:
+        """The name of each setting's folder, from the reports of its jobs."""
+        reports = [report for report in each_report(self.sweep) if report["folder"]]
+        return {tuple(report["overrides"][:-1]): _folder(report["folder"]) for report in reports}
 
-        folders: their names. in_use: overrides of jobs that another process trains.
-        """
+    def _say_missing(self, folders: Mapping[Setting, str], runs: Sequence[Run]) -> None:
+        """A setting takes part in a look when all of its seeds have a result, and so does its control."""
         recorded = {(_folder(run.folder), run.seed) for run in runs}
         for setting, seeds in self.asked.items():
-            if missing := [
-                str(seed) for seed in range(seeds) if (folders.get(setting), seed) not in recorded
-            ]:
-                which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
-                others = all((*setting, f"seed={seed}") in in_use for seed in missing)
-                again = (
-                    "goes on once the other sweep has ended" if others else "with retry_failed=true goes on"
-                )
-                print(f"{which}, as do all if it is their control. The same command {again}.", flush=True)
+            seeds_of = [seed for seed in range(seeds) if (folders.get(setting), seed) not in recorded]
+            if seeds_of:
+                which = f"{' '.join(setting)}: seed {', '.join(map(str, seeds_of))} has no result"
+                waits = "so this setting waits, as do all if it is their control"
+                print(f"{which}, {waits}. The same command with retry_failed=true goes on.", flush=True)
 
     def _look(self, runs: Sequence[Run]) -> dict[str, int]:
         """Folder of each undecided setting -> the number of seeds that it needs next.
@@ -128,37 +117,30 @@ class Looks:
         new = [report for report in each_report(self.sweep) if not report["skipped"]]
         spent, single = span(sum(report["seconds"] for report in new)), self.plan.fixed_seeds()
         return (
-            f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent} of jobs. A "
-            "single test of about that "
-            f"power takes {single} seeds of each setting, {how_many(single * len(self.asked), 'run')}"
+            f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent}. A single test "
+            f"of about that power takes {single} seeds of each setting, "
+            f"{how_many(single * len(self.asked), 'run')}."
         )
-
-
-def _setting(report: Mapping[str, Any]) -> Setting:
-    return tuple(report["overrides"][:-1])
 
 
 def _seeds_wanted(group: Group) -> dict[str, int]:
     """Folder of each setting that is compared -> the number of seeds that it needs next; none if the group's
-    comparison has ended."""
+    comparison has ended. Prints one line."""
     control, *rows = group.rows
-    # None: every run of the control has diverged.
-    if group.control is None or not rows or control.metric is None:
+    looks = {row.setting: row.decision.look for row in rows if row.decision and row.decision.look}
+    newest = max(looks.values(), key=lambda look: look.number, default=None)
+    # Without a metric every run of the control has diverged.
+    if group.control is None or control.metric is None or newest is None:
         print(f"{title(group)}: {group.train_verdict}", flush=True)
         return {}
+    parts, seeds = [], {}
     for row in rows:
-        print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
-    looks = [row.decision.look if row.decision else None for row in rows]
-    seeds = {
-        _folder_of(row): look.further
-        for row, look in zip(rows, looks, strict=True)
-        if look is not None and look.further
-    }
-    return seeds | ({_folder_of(control): max(seeds.values())} if seeds else {})
-
-
-def _folder_of(row: Row) -> str:
-    return _folder(row.runs[0].folder)
+        if row.decision and row.decision.look and row.decision.look.number == newest.number:
+            parts.append(f"{row.setting} {row.decision.verdict}")
+            if row.decision.look.further:
+                seeds[_folder(row.runs[0].folder)] = row.decision.look.further
+    print(f"{newest.words}, {title(group)}: {'; '.join(parts)}", flush=True)
+    return seeds | ({_folder(control.runs[0].folder): max(seeds.values())} if seeds else {})
 
 
 def _folder(run: str | None) -> str:
@@ -194,8 +176,9 @@ class Rounds(Sweeper):
                 "precision=fp32,amp_bf16."
             )
         while jobs := looks.further_jobs(settings):
-            running[-1].expect(begun + len(jobs))
-            running[-1].start("round", len(jobs))
+            running[-1].total = begun + len(jobs)
+            if not begun:
+                running[-1].start()
             self._launch(jobs, begun)
             begun += len(jobs)
         print(looks.cost(), flush=True)

@@ -11,10 +11,12 @@ from made_runs import record, write
 from omegaconf import OmegaConf
 from refused import assert_refused
 
+from mpx.compare.comparison import Verdict
 from mpx.compare.looks import Plan
 from mpx.errors import UserError
 from mpx.sweep.until import Looks
 
+UNDECIDED = str(Verdict.UNDECIDED)
 PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
 SETTINGS = [("precision=fp32",), ("precision=amp",), ("precision=tf32",)]
 BASE = [0.95, 0.951, 0.952, 0.953, 0.9505, 0.9515, 0.9525, 0.9535, 0.951, 0.952, 0.953, 0.954]
@@ -31,16 +33,12 @@ def sweep(tmp_path):
     config.hydra = {"sweep": {"dir": str(tmp_path / "_sweep")}}
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
-    def train(jobs, failing=(), in_use=(), model=None, diverging=()):
-        """model: of precisions that differ from the others in it. diverging: precisions."""
+    def train(jobs, failing=()):
         for number, overrides in enumerate(jobs, len(list((tmp_path / "_sweep").glob("job*")))):
             precision, seed = overrides[0].partition("=")[2], int(overrides[-1].partition("=")[2])
             folder = tmp_path / "s" / f"resnet18-cifar10-{precision}-dense" / f"seed{seed}"
-            if (precision, seed) not in (*failing, *in_use):
+            if (precision, seed) not in failing:
                 made = record(precision=precision, seed=seed, accuracy=BASE[seed] + away[precision][seed])
-                if precision in diverging:
-                    made |= {"status": "diverged", "metrics": {}}
-                made["setting"]["model"] = (model or {}).get(precision, "resnet18")
                 made["config"]["until"] = asdict(PLAN)
                 write(folder, made)
             report = {
@@ -51,8 +49,6 @@ def sweep(tmp_path):
                 "seconds": 10.0,
                 "status": "completed",
             }
-            if (precision, seed) in in_use:
-                report |= {"status": "in use", "folder": None}
             (tmp_path / "_sweep" / f"job{number}").mkdir(parents=True)
             (tmp_path / "_sweep" / f"job{number}" / "report.json").write_text(json.dumps(report))
 
@@ -80,19 +76,14 @@ def test_only_undecided_settings_and_their_control_go_on(sweep, capsys):
     assert trained[:2] == [{"fp32": first, "amp": first, "tf32": first}, {"fp32": second, "tf32": second}]
     assert len(trained) == 3
     said = capsys.readouterr().out
-    assert "resnet18 on cifar10, amp-dense: no loss, look 1 of 3, at 4 seeds\n" in said
-    assert (
-        "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 1 of 3, at 4 seeds, the next at 8\n"
-        in said
-    )
-    assert (
-        "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 3 of 3, at 12 seeds, the last\n"
-        in said
-    )
+    assert said.splitlines() == [
+        f"look {number} of 3, at {4 * number} seeds, resnet18 on cifar10: {of_amp}tf32-dense {UNDECIDED}"
+        for number, of_amp in ((1, "amp-dense no loss; "), (2, ""), (3, ""))
+    ]
     single = PLAN.fixed_seeds()
     assert looks.cost() == (
-        "until=decided: 28 runs, 28 of them now, in 5 min of jobs. A single test of about that power takes "
-        f"{single} seeds of each setting, {3 * single} runs"
+        "until=decided: 28 runs, 28 of them now, in 5 min. A single test of about that power takes "
+        f"{single} seeds of each setting, {3 * single} runs."
     )
 
 
