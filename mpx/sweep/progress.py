@@ -166,12 +166,12 @@ class Summary(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
             check_sweep(config)
-            folder = Path(config.hydra.sweep.dir)
-            remove_killed(folder.parent)
-            shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
-            with below_output_dir(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-        running.append(Sweep(config))
+            sweep = Sweep(config)
+            with below_output_dir(sweep.folder):
+                remove_killed(sweep.folder.parent)
+                shutil.rmtree(sweep.folder, ignore_errors=True)  # of a killed one with the same process id
+                sweep.folder.mkdir(parents=True, exist_ok=True)
+        running.append(sweep)
         if config.get("until") is None:
             running[-1].start()
 

@@ -54,7 +54,6 @@ def test_one_job_fails_and_the_others_go_on(train):
     assert "3 of 4 runs did not complete" in ran.err
     assert "4 runs, 2 at once" in ran.out
     assert re.search(r"^./4 mlp fp32-dense .*optimizer.lr=0.01 seed 0  0\.", ran.out, re.MULTILINE)
-    assert max(map(len, ran.out.splitlines())) < 100
 
     again = train(*words, "optimizer.momentum=0.9,0", "optimizer.lr=0.01,1e30,0.02", "fail_fast=true")
     assert again.code == 1
