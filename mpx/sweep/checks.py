@@ -3,6 +3,7 @@ left behind."""
 
 import itertools
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -84,8 +85,8 @@ def check_direction(sweeper: DictConfig) -> None:
     """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or
     for something else."""
     given = sweeper.get("direction")
-    written = str(getattr(given, "name", given))
-    if written not in ("None", "maximize", "['maximize', 'maximize']"):
+    written = re.sub("[' ]", "", str(getattr(given, "name", given)))
+    if written not in ("None", "maximize", "[maximize,maximize]"):
         raise UserError(
             f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and "
             "samples/s, more is better. Use maximize for the first alone, or [maximize,maximize]."

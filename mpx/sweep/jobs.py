@@ -40,7 +40,7 @@ from mpx.system.machine import usable_cores, visible_gpus
 
 Objectives = tuple[float, float] | float | None
 # Elsewhere forking PyTorch is not safe.
-CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 
 
 def start(words: list[str], environment: dict[str, str], log: Path) -> BaseProcess:
