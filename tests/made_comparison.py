@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from mpx.compare.aggregate import question
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Row, Speedup, Verdict
 from mpx.compare.run import Run, changes_of
-from mpx.runs.files import CurveFile
+from mpx.runs.result import CurveFile
 
 ENVIRONMENT = {
     "mpx": "0.1", "git": {"commit": "0" * 40, "dirty": False}, "python": "3.12.3", "torch": "2.11.0+cu130",

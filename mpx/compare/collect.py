@@ -14,9 +14,8 @@ from mpx.compare.commands import portable
 from mpx.compare.looks import Plan
 from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, judged_by
 from mpx.compare.served import UNREADABLE, cpu, read_served
-from mpx.runs.files import LAYOUT, PREDICTIONS, Predictions, predictions_from
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
-from mpx.runs.result import SCHEMA_VERSION, one_number
+from mpx.runs.result import LAYOUT, PREDICTIONS, SCHEMA_VERSION, Predictions, one_number, predictions_from
 from mpx.settings.fields import NAMED
 from mpx.system.printing import shown
 from mpx.system.progress import track

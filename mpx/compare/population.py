@@ -32,7 +32,7 @@ from scipy import special
 from mpx.compare.comparison import POPULATION, Method, Population, Row
 from mpx.compare.run import Metric, Run
 from mpx.compare.statistics import Finding
-from mpx.runs.files import PREDICTIONS, Predictions
+from mpx.runs.result import PREDICTIONS, Predictions
 
 ACCURACY = "test/accuracy"  # the metric of which predictions keep each sample's part
 TINY = 1e-15  # a variance below comes from rounding

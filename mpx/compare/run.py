@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mpx.errors import UserError, nearest
-from mpx.runs.files import Predictions
 from mpx.runs.folder import DONE
-from mpx.runs.result import metric_name
+from mpx.runs.result import Predictions, metric_name
 
 AUTO = "auto"
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20

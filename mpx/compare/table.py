@@ -13,7 +13,7 @@ from typing import Any
 from mpx.compare.comparison import Comparison, Group, Row
 from mpx.compare.run import METRICS, SCALARS, Run, Served, ServingPlace, Way, changes_of, text_of
 from mpx.errors import UserError
-from mpx.runs.files import predictions_from
+from mpx.runs.result import predictions_from
 from mpx.system.csv_file import BadRow, rows_of, to_text
 
 RESULTS, DIFFERENCES, SERVED = "results.csv", "differences.csv", "served.csv"

@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mpx.errors import UserError
-from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result, refuse_unreadable
+from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result
 from mpx.runs.result import SCHEMA_VERSION
 from mpx.system.whole_file import try_writing, write_whole
 
@@ -31,7 +31,6 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
         raise UserError(
             f"run={run} has no {RESULT} (seen from {Path.cwd()}). Give the folder of a completed run."
         )
-    refuse_unreadable(folder)
     record = read_result(folder)
     config = record.get("config") if record is not None else None
     if record is None or record.get("schema_version") != SCHEMA_VERSION or not isinstance(config, dict):

@@ -61,16 +61,6 @@ def out_of_memory(error: BaseException) -> bool:
     return any(map(says_so, causes(error)))
 
 
-def held_by_others() -> tuple[float, float]:
-    """Returns (used GiB of the current CUDA device that this process's allocator does not hold, the device's
-    total GiB).
-
-    This process's memory outside the allocator, mainly its CUDA context (about 0.5 GiB), counts as others'.
-    """
-    free, total = torch.cuda.mem_get_info()
-    return (total - free - torch.cuda.memory_reserved()) / GIB, total / GIB
-
-
 def _peak_rss() -> int:
     """Peak resident memory in bytes. On Linux VmHWM, because getrusage also counts the parent process's
     memory before exec.

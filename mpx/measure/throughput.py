@@ -142,8 +142,8 @@ class Throughput(Windows, Callback):
         if not (math.isfinite(self.earlier_s) and self.earlier_s >= 0):
             raise ValueError(f"its time_to_train_s is {self.earlier_s}")
 
-    def record(self, flops_per_sample: float | None, others: int = 0) -> dict[str, Any]:
-        record = super().record(flops_per_sample, others)
+    def record(self, flops_per_sample: float | None) -> dict[str, Any]:
+        record = super().record(flops_per_sample)
         if not self._timed:
             record |= {
                 "data_wait_fraction": None,

@@ -236,13 +236,9 @@ class Windows:
         seconds = self.seconds  # reads the samples, too
         return self.samples / seconds if self.samples else None
 
-    def record(self, flops_per_sample: float | None, others: int = 0) -> dict[str, Any]:
-        """The speed part of result.json. flops_per_sample: of the forward and backward pass. others: samples
-        that other processes had in the windows, where each counts its own.
-        """
+    def record(self, flops_per_sample: float | None) -> dict[str, Any]:
+        """The speed part of result.json. flops_per_sample: of the forward and backward pass."""
         rate = self.samples_per_s
-        if rate and others:
-            rate *= (self.samples + others) / self.samples
         median, late = np.percentile(self.step_ms, (50, 95)).tolist() if self.step_ms else (None, None)
         record = {
             "train_samples_per_s": rate,

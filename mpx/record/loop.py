@@ -1,8 +1,7 @@
-"""The optimizer steps of a recorded loop, and what is written of them: by rank 0, while the others only
-count.
-"""
+"""The optimizer steps of a recorded loop, and what rank 0 writes of them."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,7 +12,7 @@ from torch import nn
 
 from mpx.errors import UserError
 from mpx.measure.batches import Shapes
-from mpx.measure.environment import environment, host_id, host_of_rank_0, joined
+from mpx.measure.environment import environment, host_of_rank_0
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
 from mpx.measure.flops import model_flops
@@ -23,18 +22,12 @@ from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import multiplied_now
 from mpx.record.parts import loop_precision_part, loop_sparsity_part, speed_part
-from mpx.record.ranks import WAIT_S, Ranks
-from mpx.record.run import RunRecord
-from mpx.record.scalars import Scalars, Value
+from mpx.record.run import RunRecord, Scalars, Value
 from mpx.runs import signals
+from mpx.system.launch import launch
+from mpx.system.processes import rank_and_world
 
 LOSS = "train/loss"
-AT_ONCE_S = 0.1  # 0 would mean for ever
-RATES = ("train_samples_per_s", "model_tflops_per_s", "mfu")
-OTHERS_UNKNOWN = (
-    "the samples of other processes are unknown: each needs an mpx.Recorder of this setting, whose block "
-    "ends after as many timed steps"
-)
 # returns the sparsity part of result.json; None: it is measured from the model
 Sparsity = Callable[[], dict[str, Any]] | None
 
@@ -51,9 +44,14 @@ class Loop:
         observe: bool, output_dir: str,
     ):  # fmt: skip
         self.run, self.model, self.scaler, self.output_dir = run, model, scaler, output_dir
-        self.ranks = Ranks(f"{run.setting_dir.parent.name}/{run.trial}/{run.seed}")
+        self.rank, self.world = rank_and_world()
+        if self.world == 1 and "TORCHELASTIC_RUN_ID" in os.environ and launch().world > 1:
+            raise UserError(
+                "mpx.Recorder: call torch.distributed.init_process_group before the first "
+                "step, so that each process is known."
+            )
         self.device = torch.device(_device_of(model) if device is None else device)
-        self.scalars = self._open() if self.ranks.rank == 0 else None
+        self.scalars = self._open() if self.rank == 0 else None
         self.exclusivity = ExclusivityChecks(self.device)
         self.observes = observe and self.scalars is not None
         self.first = self._watch()
@@ -64,14 +62,14 @@ class Loop:
         self.first_scale: float | None = None
         self.sparsity: Sparsity = None
         self.windows = Windows(warmup_steps)
-        self.windows.begin(torch.device("cpu") if self.scalars is None else self.device)
+        self.windows.begin(self.device)
 
     def _open(self) -> Scalars:
         used: Any = "auto"
         if self.device.type == "cuda":
             used = [torch.cuda.current_device() if self.device.index is None else self.device.index]
         here = environment(used)
-        self.run.record["config"]["trainer"] = {"devices": self.ranks.world}
+        self.run.record["config"]["trainer"] = {"devices": self.world}
         self.run.open(here | {"host": host_of_rank_0(here["host"])})
         reset_host_peak()
         reset_peak(self.device)
@@ -124,7 +122,7 @@ class Loop:
         self.batch_size = max(self.batch_size, samples)
         if self.observes:
             self.first.end(samples, shapes)
-        self.windows.stepped(samples)
+        self.windows.stepped(samples * self.world)
 
     def drop_step(self) -> None:
         """The step raised an error, as when a batch does not fit and the loop goes on: neither its time nor
@@ -162,8 +160,6 @@ class Loop:
     def end(self, error: BaseException | None) -> None:
         """Raises UserError for a finished model without the pattern that the setting names."""
         if self.scalars is None:
-            self.windows.leave("end")
-            self.ranks.tell(self.windows.measured_steps, self.windows.samples)
             return
         try:
             if error is None:
@@ -179,7 +175,8 @@ class Loop:
     def _complete(self, scalars: Scalars) -> None:
         self.leave("end")
         self.windows.finish_with_last_step()
-        unknown, record = self._fill(WAIT_S), self.run.record
+        self._fill()
+        record = self.run.record
         if record["sparsity"]["verified"] is False:
             named = record["setting"]["sparsity"]
             raise UserError(
@@ -187,8 +184,6 @@ class Loop:
                 "or name what it is."
             )
         self._write(scalars, None)
-        if unknown is not None:
-            print(f"mpx.Recorder: {unknown}")
         if (judged := record["metric"]) is not None and judged["name"] not in self.run.metrics:
             given = ", ".join(self.run.metrics) or "nothing"
             print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {given}")
@@ -199,7 +194,7 @@ class Loop:
         self.first.abandon()
         self.windows.interrupt()
         try:
-            self._fill(AT_ONCE_S)
+            self._fill()
         except Exception as failed:  # it must not hide the first error
             print(
                 f"mpx.Recorder: {self.run.path} is not complete ({type(failed).__name__}: {failed})",
@@ -213,45 +208,22 @@ class Loop:
         status, line = self.run.judge(error, self.model, trouble)
         self.run.write(status, line, self.steps)
 
-    def _fill(self, wait_s: float) -> str | None:
-        """The parts of result.json that are known after training, however it ended. wait_s: for other
-        processes, at most.
-
-        Returns why the samples of other processes are unknown, if they are.
-        """
-        record, setting, others, unknown = (
-            self.run.record,
-            self.run.record["setting"],
-            self.ranks.others(wait_s),
-            None,
-        )
-        if others is None or any(rank.steps != self.windows.measured_steps for rank in others):
-            others, unknown = [], OTHERS_UNKNOWN
-        else:
-            record["environment"]["host"] = joined([host_id(), *(rank.host for rank in others)])
+    def _fill(self) -> None:
+        """Fill in the parts of result.json that are known after training, however it ended."""
+        record = self.run.record
+        setting = record["setting"]
         record["config"]["data"]["batch_size"] = self.batch_size or None
         record["memory"] = peak_memory(self.device)
         record["precision"] = loop_precision_part(
             setting["precision"], self.first.audit, self.scaler, self.first_scale, self.steps
         )
-        samples = sum(rank.samples for rank in others)
-        speed = speed_part(
-            self.windows,
-            self.first,
-            self.exclusivity,
-            self.output_dir,
-            devices=self.ranks.world,
-            others=samples,
-        )
-        if unknown is not None:
-            speed |= dict.fromkeys(RATES) | dict.fromkeys((f"{name}_reason" for name in RATES), unknown)
+        speed = speed_part(self.windows, self.first, self.exclusivity, self.output_dir, devices=self.world)
         if self.earlier:
             why = f"the first {self.earlier} steps were trained before"
             speed |= {"time_to_train_s": None, "time_to_train_s_reason": why}
         record["speed"] = speed
         measured = partial(loop_sparsity_part, setting["sparsity"], self.model)
         record["sparsity"] = (self.sparsity or measured)()
-        return unknown
 
 
 def _device_of(model: nn.Module | None) -> torch.device | str:

@@ -43,12 +43,9 @@ def speed_part(
     output_dir: str | Path,
     *,
     devices: int,
-    others: int = 0,
 ) -> dict[str, Any]:
-    """output_dir: where mpx.bench may have left this machine's limits. devices: that train. others: samples
-    of other processes that `windows` did not count.
-    """
-    speed, unlike = windows.record(first.flops_per_sample, others), first.unlike
+    """output_dir: where mpx.bench may have left this machine's limits. devices: that train."""
+    speed, unlike = windows.record(first.flops_per_sample), first.unlike
     used = _cpu_use(windows, devices)
     exclusive, why_not = exclusivity.verdict(used["cpu_used_by_others"])
     speed |= {"exclusive": exclusive, "exclusive_reason": why_not} | used

@@ -13,8 +13,7 @@ from mpx.errors import UserError
 from mpx.measure.batches import Shapes
 from mpx.precision.compiler_cache import keep_apart
 from mpx.record.loop import Loop, Sparsity
-from mpx.record.run import RunRecord
-from mpx.record.scalars import number
+from mpx.record.run import RunRecord, number
 from mpx.runs import signals
 from mpx.settings.arguments import check_metrics, check_recorder, check_samples, plain
 from mpx.system.processes import refuse_sharded
@@ -51,7 +50,7 @@ class Recorder:
     `failed` otherwise. A block that fails before its first step and first value leaves nothing.
 
     Where several processes train one model, each makes a Recorder with the same setting. That of rank 0
-    writes the record and prints; the others count their samples.
+    writes the record and prints. Each process must have as many samples in a step as rank 0.
     Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that
     the setting names.
     """

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from mpx.render.colours import Style, Styles
 from mpx.render.picture import NothingToDraw, canvas, legend_below, percent_axis, plain_log_ticks, plain_ticks
-from mpx.runs.files import CURVES, ROW, TAGS, rows
+from mpx.runs.result import CURVES, ROW, TAGS, rows
 
 SCALE = "numerics/loss_scale"
 LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}

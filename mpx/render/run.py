@@ -8,7 +8,7 @@ from mpx.compare.run import judged_by_record
 from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.measure.exclusive import BUSY
 from mpx.render.table import Table, console, print_table, words
-from mpx.runs.result import CHANGED_AFTER, EMULATED, VALIDATED_AT
+from mpx.runs.result import EMULATED, VALIDATED_AT
 from mpx.system.printing import shown
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
@@ -24,13 +24,6 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows = _metrics(record) if "module" in record["config"] else _judged(record)
     if (early := record["environment"].get(VALIDATED_AT)) is not None:
         rows.append(("validated", "after step {} of {}".format(*early)))
-    if CHANGED_AFTER in record["environment"]:
-        rows.append(
-            (
-                "validated",
-                "before the training's end replaced the weights; last.ckpt and best.ckpt hold those before",
-            )
-        )
     rows += _rates(speed, emulated=precision["emulated"])
     rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))

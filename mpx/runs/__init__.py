@@ -1,6 +1,6 @@
 """One run has one folder: its name, its lock, its checkpoints and its record.
 
-result.py       result.json: its parts, and writing it; files.py: curves.csv and predictions.json
+result.py       the files that others read: result.json, curves.csv and predictions.json
 name.py         what the command asks for, and the name of its setting, which names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it
 ranks.py        what the processes of one run tell one another outside training

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -87,11 +86,6 @@ def claim(
 def _claim(
     setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt: Path | None
 ) -> Folder:
-    if ckpt is not None and if_exists == "auto":
-        trained_in = ckpt.resolve().parent.parent
-        own = setting_dir / trained_in.name
-        if own in _runs(setting_dir, name) and own.resolve() == trained_in and _unfinished(own, config):
-            return locked(own, resume_from=ckpt)
     newest = _newest(setting_dir, name)
     if newest is None and in_sweep and if_exists in ("auto", "resume", "skip"):
         return _make(setting_dir, name, ckpt, most=1)  # another sweep may want the same run at this moment
@@ -112,18 +106,10 @@ def _claim(
     return _continued(newest, if_exists, ckpt)
 
 
-def _unfinished(path: Path, config: dict) -> bool:
-    """Whether the run in `path` has these settings and did not finish."""
-    refuse_unreadable(path)
-    record = read_result(path)
-    return stored(path, "comparable") == config and (record is None or record["status"] not in DONE)
-
-
 def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
-    """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the
-    start when it has none.
+    """Leave a finished run as it is. Continue an unfinished run from its newest checkpoint, or from the start
+    when it has none.
     """
-    refuse_unreadable(path)
     record = read_result(path)
     ended = DONE if if_exists == "resume" else (*DONE, "failed")
     if record is not None and record["status"] in ended and (record["status"] in DONE or not goes_on(path)):
@@ -139,10 +125,21 @@ def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
                 f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish "
                 "it or if_exists=new."
             )
-        return replace(folder, resume_from=first_whole([path / name for name in (LAST, BEST)]) or ckpt)
+        return replace(folder, resume_from=_newest_checkpoint(path) or ckpt)
     except UserError:
         folder.release()
         raise
+
+
+def _newest_checkpoint(path: Path) -> Path | None:
+    """Raises UserError where it is damaged."""
+    last = path / LAST
+    if last.is_file() and (reason := damage(last)) is not None:
+        raise UserError(
+            f"{last} is damaged ({reason}). Start again with if_exists=overwrite, or go on from the best "
+            f"epoch with 'ckpt_path=\"{path / BEST}\"'."
+        )
+    return last if last.is_file() else None
 
 
 def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -> Folder:
@@ -216,21 +213,16 @@ def locked(path: Path, **known: Any) -> Folder:
     return folder
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds this lock. A lock file stays when its process ends."""
-    try:
-        FileLock(path).acquire(timeout=0).lock.release()
-    except Timeout:
-        return True
-    return False
-
-
 def goes_on(path: Path) -> bool:
-    """Whether a process trains the run in `path` at this moment; False where this user may not see it."""
+    """Whether a process trains the run in `path` at this moment; False where this user may not see it. A lock
+    file stays when its process ends.
+    """
     try:
-        return (path / LOCK).is_file() and is_locked(path / LOCK)
-    except OSError:
-        return False
+        if (path / LOCK).is_file():
+            FileLock(path / LOCK).acquire(timeout=0).lock.release()
+    except (OSError, Timeout) as error:
+        return isinstance(error, Timeout)
+    return False
 
 
 def _try_writing(folder: Folder) -> None:
@@ -240,21 +232,12 @@ def _try_writing(folder: Folder) -> None:
         try_writing(checkpoints, names_of_files(checkpoints))
 
 
-def _runs(setting_dir: Path, name: str) -> list[Path]:
-    """All runs of one seed: `seed0`, `seed0-2`, …"""
-    return [
-        p
-        for p in setting_dir.glob(f"{name}*")
-        if p.name == name or p.name.removeprefix(f"{name}-").isdecimal()
-    ]
-
-
 def _newest(setting_dir: Path, name: str) -> Path | None:
     """The run with the highest number, for example `seed0-3`."""
+    later = [path for path in setting_dir.glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdecimal()]
+    first = setting_dir / name
     return max(
-        _runs(setting_dir, name),
-        key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1),
-        default=None,
+        later, key=lambda path: int(path.name.rpartition("-")[2]), default=first if first.exists() else None
     )
 
 
@@ -280,21 +263,6 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
             )
 
 
-def refuse_unreadable(path: Path) -> None:
-    """Raise UserError where the record in `path` is there but cannot be read: the run may be a finished
-    one.
-    """
-    try:
-        open(path / RESULT, "rb").close()
-    except (FileNotFoundError, IsADirectoryError):
-        return
-    except OSError as error:
-        raise UserError(
-            f"{path / RESULT} cannot be read ({error.strerror}), so how its run ended is "
-            "unknown. Allow reading it."
-        ) from error
-
-
 def read_result(path: Path) -> dict | None:
     """The record in `path`; None where there is no readable one."""
     try:
@@ -316,22 +284,3 @@ def damage(path: Path) -> str | None:
     except Exception as error:  # in a damaged archive zipfile can raise nearly anything
         return " ".join(f"{error or type(error).__name__}".split())[:160]
     return None if part is None else f"the checksum of {part} does not match"
-
-
-def first_whole(paths: list[Path]) -> Path | None:
-    """The first whole checkpoint; None if no file is there. Says which damaged ones it leaves out.
-
-    Raises UserError if all are damaged.
-    """
-    files = [path for path in paths if path.is_file()]
-    for path in files:
-        if (reason := damage(path)) is None:
-            return path
-        print(f"{path} is damaged ({reason}) and left out", file=sys.stderr, flush=True)
-    if files:
-        raise UserError(
-            f"{files[0].parent.parent} has no whole checkpoint to continue from. Use if_exists=overwrite "
-            "to start the run again, or "
-            "if_exists=new to start one beside it."
-        )
-    return None

@@ -35,9 +35,8 @@ class History(Callback):
     checkpoint: that the run continues; None: it begins. setting: those that training depends on. data:
     checksums of the train, validation and test data; () of a project.
 
-    trained_as: the setting of the checkpoint; {} if it does not say. before: settings of all earlier parts
-    that are not this run's. pruned: the checkpoint's state of Pruning; {} of a dense run. changed: the splits
-    with other data.
+    before: the settings of all earlier parts that differ from this run's. pruned: the checkpoint's state of
+    Pruning; {} of a dense run. changed: the splits with other data.
     """
 
     def __init__(
@@ -47,8 +46,9 @@ class History(Callback):
         kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
         self.data, self.setting = data, setting | ({CHECKSUM: f"{data[0]:08x}"} if data else {})
         self.steps = [*kept.get("resumed_from_steps", []), checkpoint["global_step"]] if checkpoint else []
-        self.trained_as = dict(kept.get("setting", {}))
-        self.before = unlike(kept.get("before", {}), self.setting) | unlike(self.trained_as, self.setting)
+        self.before: dict[str, Any] = {}
+        for earlier in (kept.get("before", {}), kept.get("setting", {})):
+            self.before |= unlike(earlier, self.setting)
         self.pruned = checkpoint.get("callbacks", {}).get("Pruning", {})
         self.changed = changed_data(checkpoint, data)
 
@@ -56,13 +56,6 @@ class History(Callback):
     def next_step(self) -> int:
         """The first step that this part logs; 0 for a run that begins."""
         return self.steps[-1] + 1 if self.steps else 0
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Validations on other data, and the best of them, are not this run's."""
-        if self.changed:
-            checkpoint |= {"results": {}, "best": None}
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -80,27 +73,6 @@ def unlike(earlier: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
     dense = earlier.get("sparsity.pattern") == "dense"
     differing = (key for key in sorted(earlier.keys() & setting.keys()) if earlier[key] != setting[key])
     return {key: earlier[key] for key in differing if not (dense and key.startswith("sparsity."))}
-
-
-def refuse_other_setting(path: Path, history: History) -> None:
-    """Raise UserError, which names the key, where the checkpoint at `path` has all steps of a run in another
-    setting.
-    """
-    earlier, setting = history.trained_as, history.setting
-    pruned_afterwards = (
-        earlier.get("sparsity.pattern") == "dense" and setting.get("sparsity.recipe") == "one_shot"
-    )
-    both_first = sorted(
-        earlier.keys() | setting.keys(), key=lambda key: (key not in earlier or key not in setting, key)
-    )
-    for key in both_first if earlier else ():
-        if earlier.get(key) != setting.get(key) and not (pruned_afterwards and key.startswith("sparsity.")):
-            raise UserError(
-                f"ckpt_path={path} was trained with {key}={earlier.get(key)}, this command has "
-                f"{key}={setting.get(key)} and no step "
-                "left to train with it. Raise trainer.max_epochs or trainer.max_steps, or leave ckpt_path "
-                "out."
-            )
 
 
 def refuse_other_data(path: Path, history: History) -> None:
@@ -126,13 +98,12 @@ def refuse_other_optimizer(path: Path, checkpoint: dict[str, Any], name: str) ->
 
 
 def changed_data(checkpoint: dict[str, Any], data: tuple[int, ...] | list[int]) -> str:
-    """`train, val and test`: the splits that are not those of the checkpoint, as far as it has their
+    """`train and test`: the splits that are not those of the checkpoint, as far as it has their
     checksums.
     """
     trained = checkpoint.get("mpx", {}).get("data") or data
     splits = zip(("train", "val", "test"), trained, data, strict=False)
-    changed = [name for name, one, other in splits if one != other]
-    return " and ".join(filter(None, (", ".join(changed[:-1]), *changed[-1:])))
+    return " and ".join(name for name, one, other in splits if one != other)
 
 
 def states() -> dict[str, Any]:

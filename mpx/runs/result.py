@@ -1,10 +1,18 @@
-"""result.json, the record that everything else reads. It is written whole or not at all, also when a run
-fails.
+"""What a run leaves in its folder for everything else to read.
+
+result.json is the record. It is written whole or not at all, also when a run fails. curves.csv has the
+scalars that a comparison draws, so that it need not read TensorBoard's events. predictions.json says which
+samples of the test set a run has right, so that settings can be paired over samples. The order of a test set
+is fixed, and `test_set`, the checksum of its samples, labels and order, ties that file to the set and to
+result.json.
 """
 
+import base64
 import json
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +24,12 @@ from mpx.system.whole_file import write_whole
 SCHEMA_VERSION = 1
 EXIT = {"completed": 0, "diverged": 3, "failed": 1, "interrupted": 130}  # exit code of each status
 STATUSES = tuple(EXIT)
-# part of the environment of a run whose weights something has replaced after it: true
-CHANGED_AFTER = "changed_after_validation"
-# part of the environment of a run that was continued within its last epoch: the first step of train/…
-MEANS_FROM = "train_means_from_step"
 # part of the environment of a run that continues a checkpoint of another setting
 TRAINED_BEFORE = "trained_before_with"
 # part of the environment of a run that went on after its newest validation: [its step, the last step]
 VALIDATED_AT = "validated_at_step"
 NOT_BEGUN = "the run ended before training began"
 EMULATED = "emulated: not the speed of this format"
-# How `speed.measured` says that a speed is not simply the run's own.
-BESIDE = "beside other jobs of the sweep"
-ALONE = "alone, after the sweep, on seed {seed}"
 SPEED = (
     "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu",
     "time_to_train_s", "exclusive",
@@ -45,6 +46,16 @@ UNKNOWN = {  # the record's parts of a run that did not get as far as training
     "precision": dict.fromkeys(PRECISION) | {"reason": NOT_BEGUN},
     "sparsity": dict.fromkeys(SPARSITY) | {"layers": [], "reason": NOT_BEGUN},
 }
+
+CURVES = "curves.csv"
+TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
+HEADER = "tag,step,value\n"
+# tag, step, value
+ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)
+PREDICTIONS = "predictions.json"
+LAYOUT = 1  # version of the file
+MAX_SAMPLES = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
+MAX_CHECKSUM = 64  # characters of a checksum
 
 
 def one_number(value: Any) -> Any:
@@ -64,14 +75,6 @@ def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-def place_of(environment: dict[str, Any]) -> list[Any]:
-    """The machine, PyTorch and mpx that a speed was measured with. environment: of result.json. Of several
-    GPUs, the first counts.
-    """
-    found = [environment.get(name) for name in ("device", *HOST, "mpx")]
-    return [part[0] if isinstance(part, list) else part for part in found]
-
-
 def mpx_of(environment: dict[str, Any]) -> str | None:
     """The version of mpx. Only in older records it does not tell the source files; there the commit stands
     beside it.
@@ -89,22 +92,16 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def note_validation(record: dict[str, Any], step: int | None, last: int, *, changed: bool = False) -> None:
-    """Say in a record's environment if the newest validation was before the last step, or of other weights
-    than those at the end.
+def note_validation(record: dict[str, Any], step: int | None, last: int) -> None:
+    """Say in a record's environment if the newest validation was before the last step.
 
-    step: its step; None: unknown, or there was none. changed: whether something other than a step has changed
-    the weights since. A pruning forgets what was validated before it.
+    step: its step; None: unknown, or there was none. A pruning forgets what was validated before it.
     """
     environment = record["environment"]
-    for name in (VALIDATED_AT, CHANGED_AFTER):  # of an earlier part of the run
-        environment.pop(name, None)
-    if step is None or not any(stage_of(name) == "val" for name in record["metrics"]):
-        return
-    if step < last:
+    environment.pop(VALIDATED_AT, None)  # of an earlier part of the run
+    validated = any(stage_of(name) == "val" for name in record["metrics"])
+    if validated and step is not None and step < last:
         environment[VALIDATED_AT] = [step, last]
-    elif changed:
-        environment[CHANGED_AFTER] = True
 
 
 def words_of_validation(environment: dict[str, Any]) -> str:
@@ -142,3 +139,81 @@ def line_of(error: BaseException) -> str:
     """An error in one line of result.json."""
     words = " ".join(str(error).split())[:300]
     return words if isinstance(error, UserError) else f"{type(error).__name__}: {words}".rstrip(": ")
+
+
+class CurveFile:
+    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first removes the rows that it
+    will write again.
+
+    first_step: the first step that this part of the run may write; 0 for a new run.
+    """
+
+    def __init__(self, folder: Path, first_step: int):
+        path = folder / CURVES
+        found = map(ROW.fullmatch, rows(path)) if first_step and path.is_file() else ()
+        # a damaged row becomes a gap in the curve
+        kept = [row[0] for row in found if row is not None and int(row[2]) < first_step]
+        write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
+        # line by line, so that a killed run leaves whole lines
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def append(self, values: Mapping[str, float], step: int) -> None:
+        self._file.writelines(f"{tag},{step},{float(values[tag])!r}\n" for tag in TAGS if tag in values)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def rows(path: Path) -> list[str]:
+    """The rows `tag,step,value` of a curves.csv, without the header and without an incomplete last line."""
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")[1:-1]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    test_set: str
+    samples: int
+    # one per sample, from the highest bit of the first byte on: 1 if the run has the sample right; 0 after
+    # the last
+    bits: bytes
+
+    @property
+    def accuracy(self) -> float:
+        return int.from_bytes(self.bits).bit_count() / self.samples
+
+    @property
+    def text(self) -> str:
+        return base64.b64encode(self.bits).decode()
+
+
+def write_predictions(folder: Path, predictions: Predictions) -> None:
+    content = {
+        "layout": LAYOUT,
+        "test_set": predictions.test_set,
+        "samples": predictions.samples,
+        "right": predictions.text,
+    }
+    write_whole(folder / PREDICTIONS, json.dumps(content, indent=2) + "\n")
+
+
+def predictions_from(test_set: str, samples: int, text: str) -> Predictions:
+    """Raises ValueError for values that `write_predictions` cannot have written. text: as
+    `Predictions.text`.
+    """
+    if (
+        not isinstance(test_set, str)
+        or not 0 < len(test_set) <= MAX_CHECKSUM
+        or not test_set.isascii()
+        or not test_set.isalnum()
+    ):
+        raise ValueError("test_set is not a checksum")
+    if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
+        raise ValueError(f"samples must be a number from 1 to {MAX_SAMPLES:,}")
+    if not isinstance(text, str):
+        raise ValueError("right is not text")
+    bits, length = base64.b64decode(text, validate=True), -(-samples // 8)
+    if len(bits) != length:
+        raise ValueError(f"right has {len(bits)} bytes, {samples} samples take {length}")
+    if int.from_bytes(bits) & ((1 << (8 * length - samples)) - 1):
+        raise ValueError("right has bits beyond the last sample")
+    return Predictions(test_set, samples, bits)

@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 from mpx.errors import UserError, first_line
 from mpx.runs.folder import damage
 
-WRAPPERS = ("model", "module", "_orig_mod")  # before names: of a LightningModule, DataParallel, torch.compile
+# before names: of a LightningModule, DataParallel and torch.compile
+PREFIXES = ("", "model.", "module.", "_orig_mod.", "model._orig_mod.", "module._orig_mod.")
 UNREADABLE = (
     RuntimeError,
     EOFError,
@@ -48,10 +48,10 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
         known = [name for name in names if name in weights]
         weights |= {name: weights[known[0]] for name in names if known and name not in weights}
     refuse_other_model(given, weights, expected)
-    _refuse_other_values(given, weights, expected, shared)
     for name, _ in model.named_parameters():
         if not torch.isfinite(weights[name]).all():
             raise UserError(f"{given} has infinite or NaN values as {name}. Use another checkpoint.")
+    _refuse_other_values(given, weights, expected, shared)
     model.load_state_dict(weights)
     return content
 
@@ -77,15 +77,11 @@ def _refuse_other_values(
                 f"{given} has {kind} as {name}, which is a float in this model. Save it as floating point."
             )
     for first, *others in shared:
-        if other := next((name for name in others if not _equal(weights[first], weights[name])), None):
+        if other := next((name for name in others if not torch.equal(weights[first], weights[name])), None):
             raise UserError(
                 f"{given} has different values for {first} and {other}, which are one weight in this model. "
                 "Use the model= that it was trained with."
             )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def has_averages(found: dict[str, Any]) -> bool:
@@ -185,18 +181,11 @@ def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dic
     """The weights without the prefix that their names have in a file of another program, such as
     `module._orig_mod.`.
     """
-    prefixes = dict.fromkeys(prefix for name in weights for prefix in _prefixes(name))
     ways = [
         {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-        for prefix in prefixes
+        for prefix in PREFIXES
     ]
     return max(ways, key=lambda way: len(way.keys() & ours.keys()))
-
-
-def _prefixes(name: str) -> Iterator[str]:
-    """What WRAPPERS, one around another, can have put before a name; first nothing."""
-    words = takewhile(WRAPPERS.__contains__, name.split("."))
-    return accumulate((f"{word}." for word in words), initial="")
 
 
 def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
@@ -211,6 +200,4 @@ def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
 def _shape(weight: Any) -> tuple[int, ...] | str:
     if not isinstance(weight, Tensor):
         return f"a {type(weight).__name__}"
-    if weight.is_nested or weight.layout != torch.strided:
-        return "not dense"
     return "missing" if weight.is_meta else tuple(weight.shape)

@@ -5,7 +5,6 @@ devices, precision → data and model → steps → measuring and pruning → tr
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -34,7 +33,6 @@ from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
 from mpx.training.compiling import CompileIfItPays
-from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger
 from mpx.training.measuring import Measuring, build_measuring
@@ -42,7 +40,7 @@ from mpx.training.module import TrainingModule
 from mpx.training.optimizer import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
 from mpx.training.tasks import TrainingLoss, monitored
-from mpx.training.trainer import Beginning, LastValidation, build_trainer, callbacks
+from mpx.training.trainer import Beginning, Devices, LastValidation, build_trainer, callbacks, choose_devices
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     )
     pruning = _build_pruning(cfg, inputs, steps, measuring, checkpoints)
     if pruning is not None and folder.resume_from is not None:
-        check_resumed(pruning, folder.resume_from, inputs.history, steps.total)
+        check_resumed(pruning, folder.resume_from, inputs.history)
     compiling = build_compiling(steps, measuring, inputs.devices.root)
 
     advice = remedy(inputs.precision.mode, cfg.optimizer.name)
@@ -156,8 +154,7 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
         checkpoint = read_checkpoint(path, model)
         refuse_other_optimizer(path, checkpoint, cfg.optimizer.name)
     history = History(checkpoint, setting_of(cfg), tuple(data.checksums))
-    named = cfg.ckpt_path is not None and path is not None and path.resolve() == Path(cfg.ckpt_path).resolve()
-    if path is not None and not named:  # the user may let a checkpoint continue on other data
+    if path is not None and cfg.ckpt_path is None:  # the user may let a checkpoint continue on other data
         refuse_other_data(path, history)
     return Inputs(devices, precision, datamodule, loader, model, history)
 
@@ -224,4 +221,4 @@ def build_compiling(steps: Steps, measuring: Measuring, device: torch.device) ->
         return None
     after = [] if measuring.profile is None else [measuring.profile.restart]
     after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(device)]
-    return CompileIfItPays(steps.choice, steps.acceleration, Clock(device), after)
+    return CompileIfItPays(steps.choice, steps.acceleration, Clock(device), steps.total, after)

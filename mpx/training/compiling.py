@@ -1,6 +1,5 @@
 """Time the first steps of a run, then compile the others if they take long enough."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,7 +24,8 @@ class CompileIfItPays(Callback):
     """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not
     pay for one, none compiles.
 
-    choice: as it stands now. after: called when the steps are compiled from now on.
+    choice: as it stands now. steps: optimizer steps of the whole run. after: called when the steps are
+    compiled from now on.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class CompileIfItPays(Callback):
         choice: Choice,
         acceleration: Acceleration,
         clock: Clock,
+        steps: int,
         after: Sequence[Callable[[pl.Trainer], None]],
     ):
-        self.choice, self.acceleration, self.clock, self.after = choice, acceleration, clock, after
+        self.choice, self.acceleration, self.clock = choice, acceleration, clock
+        self.steps, self.after = steps, after
         self._ends: list[Any] = []  # marks at the batches' ends
 
     def on_train_batch_end(
@@ -47,10 +49,11 @@ class CompileIfItPays(Callback):
         if len(self._ends) >= self.acceleration.steady_after + TIMED:
             self.clock.synchronize()
             batch_ms = median(self.clock.between(a, b) for a, b in pairwise(self._ends[-TIMED:]))
-            self._decide(trainer, batches_left(trainer, batch_idx + 1), batch_ms)
+            self._decide(trainer, batch_ms)
 
-    def _decide(self, trainer: pl.Trainer, left: float, batch_ms: float) -> None:
+    def _decide(self, trainer: pl.Trainer, batch_ms: float) -> None:
         """batch_ms: with the wait for the batch."""
+        left = (self.steps - trainer.global_step) * trainer.accumulate_grad_batches
         left_s = left * batch_ms / 1e3
         words = f"{left:,} batches of {batch_ms:.3g} ms take {left_s:.3g} s, pays from {PAYS_FROM_S:g} s"
         against = agreed(None if left_s >= PAYS_FROM_S else words)
@@ -64,21 +67,3 @@ class CompileIfItPays(Callback):
         self.acceleration.compile(trainer.global_step)
         for part in self.after:
             part(trainer)
-
-
-def batches_left(trainer: pl.Trainer, done: int) -> float:
-    """The batches of the whole training that follow `done` batches of this epoch and their optimizer
-    steps.
-    """
-    batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
-    left = batches - done
-    limit = math.inf if trainer.max_epochs is None else trainer.max_epochs
-    by_epochs = left + (limit - trainer.current_epoch - 1) * batches
-    if trainer.max_steps == -1:
-        return by_epochs
-    steps, steps_of_epoch = trainer.max_steps - trainer.global_step, math.ceil(batches / accumulated)
-    steps_here = steps_of_epoch - done // accumulated if left else 0
-    if steps < steps_here:
-        return steps * accumulated - done % accumulated
-    epochs, rest = divmod(steps - steps_here, steps_of_epoch)
-    return min(by_epochs, left + epochs * batches + rest * accumulated)

@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-import torch
 from omegaconf import DictConfig
 
 from mpx import sweep
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
-from mpx.measure.memory import held_by_others, out_of_memory
+from mpx.measure.memory import out_of_memory
 from mpx.runs.result import line_of
 from mpx.system.environment_variables import shows_traceback
 
@@ -25,8 +24,7 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         batch = f"data.batch_size={cfg.data.batch_size}" if "data" in cfg else "this batch size"
         return (
             f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective "
-            "batch), use precision=amp or "
-            f"amp_bf16, or a smaller model.{_crowded()}"
+            "batch), use precision=amp or amp_bf16, or a smaller model."
         )
     if isinstance(error, RuntimeError) and UNUSED in str(error):
         return (
@@ -60,24 +58,6 @@ def line_and_bug(error: Exception, cfg: DictConfig, folder: Path) -> tuple[str, 
     """One line, and the error where its traceback tells more."""
     line = explain(error, cfg, folder)
     return line or line_of(error), error if line is None or shows_traceback() else None
-
-
-def _crowded() -> str:
-    """A hint where other programs hold much of the GPU, so that they may be the reason why it is full; else
-    an empty text.
-    """
-    if not torch.cuda.is_initialized():
-        return ""
-    try:
-        others, total = held_by_others()
-    except RuntimeError:  # the device has no memory left to answer
-        return ""
-    if others < total / 4:
-        return ""
-    return (
-        f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer "
-        "at once."
-    )
 
 
 def _disk_full(error: BaseException) -> bool:

@@ -4,7 +4,6 @@ import logging
 import math
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -17,7 +16,6 @@ from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import CHECKPOINTS, Folder
-from mpx.runs.history import refuse_other_setting
 from mpx.runs.inputs import refuse_others
 from mpx.runs.result import TRAINED_BEFORE
 from mpx.runs.weights import continuing
@@ -27,11 +25,11 @@ from mpx.sparsity.lightning_sparsity import Sparsity
 from mpx.system.machine import keep_within_quota
 from mpx.system.processes import from_all, not_finite
 from mpx.training.assemble import Run, assemble
-from mpx.training.devices import divide_global_batch, processes_here
 from mpx.training.explain import explain
 from mpx.training.module import TrainingModule
 from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs
+from mpx.training.trainer import divide_global_batch, processes_here
 
 EXPECTED_WARNINGS = (
     ".*does not have many workers.*",
@@ -159,10 +157,10 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
 
 
 def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
-    """Begin a run whose checkpoint has all of its steps, or that has none.
+    """Begin a run that has no step left to train: it ended during its test, or it only prunes a checkpoint.
 
-    Raises UserError for a checkpoint from elsewhere with more steps or of another setting, and for data
-    without a batch.
+    Raises UserError for data without a batch, and for a checkpoint from elsewhere, whose setting may be
+    another one.
     """
     trainer, path = run.trainer, folder.resume_from
     if path is None and not nothing_to_train(cfg.sparsity):
@@ -170,32 +168,16 @@ def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
             "the data for training have no batch, so that nothing is trained. Give them more "
             "samples, or a smaller batch size."
         )
-    if path is None or path.resolve().parent == (folder.path / CHECKPOINTS).resolve():
-        run.beginning.ensure_begun(trainer)
-    else:
-        _refuse_more_steps(trainer, path)
-        refuse_other_setting(path, run.history)
-        run.beginning.ensure_begun(trainer)
-        if trainer.is_global_zero:
-            print(f"no step is left to train after the {trainer.global_step} of {path}", flush=True)
-        # the run keeps the checkpoint as its own, to be served and continued from
-        run.checkpoints.save_both(trainer)
-    # its checkpoint does not hold what it logged
+    if path is not None and path.resolve().parent != (folder.path / CHECKPOINTS).resolve():
+        raise UserError(
+            f"ckpt_path={path} has trained for {run.history.steps[-1]} steps, which leaves this run none. "
+            "Raise trainer.max_epochs or trainer.max_steps. To prune a trained model, use "
+            "sparsity.dense_ckpt in place of ckpt_path."
+        )
+    run.beginning.ensure_begun(trainer)
+    # a project's checkpoint does not hold what the module logged
     if path is not None and is_project(cfg) and run.has("validation"):
         trainer.validate(run.module, datamodule=run.datamodule, verbose=False)
-
-
-def _refuse_more_steps(trainer: pl.Trainer, path: Path) -> None:
-    """The record would call it a run of fewer steps."""
-    for key, unit, done in (
-        ("max_steps", "steps", trainer.global_step),
-        ("max_epochs", "epochs", trainer.current_epoch),
-    ):
-        if (most := getattr(trainer, key)) is not None and 0 <= most < done:
-            raise UserError(
-                f"ckpt_path={path} has trained for {done} {unit}, more than trainer.{key}={most}. Use "
-                f"trainer.{key}={done + 1}."
-            )
 
 
 def _prune_after_training(run: Run) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpx.errors import Diverged
 from mpx.runs import signals
-from mpx.runs.files import CurveFile
+from mpx.runs.result import CurveFile
 from mpx.training.tasks import loss_in
 
 
@@ -77,23 +77,6 @@ class RunLogger(TensorBoardLogger):
 
 
 Source = Callable[[], Mapping[str, float | None]]
-Place = tuple[int, int]  # an epoch and a batch in it, both counted from 0
-
-
-@dataclass(frozen=True)
-class Losses:
-    """On the device: whether every loss so far was finite, and how many batches came before the first that
-    was not.
-    """
-
-    first: Place  # of this process
-    finite: Tensor
-    clean: Tensor
-
-    def then(self, finite: Tensor) -> "Losses":
-        """With one more batch, whose loss is `finite` or not."""
-        still = self.finite & finite
-        return Losses(self.first, still, self.clean + still)
 
 
 @dataclass(frozen=True)
@@ -105,7 +88,7 @@ class Due:
     step: int
     loss: Tensor | None
     lr: float | Tensor | None  # None: the optimizer has none
-    losses: Losses | None
+    finite: Tensor | None  # whether every loss so far was finite; None: there was none
     event: torch.cuda.Event | None
 
     def ready(self) -> bool:
@@ -135,14 +118,9 @@ class Scalars(Callback):
         trouble: Callable[[], str | None],
         advice: str,
     ):
-        self.every, self.per_step, self.per_epoch, self.trouble, self.advice = (
-            every,
-            per_step,
-            per_epoch,
-            trouble,
-            advice,
-        )
-        self._losses: Losses | None = None
+        self.every, self.per_step, self.per_epoch = every, per_step, per_epoch
+        self.trouble, self.advice = trouble, advice
+        self._finite: Tensor | None = None  # whether every loss so far was finite
         self._due: Due | None = None
         self._wanted = False  # since a batch of the present step
         self._step = 0  # the optimizer step of the batch before
@@ -159,10 +137,7 @@ class Scalars(Callback):
         loss = loss_in(outputs)
         if loss is not None:
             finite = torch.isfinite(loss)
-            here = (trainer.current_epoch, batch_idx)
-            self._losses = (
-                Losses(here, finite, finite.long()) if self._losses is None else self._losses.then(finite)
-            )
+            self._finite = finite if self._finite is None else self._finite & finite
         before, self._step = self._step, trainer.global_step
         self._wanted |= (batch_idx + 1) % self.every == 0
         if (self._wanted and self._step != before) or trainer.is_last_batch:
@@ -181,7 +156,7 @@ class Scalars(Callback):
         if _reads_later(trainer):
             event = torch.cuda.Event()
             event.record()
-        return Due(trainer.global_step, loss, rate, self._losses, event)
+        return Due(trainer.global_step, loss, rate, self._finite, event)
 
     def _report(self, trainer: pl.Trainer) -> None:
         """Log the copied values, if any. Waits until the device has computed them."""
@@ -191,7 +166,7 @@ class Scalars(Callback):
         if due.event is not None:
             due.event.synchronize()
         with self._aside:
-            self._stop_unless_finite(due.losses, trainer, due.step)
+            self._stop_unless_finite(due.finite, trainer, due.step)
             values = {} if due.lr is None else {"train/lr": float(due.lr)}
             # a module of the user's own may log it
             if due.loss is not None and "train/loss" not in trainer.callback_metrics:
@@ -201,7 +176,7 @@ class Scalars(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._report(trainer)
-        self._stop_unless_finite(self._losses, trainer, trainer.global_step)
+        self._stop_unless_finite(self._finite, trainer, trainer.global_step)
         _log(trainer, self.per_epoch(), trainer.global_step)
 
     def on_save_checkpoint(
@@ -215,14 +190,13 @@ class Scalars(Callback):
         if isinstance(trainer.logger, RunLogger):
             trainer.logger.flush()
 
-    def _stop_unless_finite(self, losses: Losses | None, trainer: pl.Trainer, step: int) -> None:
-        lost = losses is not None and not losses.finite
+    def _stop_unless_finite(self, finite: Tensor | None, trainer: pl.Trainer, step: int) -> None:
+        lost = finite is not None and not finite
         if trainer.strategy.reduce_boolean_decision(lost, all=False):  # all ranks stop when one must
             lr = trainer.optimizers[0].defaults.get("lr", math.nan)
             raise Diverged(
                 f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, "
-                f"optimizer.lr={lr:.3g}). "
-                f"{_origin(trainer, losses)} {self.advice}"
+                f"optimizer.lr={lr:.3g}). {self.advice}"
             )
         if (trouble := self.trouble()) is not None:
             raise Diverged(trouble)
@@ -237,51 +211,3 @@ def _log(trainer: pl.Trainer, values: Mapping[str, float | None], step: int) -> 
         trainer.logger.log_metrics(
             {tag: value for tag, value in values.items() if value is not None}, step=step
         )
-
-
-def _origin(trainer: pl.Trainer, losses: Losses | None) -> str:
-    """One sentence about the batch in which the loss became infinite or NaN, and the first layer whose output
-    is.
-    """
-    clean = 0 if losses is None else int(trainer.strategy.reduce(losses.clean, reduce_op="min"))
-    batches = trainer.num_training_batches
-    if losses is None or math.isinf(batches):
-        return "In which batch it began is not known, since the loader has no length."
-    epoch, batch = losses.first
-    more, batch = divmod(batch + clean, int(batches))
-    layer = ""
-    with suppress(Exception):  # whatever fails here, the loss is what the user must hear of
-        if trainer.world_size == 1:  # otherwise a layer may wait for the other processes
-            layer = _layer(trainer, (epoch + more, batch))
-    return f"It began in batch {batch} of epoch {epoch + more}{layer}."
-
-
-@torch.no_grad()
-def _layer(trainer: pl.Trainer, place: Place) -> str:
-    """Runs the batch once more. Empty where weights are not finite: those of that moment are lost."""
-    model: Any = trainer.lightning_module.model
-    if trainer.strategy.root_device.type == "cuda":
-        torch.cuda.synchronize()  # later steps still change the weights on another stream
-    loader: Any = trainer.train_dataloader
-    x, _ = trainer.precision_plugin.convert_input(loader.batch(*place))
-    if not _finite(x):
-        return ", whose inputs are infinite or NaN"
-    bad: list[str] = []
-
-    def look(name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
-        if not bad and not _finite(output):
-            bad.append(f"{name} ({type(layer).__name__})")
-
-    for name, layer in model.named_modules():
-        if not any(layer.children()):
-            layer.register_forward_hook(lambda *given, name=name: look(name, *given))
-    if _finite(list(model.parameters())):
-        with trainer.precision_plugin.forward_context():
-            model(x)
-    return f", in {bad[0]}" if bad else ""
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return not value.is_floating_point() or bool(torch.isfinite(value).all())
-    return all(map(_finite, value)) if isinstance(value, list | tuple) else True

@@ -179,8 +179,12 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
     # The record of a bug helps to find it.
     kept = folder.begun or (bool(folder.made) and ending.status == "failed")
     if kept:
-        if not _write(folder.path, record) and ending.status == "completed":
-            code = EXIT["failed"]
+        try:
+            write_result(folder.path, record)
+        except OSError as error:
+            path = folder.path / folders.RESULT
+            print(f"error: {path} could not be written ({error.strerror}).", file=sys.stderr)
+            code = code or EXIT["failed"]
         folder.release()
     else:
         folder.abandon()
@@ -188,42 +192,24 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
     return code
 
 
-def _write(path: Path, record: dict[str, Any]) -> bool:
-    """Returns whether the record could be written."""
-    try:
-        write_result(path, record)
-    except OSError as error:
-        print(f"error: {path / folders.RESULT} could not be written ({error.strerror}).", file=sys.stderr)
-        return False
-    return True
-
-
 def _leave_as_it_is(path: Path, finished: dict[str, Any]) -> int:
     """The run is already there: say how it ended and what repeats it. Returns the exit code."""
     status = finished["status"]
-    if status == "failed":
-        line = _ended_earlier(
-            path,
-            finished,
-            f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again.",
-        )
-    elif status == "diverged" and sweep.in_sweep():
-        line = _ended_earlier(path, finished, "if_exists=overwrite repeats it.")
-    else:
+    if status == "completed" or (status == "diverged" and not sweep.in_sweep()):
         line = (
             f"{path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new "
             "starts another beside it."
         )
+    else:
+        again = "if_exists=overwrite repeats it"
+        if status == "failed":
+            again = f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again"
+        line = f"{path} {status} earlier: {str(finished.get('error')).rstrip('.')}. {again}."
     print(line)
     sweep.report(status, path, line, skipped=True)
     if sweep.in_sweep():
         return EXIT[status]  # a repeated sweep says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]
-
-
-def _ended_earlier(path: Path, finished: dict[str, Any], again: str) -> str:
-    """again: what repeats the run, as a sentence."""
-    return f"{path} {finished['status']} earlier: {str(finished.get('error')).rstrip('.')}. {again}"
 
 
 def _leave_to_the_other(error: InUse) -> int:

@@ -102,31 +102,16 @@ def build_pruning(
     return Pruning(masks, recipe, before=untimed, after=after, replayed=replayed)
 
 
-def check_resumed(pruning: Pruning, path: Path, history: History, steps: int) -> None:
-    """Raise UserError for a checkpoint that was pruned in another way, and for a dense one at whose step a
-    run of `steps` is over.
-    """
-    pruned, (theirs, ours) = (
-        set(history.pruned.get("masks", ())),
-        (history.pruned.get("by", pruning.by), pruning.by),
-    )
-    if pruned and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
+def check_resumed(pruning: Pruning, path: Path, history: History) -> None:
+    """Raise UserError for a checkpoint that was pruned in another way."""
+    pruned = set(history.pruned.get("masks", ()))
+    pattern, recipe = history.pruned.get("by", pruning.by)
+    layers = {weight.name for weight in pruning.masks.pruned}
+    if pruned and (pruned != layers or (pattern, recipe) != pruning.by):
         raise UserError(
-            f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command "
-            f"has {ours[0]} with {ours[1]}. "
-            "Use the settings of sparsity that it was trained with."
-        )
-    if pruned and (other := sorted(pruned ^ {weight.name for weight in pruning.masks.pruned})):
-        where = "only there" if other[0] in pruned else "only by this command"
-        raise UserError(
-            f"ckpt_path={path}: {other[0]} is pruned {where}. Use the settings of sparsity "
-            "that it was trained with."
-        )
-    if not pruned and not pruning.recipe.after_training and history.steps[-1] >= steps:
-        raise UserError(
-            f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} "
-            "steps ends before it prunes. "
-            "Raise trainer.max_epochs or trainer.max_steps."
+            f"ckpt_path={path} was pruned to {pattern} with sparsity.recipe={recipe} in {len(pruned)} "
+            f"layers, this command has {' with '.join(pruning.by)} in {len(layers)}. Use the settings of "
+            "sparsity that it was trained with."
         )
 
 

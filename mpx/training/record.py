@@ -19,9 +19,8 @@ from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
 from mpx.render.run_figures import report_sensitivity
 from mpx.runs import signals
-from mpx.runs.files import Predictions, write_predictions
 from mpx.runs.folder import Folder
-from mpx.runs.result import note_validation
+from mpx.runs.result import Predictions, note_validation, write_predictions
 from mpx.training.assemble import Run
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric

@@ -20,7 +20,7 @@ from torchmetrics import MeanAbsoluteError, MeanMetric, MeanSquaredError, Metric
 from torchmetrics.classification import MulticlassF1Score, MultilabelAveragePrecision, MultilabelF1Score
 
 from mpx.data.spec import NO_LABEL, Spec
-from mpx.runs.files import MAX_SAMPLES
+from mpx.runs.result import MAX_SAMPLES
 from mpx.system.processes import from_all
 
 LOSSES: dict[str, Callable[..., Tensor]] = {  # of float logits and targets of one shape

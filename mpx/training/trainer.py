@@ -1,16 +1,21 @@
-"""The Lightning Trainer of a run, and its callbacks in the order in which they run."""
+"""The devices of a run, its Lightning Trainer, and the callbacks in the order in which they run."""
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities import rank_zero_only
 
+from mpx.errors import UserError
+from mpx.measure.devices import usable_gpus
 from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import (
     OneStreamDDP,
@@ -22,11 +27,12 @@ from mpx.private.lightning import (
 from mpx.runs.checkpoint import Checkpoints, WholeFiles, reached_max_steps
 from mpx.runs.history import History, RandomState
 from mpx.runs.ranks import cluster_environment
+from mpx.settings.reachable import check_cpu_devices
 from mpx.settings.sparsity import nothing_to_train
 from mpx.settings.values import as_dict
 from mpx.sparsity.callback import Pruning
-from mpx.system.launch import launch
-from mpx.training.devices import Devices
+from mpx.system.launch import check_layout, launch
+from mpx.system.printing import how_many
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
@@ -37,6 +43,67 @@ PASSED = (  # settings that the Trainer gets as they are
     "gradient_clip_algorithm", "log_every_n_steps",
     "check_val_every_n_epoch", "limit_train_batches", "limit_val_batches", "limit_test_batches",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Devices:
+    root: torch.device  # the device of this process
+    count: int  # number of devices of the whole run
+
+
+def choose_devices(trainer: DictConfig) -> Devices:
+    """Raises UserError for a device that this machine does not have, and for processes that do not fit the
+    settings.
+    """
+    gpus = usable_gpus("trainer.accelerator", trainer.accelerator)
+    on_cpu = not gpus
+    if on_cpu:
+        check_cpu_devices(trainer.devices)
+    chosen = (
+        list(range(trainer.devices if isinstance(trainer.devices, int) else 1))
+        if on_cpu
+        else _chosen(trainer.devices, gpus)
+    )
+    check_layout(len(chosen), trainer.num_nodes)
+    root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
+    return Devices(root, len(chosen) * trainer.num_nodes)
+
+
+def processes_here(trainer: DictConfig) -> int:
+    """The number of processes of the run on this machine. Raises UserError as `choose_devices`."""
+    return choose_devices(trainer).count // trainer.num_nodes
+
+
+def divide_global_batch(cfg: DictConfig) -> DictConfig:
+    """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises
+    UserError if it is no multiple of the number of devices.
+    """
+    total = cfg.data.global_batch_size
+    if total is None:
+        return cfg
+    count = choose_devices(cfg.trainer).count
+    if total % count:
+        near = max(total // count, 1) * count
+        raise UserError(
+            f"data.global_batch_size={total} is not a multiple of the {count} devices. For example "
+            f"data.global_batch_size={near}."
+        )
+    divided = copy.deepcopy(cfg)
+    divided.data.batch_size = total // count
+    return divided
+
+
+def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
+    """The numbers of this machine's GPUs to use, of `gpus` that it has. devices: trainer.devices."""
+    if isinstance(devices, list):
+        chosen = devices
+    else:
+        chosen = list(range(devices if isinstance(devices, int) else gpus))
+    if max(chosen) >= gpus:
+        raise UserError(
+            f"trainer.devices={devices}: this machine has {how_many(gpus, 'GPU')}. Lower trainer.devices."
+        )
+    return chosen
 
 
 class Beginning(Callback):

@@ -54,14 +54,11 @@ def decided(batches, step_s, *, epoch=200, validation_s=0.0, accumulated=1, done
     """What CompileIfItPays chooses in a run of so many batches."""
     acceleration = SimpleNamespace(steady_after=6, compile=lambda step: None)
     choice = Choice(True, "off", False, undecided=True, why={"compile": ""})
-    callback = CompileIfItPays(choice, acceleration, clock := Clock(), [])
-    trainer = SimpleNamespace(num_training_batches=epoch, accumulate_grad_batches=accumulated, max_steps=-1)
-    trainer.max_epochs = batches // epoch
+    callback = CompileIfItPays(choice, acceleration, clock := Clock(), batches // accumulated, [])
+    trainer = SimpleNamespace(accumulate_grad_batches=accumulated)
     for batch in range(done, batches):
-        trainer.current_epoch, number = divmod(batch, epoch)
-        trainer.global_step = (
-            trainer.current_epoch * math.ceil(epoch / accumulated) + (number + 1) // accumulated
-        )
+        number = batch % epoch
+        trainer.global_step = (batch + 1) // accumulated
         clock.now += step_s
         callback.on_train_batch_end(trainer, None, None, None, number)
         clock.now += validation_s if number + 1 == epoch else 0.0

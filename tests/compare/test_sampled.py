@@ -16,7 +16,7 @@ from mpx.compare.table import differences_csv
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report
-from mpx.runs.files import Predictions
+from mpx.runs.result import Predictions
 
 SAMPLES = 1000
 

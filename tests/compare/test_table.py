@@ -12,7 +12,7 @@ from made_runs import AMP, CONTROL, compared, made, reread, served
 from mpx.compare.run import METRICS
 from mpx.compare.table import differences_csv, read_results, results_csv, served_csv
 from mpx.errors import UserError
-from mpx.runs.files import Predictions
+from mpx.runs.result import Predictions
 
 WHOLE = [
     made(

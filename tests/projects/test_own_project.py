@@ -143,20 +143,6 @@ def test_its_checkpoint_loads_without_mpx(train, tmp_path):
     assert (module.middle[0].weight.flatten(1).unflatten(1, (-1, 3, 3))[:, :4] != 0).sum(1).eq(2).all()
 
 
-def test_its_finished_run_is_no_run_of_another_setting(train, tmp_path):
-    ran = train(*UNET)
-    file = shutil.copy(ran.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
-    again, other = (
-        train(*UNET, *more, f"ckpt_path={file}", "study=another") for more in ([], ["precision=amp"])
-    )
-    assert again.code == 0, again.err
-    assert other.code == 2
-    assert (
-        "was trained with precision.mode=fp32, this command has precision.mode=amp and no step left to "
-        "train with it."
-    ) in other.err
-
-
 @pytest.mark.filterwarnings("ignore")  # Lightning's own hints, which its users see
 def test_its_own_trainer_continues_it(train, tmp_path):
     ran = train(*UNET, "precision=amp", "precision.loss_scale.initial=512")

@@ -17,8 +17,8 @@ from mpx.compare.collect import collect
 from mpx.compat import ASP
 from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
-from mpx.runs.files import rows
 from mpx.runs.folder import LOCK
+from mpx.runs.result import rows
 
 STEP_S, WAIT_S = 0.02, 0.01
 

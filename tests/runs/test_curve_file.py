@@ -1,6 +1,6 @@
 """curves.csv when a run is resumed or killed; test_run_events.py compares it with TensorBoard's events."""
 
-from mpx.runs.files import CurveFile, rows
+from mpx.runs.result import CurveFile, rows
 
 
 def test_a_resumed_run_drops_the_rows_that_it_writes_again(tmp_path):

@@ -102,12 +102,6 @@ def test_a_folder_in_use_is_refused(setting, if_exists):
         start(setting, if_exists)
 
 
-def test_checkpoint_of_the_same_setting_continues_in_its_folder(setting):
-    folder = leave(start(setting), "interrupted", checkpoint=True)
-    again = start(setting, ckpt=str(folder.path / "checkpoints" / "last.ckpt"))
-    assert again.path == folder.path
-
-
 def test_record_is_written_whole_and_without_nan(tmp_path):
     write_result(
         tmp_path, {"status": "diverged", "metrics": {"val/loss": float("nan"), "list": [float("inf"), 1.5]}}

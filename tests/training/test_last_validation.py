@@ -3,7 +3,7 @@
 import pytest
 from few_steps import FEW_STEPS
 
-from mpx.runs.files import rows
+from mpx.runs.result import rows
 
 # The test data are the validation data.
 OWN = [

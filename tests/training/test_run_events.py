@@ -6,7 +6,7 @@ import pytest
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.runs.files import TAGS, rows
+from mpx.runs.result import TAGS, rows
 
 
 def read(folder):
