@@ -32,6 +32,7 @@ from mpx.runs.weights import read_checkpoint
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
+from mpx.system.processes import not_finite
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger
@@ -149,7 +150,11 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     checkpoint, path = None, folder.resume_from
     if path is None:
         load_dense_weights(cfg.sparsity, model)
-        refuse_not_finite(model)
+        if (name := not_finite(model)) is not None:  # no loss can be finite
+            raise UserError(
+                f"model: the weights of {name} are infinite or NaN before the first step. "
+                "Correct how they are made or loaded."
+            )
     else:
         checkpoint = read_checkpoint(path, model)
         refuse_other_optimizer(path, checkpoint, cfg.optimizer.name)
@@ -201,16 +206,6 @@ def _build_pruning(
         cfg.trainer.progress,
         lambda: steps.acceleration.counts()[0],
     )  # fmt: skip
-
-
-def refuse_not_finite(model: nn.Module) -> None:
-    """Raise UserError for weights with which no loss can be finite."""
-    for name, weight in model.named_parameters():
-        if not torch.isfinite(weight).all():
-            raise UserError(
-                f"model: the weights of {name} are infinite or NaN before the first step. "
-                "Correct how they are made or loaded."
-            )
 
 
 def build_compiling(steps: Steps, measuring: Measuring, device: torch.device) -> CompileIfItPays | None:

@@ -8,8 +8,6 @@ from omegaconf import DictConfig
 from mpx import sweep
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import out_of_memory
-from mpx.runs.result import line_of
-from mpx.system.environment_variables import shows_traceback
 
 NO_BATCH = r"^You requested to check (\S+) of .* increase the `(limit_\w+)` argument"  # Lightning's words
 UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
@@ -52,12 +50,6 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     if isinstance(error, PermissionError) and error.filename is not None:
         return f"{error.filename} cannot be used ({error.strerror}). Allow it, or name another."
     return None
-
-
-def line_and_bug(error: Exception, cfg: DictConfig, folder: Path) -> tuple[str, Exception | None]:
-    """One line, and the error where its traceback tells more."""
-    line = explain(error, cfg, folder)
-    return line or line_of(error), error if line is None or shows_traceback() else None
 
 
 def _disk_full(error: BaseException) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
-from torch import nn
 
 from mpx.errors import Diverged, UserError
 from mpx.measure.environment import environment
@@ -23,13 +22,13 @@ from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
 from mpx.sparsity.lightning_sparsity import Sparsity
 from mpx.system.machine import keep_within_quota
-from mpx.system.processes import from_all, not_finite
+from mpx.system.processes import not_finite
 from mpx.training.assemble import Run, assemble
 from mpx.training.explain import explain
 from mpx.training.module import TrainingModule
 from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs
-from mpx.training.trainer import divide_global_batch, processes_here
+from mpx.training.trainer import choose_devices, divide_global_batch
 
 EXPECTED_WARNINGS = (
     ".*does not have many workers.*",
@@ -53,7 +52,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     """
     quiet()
     reset_host_peak()
-    keep_within_quota(processes_here(cfg.trainer))
+    keep_within_quota(choose_devices(cfg.trainer).count // cfg.trainer.num_nodes)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment(cfg.trainer.devices) | record["environment"]
     if not is_project(cfg):
@@ -88,9 +87,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 run.release()
             raise
     fill_record(record, run)
-    _check_finite(run.results(), run.advice, record.get("metric"))
-    if isinstance(run.module, TrainingModule):  # a project may have weights that it never uses
-        _check_weights(run.module.model, run.advice)
+    _check_finite(run, record.get("metric"))
     if trainer.is_global_zero:
         close(record, folder, run)
 
@@ -197,27 +194,20 @@ def _prune_after_training(run: Run) -> None:
         trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
-def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str] | None) -> None:
-    """Raise Diverged for a test result, or a project's metric, that is not finite. A perplexity, e to the
-    power of the loss, is infinite above a loss of 710.
+def _check_finite(run: Run, metric: dict[str, str] | None) -> None:
+    """Raise Diverged for a test result, a project's metric or a weight that is not finite.
+
+    A perplexity, e to the power of the loss, is infinite above a loss of 710. The loss does not see all
+    weights: a filter of 3 × 3 with stride 2 reads an image of one pixel with its middle, and in BF16 on a CPU
+    oneDNN leaves the gradient of the rest unwritten (PyTorch 2.14).
     """
-    for name, value in results.items():
+    for name, value in run.results().items():
         if (name.startswith("test/") or (metric and name == metric["name"])) and not math.isfinite(value):
-            raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
-
-
-def _check_weights(model: nn.Module, advice: str) -> None:
-    """Raise Diverged for weights that are not finite, though the results are.
-
-    The loss does not see all weights. A filter of 3 × 3 with stride 2 reads an image of one pixel with its
-    middle, and in BF16 on a CPU oneDNN leaves the gradient of the rest unwritten (PyTorch 2.14).
-    """
-    # each rank may have a part of the weights
-    if (name := next(filter(None, from_all(not_finite(model))), None)) is not None:
-        raise Diverged(
-            f"the weights of {name} are infinite or NaN after the training, though the results "
-            f"are finite. {advice}"
-        )
+            raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {run.advice}")
+    # a project may have weights that it never uses
+    weight = not_finite(run.module.model) if isinstance(run.module, TrainingModule) else None
+    if weight is not None:
+        raise Diverged(f"the weights of {weight} are infinite or NaN after the training. {run.advice}")
 
 
 LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")

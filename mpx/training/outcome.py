@@ -16,7 +16,8 @@ from mpx.runs import ranks, signals
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed, refuse_others
 from mpx.runs.name import Description, describe
-from mpx.runs.result import EXIT, write_result
+from mpx.runs.result import EXIT, line_of, write_result
+from mpx.system.environment_variables import shows_traceback
 from mpx.system.imports import heavy
 from mpx.system.launch import TORCHRUN, Launch, launch
 
@@ -151,10 +152,11 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
                 return Ending("failed", EXIT["failed"], failure)
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"
-        from mpx.training.explain import line_and_bug  # torch
+        from mpx.training.explain import explain  # torch
 
-        line, bug = line_and_bug(error, cfg, folder.path)
-        return Ending(status, EXIT[status], line, bug)
+        line = explain(error, cfg, folder.path)
+        bug = error if line is None or shows_traceback() else None
+        return Ending(status, EXIT[status], line or line_of(error), bug)
     return Ending("completed", EXIT["completed"])
 
 

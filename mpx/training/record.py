@@ -55,7 +55,13 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
     # of a project
     record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)
-    record["speed"] = speed_of(run, record["config"]["output_dir"])
+    record["speed"] = speed_part(
+        measuring.throughput,
+        measuring.first,
+        measuring.exclusivity,
+        record["config"]["output_dir"],
+        devices=run.trainer.world_size,
+    ) | {"chosen": run.chosen()}
     record["memory"] = peak_memory(run.devices.root)
     record["precision"] = precision_part(
         precision, measuring.first.audit, measuring.numerics, precision.steps
@@ -68,19 +74,6 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
 def test_set(run: Run) -> str:
     """The checksum of the test set's samples, labels and order."""
     return f"{run.history.data[-1]:08x}"
-
-
-def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
-    """The speed part of result.json."""
-    measuring = run.measuring
-    speed = speed_part(
-        measuring.throughput,
-        measuring.first,
-        measuring.exclusivity,
-        output_dir,
-        devices=run.trainer.world_size,
-    )
-    return speed | {"chosen": run.chosen()}
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:

@@ -69,11 +69,6 @@ def choose_devices(trainer: DictConfig) -> Devices:
     return Devices(root, len(chosen) * trainer.num_nodes)
 
 
-def processes_here(trainer: DictConfig) -> int:
-    """The number of processes of the run on this machine. Raises UserError as `choose_devices`."""
-    return choose_devices(trainer).count // trainer.num_nodes
-
-
 def divide_global_batch(cfg: DictConfig) -> DictConfig:
     """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises
     UserError if it is no multiple of the number of devices.
