@@ -8,7 +8,7 @@ $ python -m mpx.train -m seed=0,1,2 precision=fp32,amp                 # a sweep
 $ python -m mpx.train -m experiment=grid data.root=DIR                 # a ready-made study
 $ python -m mpx.train -m precision=fp32,amp until=decided  # seeds in rounds, until each setting is decided
 $ python -m mpx.train module._target_=pkg.Module datamodule._target_=pkg.Data metric=val/dice precision=amp  # your own project
-$ python -m mpx.train --help                                           # every group and key
+$ python -m mpx.train --help                                           # every group and key; --help sparsity: one group
 """  # noqa: E501
 
 import sys
@@ -25,7 +25,6 @@ from mpx.settings.front_door import (
     CONF,
     errors_in_one_line,
     expect_schemas,
-    groups_for_help,
     multirun,
     multirun_first,
     read_words,
@@ -70,13 +69,12 @@ def main() -> None:
     job of a sweep."""
     replace_unprintable()
     let_hydra_raise()
-    groups_for_help()
     expect_schemas()
     multirun_first()
     start_sweep()
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():
-            read_words()
+            read_words(docstring=__doc__ or "")
             sys.argv[1:] = with_project(sys.argv[1:])
             if multirun():
                 refuse_sweep()

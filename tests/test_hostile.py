@@ -55,17 +55,9 @@ def given(*words):
     return lambda folder: [*MLP, *words]
 
 
-SHAPE = ["data=synthetic", "data.kind=image"]
 CASES = {
     "more processes than cores": (given("trainer.devices=4096"),
     "trainer.devices=4096 starts as many processes"),
-    "a shape that fits no memory": (given(*SHAPE, "data.shape=[3,9999999,9999999]"),
-    "data.shape=[3, 9999999, 9999999] with data.samples="),
-    "texts that fit no memory": (
-        given("model=lstm", "data=synthetic", "data.kind=text", "data.shape=[128]",
-        "data.samples=2147483647"),
-        "data.shape=[128] with data.samples=2147483647 takes",
-    ),
     "a type that is no network": (given("model=custom", "model._target_=builtins.dict"),
     "model._target_=builtins.dict does not say which"),
     "a function that is no network": (given("model=custom", "model._target_=builtins.len"),

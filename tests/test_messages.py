@@ -14,6 +14,13 @@ CASES = [
         "amp_fp16, bf16_true, fp16_true, fp32,",
     ),
     (["model=resnet21"], "model=resnet21: no such choice. Did you mean resnet20?"),
+    (["model=resnet34"], "is a network of torchvision: use model=torchvision model.name=resnet34."),
+    (["model=convnext_atto"], "is a network of timm: use model=timm model.name=convnext_atto."),
+    (
+        ["sparsity.recipe=sr_ste"],
+        "sparsity=dense has no recipe; use sparsity=2of4 sparsity.recipe=sr_ste, or leave it out.",
+    ),
+    (["--help", "sparsit"], "--help sparsit: no such group or key. Did you mean sparsity?"),
     (["optimizer.lrr=0.1"], "optimizer.lrr: no such key. Did you mean optimizer.lr?"),
     (["note=tried"], "note is a setting of mpx.compare, not of mpx.train. Give it to python -m mpx.compare."),
     (["control=fp32"], "control: no such key. Did you mean until.control?"),
@@ -21,15 +28,7 @@ CASES = [
     (["+optimizer.bogus=1"], "optimizer.bogus is not a setting of mpx."),
     (["seed=x"], "seed=x must be a whole number of at least 0"),
     (["optimizer.lr=-1"], "optimizer.lr=-1 must be a number above 0. For example optimizer.lr=0.1."),
-    (["optimizer.lr=nan"], "optimizer.lr=nan must be a number above 0."),
-    (
-        ["trainer.max_epochs=0"],
-        "trainer.max_epochs=0 must be a whole number of at least 1. For example trainer.max_epochs=20.",
-    ),
-    (["trainer.max_epochs=2.5"], "trainer.max_epochs=2.5 must be a whole number of at least 1."),
     (["trainer.devices=0"], "trainer.devices=0 must be a whole number of at least 1, or auto; or a list of"),
-    (["trainer.accelerator=tpu"], "trainer.accelerator=tpu must be one of auto, cpu, gpu."),
-    (["if_exists=maybe"], "if_exists=maybe must be one of auto, new, skip, resume, overwrite, error."),
     (["retry_failed=yes please"], "retry_failed=yes please must be true or false."),
     (["study=../x"], "study=../x must be a folder's name"),
     (["data=text_csv", "model=lstm"], "data.path is not set and has no default."),
@@ -46,15 +45,8 @@ CASES = [
         ["data=mnist", "data.root=nowhere/mnist"],
         "nowhere is not there. Give a folder that holds MNIST/raw/, or one to download it to",
     ),
-    (["data=mnist", f"data.root={__file__}"], "is not a folder. Give the folder that holds MNIST/raw/."),
-    (["data=image_folder", "data.path=/"], "data.path=/ has no folder train/."),
-    (["data=text_csv", "model=lstm", "data.path=/"], "data.path=/ is a folder. data=text_csv reads a file"),
     (["model=custom", "model._target_=no_such.Net"], "model._target_=no_such.Net: no module no_such in "),
     (["model=custom", "model._target_=Net"], "model._target_=Net is not a path as in an import."),
-    (
-        ["model=custom", "model._target_=my-net.Net"],
-        "model._target_=my-net.Net is not a path as in an import.",
-    ),
     (
         ["seed=0,1"],
         "seed=0,1 gives several values to a single run. Start a sweep with python -m mpx.train -m.\n",
@@ -74,10 +66,6 @@ CASES = [
         "model=resnet18 with data=sst2: this model takes images, the data set is labelled text.",
     ),
     (
-        ["model=mlp", "data=wikitext2"],
-        "this model takes images or labelled text, the data set is text for language modelling.",
-    ),
-    (
         ["data.batch_size=2000"],
         "data.batch_size=2000 must be at most the 1297 training samples of data=digits.",
     ),
@@ -85,16 +73,7 @@ CASES = [
         ["trainer.max_epochs=999999999999"],
         "trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20.",
     ),
-    (
-        ["model=mlp", "model.lr.sgd=0.3"],
-        "model.lr.sgd is for another optimizer than optimizer=adamw. Use model.lr.adamw, or leave it out.",
-    ),
     (["ckpt_path=missing.ckpt"], "ckpt_path=missing.ckpt is not a file."),
-    (["ckpt_path=x.ckpt", "if_exists=resume"], "ckpt_path and if_exists=resume both say where to continue."),
-    (
-        ["trainer.gradient_clip_algorithm=value"],
-        "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val.",
-    ),
     (
         ["trainer.cuda_graphs=true", "trainer.accelerator=cpu"],
         "trainer.cuda_graphs=true is not possible: trainer.accelerator=cpu. Use",
@@ -112,60 +91,28 @@ CASES = [
         "precision.emulate=never with precision=tf32 on a CPU",
     ),
     (
-        ["precision=fp8", "precision.emulate=never", "trainer.accelerator=cpu"],
-        "precision.emulate=never with precision=fp8 on a CPU",
-    ),
-    (
-        ["precision=amp", "precision.loss_scale.initial=0"],
-        "precision.loss_scale.initial=0 must be a number of at least 1e-38",
-    ),
-    (
         ["precision=amp", "precision.loss_scale.initial=1e9"],
         "precision.loss_scale.initial=1e+09 must lie between precision.loss_scale.floor",
-    ),
-    (
-        ["precision=amp", "precision.loss_scale.growth_factor=1"],
-        "precision.loss_scale.growth_factor=1 must be a number above 1.",
-    ),
-    (
-        ["precision=amp", "precision.loss_scale.backoff_factor=2"],
-        "precision.loss_scale.backoff_factor=2 must be a number above 0 and below 1.",
-    ),
-    (
-        ["precision=amp", "precision.loss_scale.max_skips=0"],
-        "precision.loss_scale.max_skips=0 must be a whole number of at least 1.",
     ),
     (
         ["precision=amp", "precision.loss_scale.flor=1"],
         "precision.loss_scale.flor: no such key. Did you mean precision.loss_scale.floor?",
     ),
     (
-        ["data.crop=6", "data.augment=none"],
-        "data.crop=6 is a random crop, and data.augment=none takes none. Use data.augment=crop_flip",
-    ),
-    (
-        ["model=bert_small", "model.pretrained=./nowhere"],
-        "model.pretrained=./nowhere is not a folder (seen from ",
-    ),
-    (
         ["+data.tta=flip"],
-        "data.tta: the chosen data has no such key. Choose another data=, or leave the key out.",
+        "the chosen data has no tta; use data=cifar10 data.tta=VALUE, or leave it out.",
     ),
     (
         ["model=lstm", "+model.kwargs.x=1"],
-        "model.kwargs: the chosen model has no such key. Choose another model=",
+        "the chosen model has no kwargs; use model=custom model.kwargs=VALUE, or leave it out.",
     ),
     (
         ["model._target_=a.Net"],
-        "model._target_: the chosen model has no such key. Add model=custom, or leave the key out.",
+        "the chosen model has no _target_; use model=custom model._target_=a.Net, or leave it out.",
     ),
     (
         ["model=custom", "model._target_=a.Net", "model.kwargs.width=8"],
         "model.kwargs.width: an argument of the constructor is added with a +, as +model.kwargs.width=VALUE.",
-    ),
-    (
-        ["model=hf", "model.name=llama", "model.kwargs={hidden_size:32}"],
-        "model.kwargs: an argument of the constructor is added with a +, as +model.kwargs=VALUE.",
     ),
     (
         ["model=custom", "model._target_=a.Net", "+model.width=8"],
@@ -174,24 +121,9 @@ CASES = [
     ),
     (
         ["precision=fp32", "precision.loss_scale.initial=4"],
-        "precision.loss_scale.initial: the chosen precision has no such key. Choose",
+        "the chosen precision has no loss_scale.initial; use precision=amp precision.loss_scale.initial=4, or",
     ),
-    (
-        ["precision=amp", "precision.loss_scale.initial=1e39"],
-        "precision.loss_scale.initial=1e+39 must be a number of at least 1e-38 and at most 3e+38",
-    ),
-    (["numerics.every=0"], "numerics.every=0 must be a whole number of at least 1, or auto."),
-    (["audit=yes please"], "audit=yes please must be true or false."),
     (["trainer.ema_decay=1"], "trainer.ema_decay=1 must be a number above 0 and below 1, or null."),
-    (
-        ["data=image_folder", "data.path=x", "data.augment=crop"],
-        "data.augment=crop is not for data=image_folder. Use",
-    ),
-    (["trainer.compile=true"], "trainer.compile=true must be one of auto, off, default,"),
-    (
-        ["data=image_folder", "data.path=x", "data.loader=resident"],
-        "data.loader=resident is not for data=image_folder",
-    ),
     (
         ["model=bert_small", "model.num_heads=7"],
         "model.hidden_size=512 must be a multiple of model.num_heads=7. For example",
@@ -204,13 +136,10 @@ CASES = [
         ["model=lstm", "data=wikitext2", "model.embedding_size=32"],
         "model.tie_weights=true needs model.embedding_size=32 to equal",
     ),
-    (["data=mnist", "data.val_size=5"], "data.val_size=5 must be a whole number of at least 10."),
     (
         ["precision.mode=amp"],
         "precision.mode belongs to the choice of precision and is not set by itself. Use precision=CHOICE",
     ),
-    (["optimizer.name=adamw"], "optimizer.name belongs to the choice of optimizer"),
-    (["model.name=resnet18"], "model.name belongs to the choice of model"),
     (["trainer.strategy=fsdp"], "trainer.strategy=fsdp must be one of auto, ddp."),
     (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
     (
@@ -224,7 +153,6 @@ CASES = [
         "trainer.max_epochs?",
     ),
     (["lr=0.1"], "lr: no such key. Did you mean optimizer.lr?"),
-    (["batchsize=8"], "batchsize: no such key. Did you mean data.batch_size?"),
     (["precision=null"], "precision=null: no such choice. Allowed: amp, amp_bf16,"),
     (
         ["sparsity=0.5"],
@@ -236,30 +164,13 @@ CASES = [
         "/no/such is not there. Give a folder that holds MNIST/raw/",
     ),
     (["ckpt_path=a/lr=1/last.ckpt"], "ckpt_path=a/lr=1/last.ckpt is not a file"),
-    (["resnet20"], "'resnet20' is not a setting: write key=value, as precision=amp.\n"),
+    (["resnet20"], "'resnet20' is not a setting: write key=value, as precision=amp, and quote values"),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
-    (["seed=choice(1,2)"], "seed=choice(1,2) gives several values to a single run."),
-    (["trainer.ema_decay={}"], "trainer.ema_decay={} must be a number above 0 and below 1, or null."),
-    (["study={}"], "study={} must be a folder's name"),
-    (
-        ["data=synthetic", "data.shape={}"],
-        "data.shape={} must be a list of at least 1, each a whole number of at least 1.",
-    ),
-    (["model=lstm", "model.lr.adamw=x"], "model.lr.adamw=x must be a number above 0."),
-    (["model=timm", "model.name=x", "model.family=3"], "model.family belongs to the choice of model"),
-    (
-        ["+sparsity.coverage=true"],
-        "sparsity.coverage: the chosen sparsity has no such key. Choose another sparsity=, or leave the "
-        "key out.",
-    ),
-    (["+data.root=x"], "data.root: the chosen data has no such key."),
     ([f"ckpt_path={'x' * 300}"], "is not a file. Give the path of a .ckpt that mpx wrote"),
     (
         ["sparsity=2of4", f"sparsity.dense_ckpt={'x' * 300}"],
         "is not a file. Give a checkpoint of a dense run",
     ),
-    (["data=mnist", f"data.root={'x' * 300}", "data.download=false"], "is not there (seen from "),
-    (["data=text_csv", "model=lstm", f"data.path={'x' * 300}"], "is not there (seen from "),
     (
         ["model=custom", "model._target_=json.X", "model.kwargs=5"],
         "model.kwargs=5 must be names with values. For example",
@@ -274,23 +185,17 @@ CASES = [
         "precision.loss_scale=128: precision.loss_scale is not a single value. Set its keys,",
     ),
     ([f"study={'x' * 300}"], "output_dir: cannot write "),
-    (
-        ["model.lr.sgd=0.3", "optimizer.lr=0.2"],
-        "optimizer.lr=0.2 takes the place of model.lr.sgd=0.3. Give one of them.",
-    ),
     (["model=mlp.yaml"], "model=mlp.yaml: no such choice. Allowed: bert_base,"),
-    (["model=../model/mlp"], "model=../model/mlp: no such choice. Allowed: bert_base,"),
-    (["model='./mlp'"], "model='./mlp': no such choice. Allowed: bert_base,"),
     (["-m", "model=lstm,mlp.yaml"], "model=mlp.yaml: no such choice. Allowed: bert_base,"),
-    (["data=mnist", "data.root='~/no/such folder'"], "/no is not there. Give a folder that holds MNIST/raw/"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
     (
         ["+module={_target_:mpx.Net}", "++model={lr:{sgd:1}}"],
         "model.lr.sgd=1: the module of module._target_=mpx.Net brings its own model.",
     ),
-    (['model.lr={ "sgd":1}'], "'model.lr={ \"sgd\":1}' is not a setting: write key=value, quoting values"),
-    (["model.lr.sgd={}"], "model.lr.sgd={} must be a number above 0."),
-    (["precision=amp", "++precision={loss_scale.initial:4}"], "Write loss_scale: {initial: VALUE} there."),
+    (
+        ['model.lr={ "sgd":1}'],
+        "'model.lr={ \"sgd\":1}' is not a setting: write key=value, as precision=amp, and",
+    ),
 ]
 
 
@@ -311,13 +216,6 @@ def test_without_a_driver_a_gpu_is_refused_at_once(train, monkeypatch):
         ),
     ):
         assert_refused(train(*overrides), f"error: {message}")
-
-
-@pytest.mark.parametrize(("deep", "name"), [("MNIST/raw", "mnist"), ("MNIST", "mnist"), ("SST-2", "sst2")])
-def test_a_root_that_is_too_deep_is_recognised(train, tmp_path, deep, name):
-    (tmp_path / {"mnist": "MNIST/raw", "sst2": "SST-2"}[name]).mkdir(parents=True)
-    ran = train(f"data={name}", "model=mlp", f"data.root={tmp_path / deep}")
-    assert_refused(ran, f"but {tmp_path} does. Use data.root={tmp_path}.")
 
 
 def test_a_value_may_be_that_of_another_key(tmp_path):
@@ -440,16 +338,3 @@ def test_a_dotted_key_of_a_file_would_set_nothing(tmp_path):
 def test_traceback_on_request(tmp_path):
     with pytest.raises(UserError, match=r"optimizer\.lr=-1 must be"):
         start(main, tmp_path, "optimizer.lr=-1", env={"HYDRA_FULL_ERROR": "1"})
-
-
-def test_help_lists_the_groups_that_a_user_chooses_from(tmp_path):
-    (tmp_path / "own" / "model").mkdir(parents=True)
-    (tmp_path / "own" / "model" / "mine.yaml").write_text("family: mlp\n")
-    ran = start(main, tmp_path, "--help", "--config-dir", "own")
-    assert ran.code == 0
-    groups = ran.out.split("as group=name\n")[1].split("\n\n")[0].splitlines()
-    assert [line.split(": ")[0] for line in groups] == [
-        "task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project",
-        "until", "experiment",
-    ]  # fmt: skip
-    assert "mine" in groups[1]

@@ -116,8 +116,3 @@ def encode_existing(name: str, length: int, texts: dict[str, list[str]]) -> tupl
 
 def rows(ids: list[list[int]]) -> Tensor:
     return torch.tensor(ids, dtype=torch.int32)
-
-
-def fills_left(ids: Tensor, pad_id: int) -> bool:
-    """Whether some row [N, T] begins with padding and ends with a token."""
-    return bool(((ids[:, 0] == pad_id) & (ids[:, -1] != pad_id)).any())

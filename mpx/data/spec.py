@@ -31,7 +31,6 @@ class Spec:
     vocab_size: int | None = None  # text and lm
     pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
     padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask
-    left: bool = field(default=False, repr=False)  # text: some sample begins with padding
     task: str = "classification"
     # of the classes; not in the text, by which speeds are kept
     names: tuple[str, ...] = field(default=(), repr=False)

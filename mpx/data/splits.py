@@ -14,7 +14,7 @@ All splits have the same methods, so that loaders need not know what they load:
 """
 
 import zlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
@@ -153,6 +153,8 @@ class Data:
     train: Any  # Images, Texts, Windows, or a split of image_folder.py or custom.py
     val: Any
     test: Any
+    # what the files decide where the settings leave it open, for the record
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -165,3 +167,13 @@ class Data:
         data unnoticed.
         """
         return [split.checksum for split in (self.train, self.val, self.test)]
+
+
+def samples_line(data: Data, batch_size: int, batches: int) -> str:
+    """What an epoch trains on. batch_size: of all devices together."""
+    shape = " × ".join(map(str, data.spec.shape[-2:]))
+    what = {"image": f"images of {shape} pixels", "text": f"texts of {shape} tokens"}
+    sample = what.get(data.spec.kind, f"windows of {shape} tokens")
+    line = f"{len(data.train):,} training {sample}, {batches:,} batches of {batch_size} an epoch"
+    unused = len(data.train) - batches * batch_size
+    return f"{line}, which leaves out {unused:,}, others each time" if unused > 0 else line

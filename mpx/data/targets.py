@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.data.encode import encode, encode_words, fills_left
+from mpx.data.encode import encode, encode_words
 from mpx.data.order import SPLIT_SEED, stratified_order
 from mpx.data.spec import NO_LABEL, Spec
 from mpx.data.splits import Data, Texts
@@ -92,19 +92,11 @@ def text_data(cfg: SimpleNamespace, parts: Named, task: str, order: Sequence[str
     if task == "tokens":
         ids, places, vocab_size, pad_id = encode_words(cfg, {name: _words(*parts[name]) for name in parts})
         wanted = {name: _of_tokens(places[name], rows) for name, rows in wanted.items()}
-        for name, numbers in wanted.items():
-            if not (numbers != NO_LABEL).any():
-                raise UserError(
-                    f"data file {parts[name][0]}: none of the first data.seq_len={cfg.seq_len} tokens of "
-                    "any text of the "
-                    f"{name} data has a label. Label some, or raise data.seq_len."
-                )
     else:
         ids, vocab_size, pad_id = encode(cfg, {name: part[0] for name, (_, part) in parts.items()})
     padded = any(bool((part == pad_id).any()) for part in ids.values())
-    left = any(fills_left(part, pad_id) for part in ids.values())
     names = () if task == "regression" else tuple(classes)
-    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size, pad_id, padded, left, task, names)
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size, pad_id, padded, task, names)
     _warn_of_train_texts(parts)
     return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
 

@@ -92,8 +92,8 @@ def fixed_length(tokenizer, length: int) -> None:
 
 
 def existing(name: str, *, pads: bool):
-    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub.
-    Raises UserError.
+    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub. It
+    pads on the right, because BERT and others count positions from the first token. Raises UserError.
 
     pads: whether the texts are padded, for which it needs a token.
     """
@@ -107,7 +107,9 @@ def existing(name: str, *, pads: bool):
     local = os.path.isdir(name) or not hub_answers()
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+            tokenizer = AutoTokenizer.from_pretrained(
+                name, padding_side="right", trust_remote_code=False, local_files_only=local
+            )
     except Exception as error:  # damaged files raise nearly anything
         raise UserError(f"data.tokenizer={name} cannot be loaded ({first_line(error)}): {ANOTHER}") from error
     if pads and tokenizer.pad_token_id is None:

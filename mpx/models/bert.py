@@ -133,12 +133,6 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     """A classifier of texts or images, from random weights or, with `pretrained`, from a folder or hub
     name.
     """
-    if spec.left:
-        raise UserError(
-            "the texts are filled up on the left, and BERT counts tokens from the first one. Fill them up "
-            "on the right: a "
-            "data.tokenizer does so that is loaded with padding_side='right' and saved with save_pretrained."
-        )
     plain: Any
     patch = patch_size(cfg["patch"], spec) if spec.kind == "image" else 1
     tokens = prod(spec.shape[-2:]) // patch**2 if spec.kind == "image" else spec.shape[0]

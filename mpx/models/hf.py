@@ -6,11 +6,9 @@ names.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -22,10 +20,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
-from mpx.models.evaluating import evaluating
 from mpx.models.hub import quiet
 from mpx.models.pretrained import check_vocabulary, load
-from mpx.models.probe import REFUSALS, check_output, sample
+from mpx.models.probe import check_output
 from mpx.private.transformers import auto_class_of, has_network
 
 AUTO_CLASSES = {
@@ -33,8 +30,6 @@ AUTO_CLASSES = {
     "text": AutoModelForSequenceClassification,
     "lm": AutoModelForCausalLM,
 }
-
-SAME = 1e-3  # share of the largest logit that rounding may change
 
 
 def auto_class(spec: Spec) -> type:
@@ -48,14 +43,11 @@ class LogitsOnly:
 
     mpx_kind: str
     mpx_pad_id: int | None  # None: no token is padding, so that no mask is needed
-    mpx_counts: bool = False  # give positions that begin after padding on the left
 
     def forward(self, x: Tensor) -> Tensor:
         inputs: dict[str, Any] = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
         if self.mpx_pad_id is not None:
             inputs["attention_mask"] = (x != self.mpx_pad_id).long()  # [B, T]
-        if self.mpx_counts:
-            inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if self.mpx_kind == "lm":
             inputs["use_cache"] = False
         network: Any = super()
@@ -79,38 +71,13 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
         raise UserError(
             f"{key}={name} cannot take {spec.kind} data ({first_line(error)}). Choose another name."
         ) from error
-    # XLNet's classifies the last token
-    if spec.left or (spec.kind == "text" and spec.padded and hasattr(model, "sequence_summary")):
-        _fit_to_padding(model, spec, f"{key}={name}")
+    summary = getattr(model.config, "summary_type", None)
+    if spec.kind == "text" and spec.padded and summary == "last" and hasattr(model, "sequence_summary"):
+        raise UserError(
+            f"{key}={name} classifies a text by its last token, which is padding in short texts. Choose "
+            "another name."
+        )
     return model
-
-
-@torch.no_grad()
-def _fit_to_padding(model: Any, spec: Spec, who: str) -> None:
-    """Check that padding does not change what the network computes of a text, and let it count positions if
-    it needs that.
-
-    Raises UserError for a network whose results change. Most that classify by the first or the last token do,
-    where that is padding.
-    """
-    ids, fill = sample(spec), max(1, spec.shape[0] // 4)
-    text, padding = ids[:, fill:], torch.full_like(ids[:, :fill], spec.pad_id or 0)
-    padded = torch.cat([padding, text] if spec.left else [text, padding], 1)
-    side, other = ("left", "right") if spec.left else ("right", "left")
-    with evaluating(model), suppress(*REFUSALS):  # a network that needs whole texts
-        alone = model(text)
-        for counts in (False, True):
-            model.mpx_counts = counts
-            with suppress(*REFUSALS):  # a network that takes no positions
-                found = model(padded)
-                found = found[:, fill:] if spec.task == "tokens" else found
-                if (found - alone).abs().max() <= SAME * alone.abs().max():
-                    return
-    raise UserError(
-        f"the texts are filled up on the {side}, which changes what {who} computes. Fill them up on the "
-        f"{other}: a data.tokenizer does so "
-        f"that is loaded with padding_side='{other}' and saved with save_pretrained."
-    )
 
 
 def logits_only(spec: Spec) -> Any:

@@ -5,15 +5,16 @@ Channels, classes and, for networks with a fixed image size, that size come from
 goes to the constructor.
 """
 
-from collections.abc import Mapping
+import inspect
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
-from mpx.models.arguments import check_not_swallowed, unexpected
-from mpx.models.probe import check_output
+from mpx.models.probe import TOO_SMALL, check_output
 
 
 def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:
@@ -23,9 +24,8 @@ def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:
     name = cfg["name"]
     _check_name(name, models.list_models(module=models), "torchvision")
     kwargs = _torchvision_shape(name, spec) | (cfg.get("kwargs") or {})
-    builder = models.get_model_builder(name)
-    model = _construct(lambda: models.get_model(name, num_classes=spec.classes, **kwargs), builder, name)
-    check_not_swallowed(type(model), builder, kwargs, name)
+    model = _construct(lambda: models.get_model(name, num_classes=spec.classes, **kwargs), name)
+    _check_not_swallowed(models.get_model_builder(name), type(model), kwargs, name)
     _adapt_first_conv(model, spec.shape[0])
     check_output(model, spec, f"model.name={name}")
     return model
@@ -76,7 +76,7 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
                 raise
         return timm.create_model(name, **kwargs)  # a convolutional network takes any size
 
-    model = _construct(create, timm.model_entrypoint(name.split(".")[0]), name)
+    model = _construct(create, name)
     check_output(model, spec, f"model.name={name}")
     return model
 
@@ -88,15 +88,27 @@ def _check_name(name: str, known: list[str], library: str) -> None:
         )
 
 
-def _construct(create, builder, name: str) -> nn.Module:
+def _construct(create: Callable[[], nn.Module], name: str) -> nn.Module:
     """Call `create`. Raises its errors about arguments and sizes as UserErrors."""
     try:
         return create()
     except TypeError as error:
-        raise UserError(unexpected(error, builder, name)) from error
+        raise UserError(f"model.kwargs does not suit {name}: {first_line(error)}.") from error
     except (ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
             f"model.name={name} cannot be built for this data set with these model.kwargs "
-            f"({first_line(error)}). If the images are too "
-            "small for it, enlarge them: data.image_size=32, or 224."
+            f"({first_line(error)}).{TOO_SMALL}"
         ) from error
+
+
+def _check_not_swallowed(builder: Callable, network: type, kwargs: Mapping, name: str) -> None:
+    """Raise UserError for an argument that a network of torchvision would ignore: some take any **kwargs.
+
+    Allowed are the arguments of the class and of all functions in the builder's module, which take some out
+    on the way.
+    """
+    functions = [f for _, f in inspect.getmembers(sys.modules[builder.__module__], inspect.isfunction)]
+    allowed = {argument for f in (network, *functions) for argument in inspect.signature(f).parameters}
+    for key in kwargs:
+        if key not in allowed:
+            raise UserError(f"model.kwargs.{key} is not an argument of {name}.{nearest(key, allowed)}")

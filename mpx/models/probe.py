@@ -9,9 +9,12 @@ from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
 from mpx.models.evaluating import evaluating
 
+TOO_SMALL = (
+    " If the images are too small for it, enlarge them, as data.image_size=32 or 224, or choose a network "
+    "for small ones, such as model=resnet20."
+)
 # errors of networks for unsuitable inputs
 REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)
-LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels to try for a hint
 
 
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
@@ -67,24 +70,8 @@ def _forward(model: nn.Module, spec: Spec, who: str):
         shape = "x".join(map(str, spec.shape))
         raise UserError(
             f"{who} cannot take {spec.kind} data of shape {shape} "
-            f"({first_line(error)}).{_size_hint(model, spec)}"
+            f"({first_line(error)}).{TOO_SMALL if spec.kind == 'image' else ''}"
         ) from error
-
-
-def _size_hint(model: nn.Module, spec: Spec) -> str:
-    if spec.kind != "image":
-        return ""
-    for side in LARGER_IMAGES:
-        if side > max(spec.shape[1:]):
-            try:
-                model(sample(spec, side))
-            except Exception:  # a network of the user's may raise anything
-                continue
-            return f" It takes larger images: data.image_size={side}."
-    return (
-        " Enlarge the images (data.image_size=224), or choose a network for small ones, such as "
-        "model=resnet20."
-    )
 
 
 def _check_shape(output, spec: Spec, who: str) -> None:

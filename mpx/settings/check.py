@@ -12,7 +12,7 @@ from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
-from mpx.settings.reachable import check_device, check_files, check_pretrained, check_target
+from mpx.settings.reachable import check_device, check_files, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
 from mpx.settings.values import check_value, key_of, leaves
@@ -47,10 +47,8 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     if is_project(cfg):
         check_goal(cfg.metric, cfg.metric_goal)
     else:
-        _check_two_batch_sizes(cfg, typed)
         check_model(cfg.model, cfg.data.kind, cfg.data.get("task", "classification"), family(cfg.data))
         check_data(cfg.data)
-        _check_rates(cfg, typed)
         _check_tokenizer(cfg)
         _check_optimizer(cfg)
     _check_trainer(cfg)
@@ -62,7 +60,6 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_checkpoint(cfg)
     if not is_project(cfg):
         check_files(cfg.data)
-        check_pretrained(cfg.model)
         check_target("model", cfg.model)
         check_target("data", cfg.data)
     check_device(cfg)
@@ -89,21 +86,7 @@ def _check_values(cfg: DictConfig, typed: Sequence[str]) -> None:
         check_value(key, value)
 
 
-def _check_two_batch_sizes(cfg: DictConfig, typed: Sequence[str]) -> None:
-    if cfg.data.global_batch_size is not None and "data.batch_size" in typed:
-        raise UserError(
-            f"data.batch_size={cfg.data.batch_size} is for each device, "
-            f"data.global_batch_size={cfg.data.global_batch_size} for all of "
-            "them together. Give one of them."
-        )
-
-
 def _check_trainer(cfg: DictConfig) -> None:
-    if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
-        raise UserError(
-            "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For "
-            "example trainer.gradient_clip_val=1.0."
-        )
     if cfg.trainer.cuda_graphs is True and (reason := against_graphs(cfg.trainer)) is not None:
         raise graphs_refused(reason)
 
@@ -133,20 +116,6 @@ def check_scale(scale: Mapping[str, Any], prefix: str = "precision.loss_scale.")
         raise UserError(
             f"{prefix}initial={scale['initial']:g} must lie between {prefix}floor={scale['floor']:g} and "
             f"{prefix}ceiling={scale['ceiling']:g}. Change one of them, or use {prefix}dynamic=false."
-        )
-
-
-def _check_rates(cfg: DictConfig, typed: Sequence[str]) -> None:
-    used = f"model.lr.{cfg.optimizer.name}"
-    given = [key for key in typed if key.startswith("model.lr.")]
-    if given and used not in given:
-        raise UserError(
-            f"{given[0]} is for another optimizer than optimizer={cfg.optimizer.name}. Use "
-            f"{used}, or leave it out."
-        )
-    if given and cfg.optimizer.lr != (lr := cfg.model.lr[cfg.optimizer.name]):
-        raise UserError(
-            f"optimizer.lr={cfg.optimizer.lr:g} takes the place of {used}={lr:g}. Give one of them."
         )
 
 
@@ -181,12 +150,8 @@ def check_looks(until: Mapping[str, Any]) -> None:
 
 
 def _check_checkpoint(cfg: DictConfig) -> None:
-    if cfg.ckpt_path is None:
-        return
-    if cfg.if_exists == "resume":
-        raise UserError("ckpt_path and if_exists=resume both say where to continue. Give one of them.")
     # Path.is_file raises where a name is too long or a folder may not be read
-    if not os.path.isfile(cfg.ckpt_path):
+    if cfg.ckpt_path is not None and not os.path.isfile(cfg.ckpt_path):
         raise UserError(
             f"ckpt_path={cfg.ckpt_path} is not a file. Give the path of a .ckpt that mpx "
             "wrote, or ckpt_path=null."

@@ -8,7 +8,7 @@ from mpx.errors import UserError
 from mpx.settings.data import check_data, family
 from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
-from mpx.settings.reachable import check_files, check_pretrained, check_target
+from mpx.settings.reachable import check_files, check_target
 from mpx.settings.rules import choice, either, many, one_or_more, text, whole
 from mpx.settings.values import check_value, dotted, key_of, leaves
 
@@ -93,7 +93,6 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     check_model(model, data["kind"], data.get("task", "classification"), family(data))
     check_data(data)
     check_files(data)
-    check_pretrained(model)
     check_target("model", model)
     check_target("data", data)
     # Path.is_file raises where a name is too long or a folder may not be read

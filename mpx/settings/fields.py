@@ -173,7 +173,7 @@ DATA = {
     "data.cutout": whole(0, 1024, example=8),
     "data.tta": choice("none", "flip", "flip_shift"),
     "data.image_size": whole(1, 4096, also=(None,), example=32),
-    "data.resize": whole(1, 4096, example=256),
+    "data.resize": whole(1, 4096, also=(None,), example=256),
     "data.mean": many(number(0, 1, example=0.5), least=1, example="[0.5]"),
     "data.std": many(number(0, 1, open_low=True, example=0.25), least=1, example="[0.25]"),
     "data.seq_len": whole(2, 65_536, example=64),

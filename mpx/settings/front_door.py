@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError, causes
 from mpx.private.hydra import options
 from mpx.settings.extras import CONF
+from mpx.settings.help import help_text
 from mpx.settings.translate import GROUPS, KEYS, nearest_key, translated
 from mpx.settings.values import dotted, key_of
 from mpx.system.environment_variables import let_hydra_raise, shows_traceback
@@ -66,21 +66,23 @@ def errors_as_user_error() -> Iterator[None]:
         raise UserError(line) from error
 
 
-def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
-    """Check sys.argv and the working directory before Hydra reads them, and answer --version, which would
-    print Hydra's version.
+def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train", docstring: str = "") -> None:
+    """Check sys.argv before Hydra reads it, and answer --help and --version, of which Hydra knows less.
 
-    keys: those that `program` takes.
+    keys: those that `program` takes. docstring: the program's.
     """
-    if "--version" in sys.argv[1:]:
+    words = sys.argv[1:]
+    if "--version" in words:
         print(version())
         sys.exit()
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise UserError(
-            "the working directory has been removed. Change to one that exists, as by cd."
-        ) from None
+    for place, word in enumerate(words):
+        if word in ("-h", "--help"):
+            topic = words[place + 1] if place + 1 < len(words) and NAME.fullmatch(words[place + 1]) else None
+            try:
+                print(help_text(program, docstring, topic), flush=True)
+            except BrokenPipeError:  # head has read enough; Python's exit may not write to it either
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit()
     sys.argv[1:] = checked_words(sys.argv[1:], keys, program, CONF)
 
 
@@ -160,7 +162,7 @@ def start_once(job: Callable[[], None], keys: Iterable[str], program: str, no_sw
         with errors_in_one_line(keys, program):
             if multirun():
                 raise UserError(f"{program} has no sweeps: {no_sweeps}. Leave out -m.")
-            read_words(keys, program)
+            read_words(keys, program, sys.modules[job.__module__].__doc__ or "")
             job()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -180,18 +182,6 @@ def typed(config: DictConfig) -> list[str]:
     Hydra's own.
     """
     return list(dotted(words_of(config)))
-
-
-def groups_for_help() -> None:
-    """Define ${mpx.groups:} for the help text in conf/train.yaml, since Hydra's own list also shows the
-    internal group `tuned`.
-    """
-
-    def listed() -> str:
-        options = GlobalHydra.instance().config_loader().get_group_options  # with those of a --config-dir
-        return "\n".join(f"{group}: {', '.join(options(group))}" for group in GROUPS)
-
-    OmegaConf.register_new_resolver("mpx.groups", listed, replace=True)
 
 
 def expect_schemas() -> None:

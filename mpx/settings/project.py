@@ -70,11 +70,6 @@ def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
         check_value(key, target)
         if target is not None:
             check_importable(key, target)
-    if cfg.metric is None and "metric_goal" in map(key_of, overrides):
-        raise UserError(
-            f"metric_goal={cfg.metric_goal} has no meaning without metric=. Add one, as "
-            "metric=val/dice, or leave it out."
-        )
     for key, (allowed, instead) in NOT_FOR_THEM.items():
         group, _, name = key.rpartition(".")
         value = (cfg[group] if group else cfg).get(name)

@@ -5,7 +5,7 @@ PyTorch.
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.settings.data import family
 from mpx.settings.extras import install
-from mpx.settings.tokenizer import pretrained
 from mpx.system.launch import check_layout
 from mpx.system.machine import usable_cores
 from mpx.system.printing import how_many
@@ -111,15 +110,6 @@ def _check_paths(data: Mapping[str, Any]) -> None:
                 f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of "
                 "the file or folder to train on."
             )
-        if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
-            raise UserError(
-                f"data.{name}={given} has no folder train/. Give the folder that holds "
-                "train/<class>/ and val/<class>/."
-            )
-        if family(data) not in ("image_folder", "huggingface") and os.path.isdir(path):
-            raise UserError(
-                f"data.{name}={given} is a folder. data={family(data)} reads a file: give its path."
-            )
 
 
 def _check_root(data: Mapping[str, Any]) -> None:
@@ -128,12 +118,8 @@ def _check_root(data: Mapping[str, Any]) -> None:
     if given is None or not below:
         return
     root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
-    if os.path.exists(root) and not os.path.isdir(root):
-        raise UserError(f"data.root={given} is not a folder. Give the folder that holds {held}.")
     if any(os.path.isdir(root / folder) for folder in below):
         return
-    if (nearby := _nearby(root, below)) is not None:
-        raise UserError(f"data.root={given} does not hold {held}, but {nearby} does. Use data.root={nearby}.")
     if not data["download"]:
         problem = f"holds no {held}" if os.path.isdir(root) else f"is not there (seen from {Path.cwd()})"
         raise UserError(
@@ -144,28 +130,6 @@ def _check_root(data: Mapping[str, Any]) -> None:
             f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, "
             "or one to download it to, "
             "which is made in a folder that exists."
-        )
-
-
-def _nearby(root: Path, below: Iterable[str]) -> Path | None:
-    """The folder above `root` that holds the files, if `root` is too deep."""
-    for parent in root.absolute().parents[:2]:
-        for inner in (parent / folder for folder in below):
-            if os.path.isdir(inner) and root.absolute() in (inner, inner.parent):
-                return parent
-    return None
-
-
-def check_pretrained(model: Mapping[str, Any]) -> None:
-    """Raise UserError for the path of a pretrained model that is no folder. Whether a hub has a name is found
-    out later.
-    """
-    name = pretrained(model)
-    if name is not None and name.startswith(("/", ".", "~")) and not os.path.isdir(name):
-        key = "model.name" if model.get("pretrained") is None else "model.pretrained"
-        raise UserError(
-            f"{key}={name} is not a folder (seen from {Path.cwd()}). Give that of a downloaded model, or a "
-            "hub name."
         )
 
 

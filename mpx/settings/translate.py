@@ -5,6 +5,8 @@ and what is allowed.
 import difflib
 import re
 from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
@@ -12,6 +14,7 @@ from yaml import YAMLError
 
 from mpx.errors import DISK_FULL, UserError, nearest
 from mpx.settings.bench import BENCH
+from mpx.settings.choices import files_of, keys_of_file
 from mpx.settings.compare import COMPARE
 from mpx.settings.deploy import DEPLOY
 from mpx.settings.extras import install
@@ -62,28 +65,25 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
-        key, _, value = (error.override or "").partition("=")
-        if program in FIRST and (not value or "-" in key):  # a folder without its key
-            return f"{error.override!r} is not a setting: write key=value, as {FIRST[program]}."
         return (
-            f"{error.override!r} is not a setting: write key=value, quoting values with special "
-            "characters, as 'key=\"a, b\"'."
+            f"{error.override!r} is not a setting: write key=value, as {FIRST[program]}, and quote values "
+            "with special characters, as 'key=\"a, b\"'."
         )
     if (
-        several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))
+        several := re.match(r"(Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))
     ) is not None:
-        key = several[1].partition("=")[0]
-        rule = (FIELDS | COMMANDS[program]).get(key)
-        no_list = key in GROUPS or (rule is not None and "a list" not in rule.allowed)
-        if program != "mpx.train":
-            do = "Start it once for each" if no_list else f"Write a list as {key}=[…]"
-            return f"{several[1]} gives several values, and {program} takes one. {do}."
-        or_list = "" if no_list else f", or write a list as {key}=[…]"
-        return (
-            f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} "
-            f"-m{or_list}."
-        )
-    return _unfit(error) or _unknown_key(error, keys, program) or str(error)
+        return _several(several[2], program)
+    return _unknown_key(error, keys, program) or str(error)
+
+
+def _several(word: str, program: str) -> str:
+    """The line for a word with several values, as for a sweep, where there is none."""
+    key = word.partition("=")[0]
+    rule = COMMANDS[program].get(key)
+    or_list = f", or write a list as {key}=[…]" if rule is not None and "a list" in rule.allowed else ""
+    if program != "mpx.train":
+        return f"{word} gives several values, and {program} takes one. Start it once for each{or_list}."
+    return f"{word} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:
@@ -107,10 +107,25 @@ def _missing_choice(error: MissingConfigException) -> str:
         return not_installed(group, wanted)
     if not group or not error.options:
         return str(error).split("\n")[0]
+    if group == "model" and (library := library_of(wanted)) is not None:
+        return f"model={wanted} is a network of {library}: use model={library} model.name={wanted}."
     return (
         f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: "
         f"{', '.join(sorted(error.options))}."
     )
+
+
+def library_of(network: str) -> str | None:
+    """torchvision or timm, if it has a network of this name. Reads their files, since importing them takes
+    seconds.
+    """
+    defines = re.compile(rf"^@register_model.*\n(?:[@ )].*\n)*def {re.escape(network)}\(", re.MULTILINE)
+    for library in ("torchvision", "timm"):
+        found = find_spec(library)
+        for folder in found.submodule_search_locations or () if found is not None else ():
+            if any(defines.search(path.read_text()) for path in Path(folder, "models").glob("*.py")):
+                return library
+    return None
 
 
 def not_installed(group: str, choice: str, extra: str = "") -> str:
@@ -118,21 +133,6 @@ def not_installed(group: str, choice: str, extra: str = "") -> str:
     differs from the choice.
     """
     return f"{group}={choice} is not installed. {install(extra or choice)} adds it."
-
-
-def _unfit(error: BaseException) -> str | None:
-    """The line for a value that Hydra cannot merge with the current one: {} with a list, or a list with names
-    and values.
-    """
-    merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
-    if merged is None:
-        return None
-    if (rule := FIELDS.get(merged[1])) is None:
-        return (
-            f"{merged[1]}={merged[2]}: {merged[1]} is not a single value. Set its keys, as "
-            f"{merged[1]}.KEY=VALUE."
-        )
-    return f"{merged[1]}={merged[2]} must be {rule.allowed}. For example {merged[1]}={rule.example}."
 
 
 def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str | None:
@@ -165,7 +165,8 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if (other := _command_of(key, keys)) is not None:
         return f"{key} is a setting of {other}, not of {program}. Give it to python -m {other}."
     if key in FIELDS:  # another choice of the group has it
-        return no_such_key(key)
+        typed = re.search(rf"\+({re.escape(key)}=.*)", str(error))  # Hydra proposes to add it
+        return no_such_key(key, typed[1] if typed else "")
     return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."
 
 
@@ -181,8 +182,13 @@ def _command_of(key: str, keys: Iterable[str]) -> str | None:
     )
 
 
-def no_such_key(key: str) -> str:
-    """The line for a key that only other choices of its group have."""
-    group = key.split(".")[0]
-    choose = f"Add {group}=custom" if key.endswith("._target_") else f"Choose another {group}="
-    return f"{key}: the chosen {group} has no such key. {choose}, or leave the key out."
+def no_such_key(key: str, word: str = "") -> str:
+    """The line for a key that only other choices of its group have. word: the setting as typed, if known."""
+    group, _, name = key.partition(".")
+    files = {path.stem: [key.name for key in keys_of_file(path, group)] for path in files_of(group)}
+    having = [choice for choice, names in files.items() if key in names]
+    lacking = [choice for choice in files if choice not in having]
+    who = f"{group}={lacking[0]}" if len(lacking) == 1 else f"the chosen {group}"
+    if not having:
+        return f"{who} has no {name}. Leave it out."
+    return f"{who} has no {name}; use {group}={having[0]} {word or f'{key}=VALUE'}, or leave it out."

@@ -10,6 +10,8 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 
+from mpx.data import DataModule
+from mpx.data.splits import samples_line
 from mpx.errors import Diverged, UserError
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
@@ -69,6 +71,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
 
     run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
+    if isinstance(run.datamodule, DataModule):
+        record["config"]["data"] |= run.datamodule.data.settings
     _note_origin(record, run, cfg, folder)
     trainer, precision = run.trainer, run.precision
     reset_peak(run.devices.root)
@@ -109,6 +113,9 @@ def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Fold
 
 def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str]) -> None:
     """Print what the run begins from. before: settings of its earlier steps that are not its own."""
+    if isinstance(run.datamodule, DataModule):
+        batches = int(run.trainer.num_training_batches)
+        print(samples_line(run.datamodule.data, cfg.data.batch_size * run.trainer.world_size, batches))
     if not is_project(cfg):
         train, *others = run.history.data
         if same := [

@@ -5,7 +5,6 @@ task.
 import re
 
 import pytest
-from few_steps import FEW_STEPS
 
 import mpx.data
 from mpx.data.spec import NO_LABEL
@@ -45,24 +44,10 @@ def test_a_saved_folder_with_splits(load, tmp_path):
     assert data.test.labels.tolist() == [0, 1] * 6
 
 
-def test_a_saved_folder_without_splits_gives_a_tenth_to_each(load, tmp_path):
-    made(60).save_to_disk(tmp_path / "saved")
-    assert load(tmp_path / "saved").sizes == {"train": 48, "val": 6, "test": 6}
-
-
 WRITERS = {
     "parquet": lambda part, path: part.to_parquet(str(path)),
     "jsonl": lambda part, path: part.to_json(str(path)),
-    "arrow": lambda part, path: arrow(part, path),
 }
-
-
-def arrow(part, path):
-    import pyarrow
-
-    table = part.data.table
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
 
 
 @pytest.mark.parametrize("ending", WRITERS)
@@ -149,22 +134,6 @@ def test_what_is_no_label_becomes_no_class(load, tmp_path, task, label, feature,
     ) as caught:
         load(tmp_path / "saved", task=task)
     assert "\n" not in str(caught.value)
-
-
-def test_a_run(train, tmp_path):
-    datasets.DatasetDict({"train": made(40), "test": made(8, 40)}).save_to_disk(tmp_path / "films")
-    words = [
-        "model=mlp",
-        "data=huggingface",
-        f"data.path={tmp_path}/films",
-        "data.seq_len=8",
-        "data.vocab_size=300",
-        "data.batch_size=8",
-    ]
-    ran = train(*words, f"data.cache={tmp_path}/c", *FEW_STEPS)
-    assert ran.code == 0, ran.err
-    assert ran.record["data"]["name"] == "films"
-    assert len(ran.record["data"]["contents"]) == 16
 
 
 def test_mistakes_are_one_line(load, tmp_path):

@@ -186,9 +186,6 @@ def test_choice_of_the_loader(monkeypatch):
             r"^data\.name=digit must be one of digits, mnist, .*synthetic; or give "
             r"data\.family\. Did you mean digits\?$",
         ),
-        ("loader", "fast", r"^data\.loader=fast must be one of auto, resident, workers"),
-        ("workers", "many", r"^data\.workers=many must be a whole number of at least 0, or auto"),
-        ("batch_size", 0, r"^data\.batch_size=0 must be a whole number of at least 1"),
         ("crop", 11, r"^data\.crop=11 must be at most 10, the image's side with data\.pad=1 on both sides"),
         (
             "mean",

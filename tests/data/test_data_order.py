@@ -22,12 +22,6 @@ def test_train_ranks_share_no_sample_and_have_equally_many_full_batches(world):
     assert len(seen) == len(set(seen))
 
 
-def test_ranks_take_turns_in_one_order():
-    single = torch.cat(train_batches(64, 8, seed=0, epoch=3))
-    pair = [torch.cat(train_batches(64, 8, seed=0, epoch=3, rank=rank, world=2)) for rank in (0, 1)]
-    assert torch.equal(single, torch.stack(pair, dim=1).flatten())
-
-
 @pytest.mark.parametrize("count", [17, 16, 15, 10, 4, 1])
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_evaluation_sees_every_sample_once(count, world):

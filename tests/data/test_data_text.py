@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-from processes import Fork
 
 import mpx.data
 from mpx.data import encode, tokenizer
@@ -90,28 +89,6 @@ def test_wordpiece_is_lowercase_padded_and_cut(config, rows):
     for row, length in zip(ids, lengths.tolist(), strict=True):
         assert row[length - 1] == 3
         assert (row[length:] == 0).all()
-
-
-def test_tokenizer_is_trained_on_the_train_split_only(config, rows, table):
-    other = table("text,label\nzzyzx \N{SNOWMAN} film,pos\n", "other.csv")
-    data = mpx.data.load(csv_config(config, rows, val_path=other, test_path=other))
-    assert 1 in data.val.ids, "a sign that only the validation split has is unknown"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_two_processes_at_once_make_the_same_tokenizer_and_one_whole_file(config, rows, kind, tmp_path):
-    cfg = csv_config(config, rows, tokenizer=kind)
-    mpx.data.load(cfg)
-    mine = next((tmp_path / "cache").iterdir())
-    (program := tmp_path / "loads.py").write_text(
-        f"import mpx.data; mpx.data.load({ {**cfg, 'cache': str(tmp_path / 'second')}!r})"
-    )
-    both = [Fork(folder=tmp_path, script=program) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0], [process.err for process in both]
-    (theirs,) = (tmp_path / "second").iterdir()
-    assert theirs.name == mine.name
-    assert theirs.read_bytes() == mine.read_bytes()
 
 
 def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from made_data import text_jsonl
-from omegaconf import OmegaConf
 from PIL import Image
 
 import mpx.data
@@ -105,17 +104,6 @@ def test_the_settings_know_each_set_of_images(prepared, name):
         data.sizes["train"] + (0 if name == "digits" else data.sizes["val"]),
         *data.spec.shape[:2],
     )
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_every_field_has_its_reason(name):
-    lines = (CONF / f"{name}.yaml").read_text().splitlines()
-    assert lines[0].startswith("# ")
-    fields = [line for line in lines if not line.startswith("#")]
-    for line in fields:
-        assert "#" in line or line.startswith(("name:", "std:")), line
-    cfg = OmegaConf.load(CONF / f"{name}.yaml")
-    assert {"name", "kind", "batch_size", "eval_batch_size", "loader", "workers"} <= set(cfg)
 
 
 @pytest.mark.parametrize("kind", ["image", "text", "lm"])

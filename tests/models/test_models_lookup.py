@@ -10,7 +10,6 @@ import torch
 import torchvision
 from transformers import FunnelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models import build
 from mpx.models.hf import LogitsOnly
@@ -76,70 +75,13 @@ def test_hf_is_the_librarys_class_with_another_forward(cfg, spec, tmp_path):
     )
 
 
-TINY_BERT = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
-TINY = {
-    "gpt2": TINY_GPT2, "bert": TINY_BERT, "roberta": TINY_BERT, "distilbert": {"dim": 32, "n_layers": 1,
-    "n_heads": 2, "hidden_dim": 32},
-    "qwen2": TINY_BERT | {"num_key_value_heads": 2}, "xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2,
-    "d_inner": 16},
-    "mt5": {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 32},
-}  # fmt: skip
-LEFT = Spec("text", (12,), 3, vocab_size=50, pad_id=0, padded=True, left=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("gpt2", "classification"),
-        ("qwen2", "classification"),
-        ("xlnet", "classification"),
-        ("bert", "tokens"),
-        ("roberta", "tokens"),
-    ],
-)
-def test_hf_with_padding_on_the_left_computes_what_it_does_of_the_text_alone(cfg, name, task):
-    """Also GPT-2 and BERT, whose positions transformers would count from the padding on."""
-    kwargs = cfg("hf", name=name, kwargs=TINY[name])
-    torch.manual_seed(0)
-    ours = build(kwargs, replace(LEFT, task=task)).eval()
-    plain = build(kwargs, replace(LEFT, task=task, padded=False, left=False)).eval()
-    plain.load_state_dict(ours.state_dict())
-    x = torch.randint(1, 50, (3, 12))
-    for row, fill in enumerate(fills := (0, 3, 8)):
-        x[row, :fill] = 0
-    with torch.no_grad():
-        for logits, ids, fill in zip(ours(x), x, fills, strict=True):
-            alone = plain(ids[None, fill:])[0]
-            torch.testing.assert_close(
-                logits[fill:] if task == "tokens" else logits, alone, rtol=1e-4, atol=1e-6
-            )
-
-
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mt5"])
-def test_hf_that_classifies_by_the_first_token_refuses_padding_on_the_left(cfg, name):
-    """So does mt5, which takes no text without its end."""
-    with pytest.raises(
-        UserError,
-        match="^the texts are filled up on the left, which changes what "
-        rf"model.name={name} computes. Fill",
-    ):
-        build(cfg("hf", name=name, kwargs=TINY[name]), LEFT)
-    build(cfg("hf", name=name, kwargs=TINY[name]), replace(LEFT, left=False))
-
-
-def test_hf_that_classifies_by_the_last_token_refuses_padding_on_the_right(cfg):
-    """An XLNet that classifies by its first token computes the same of the text alone, and one for each token
-    does.
-    """
-    right = replace(LEFT, left=False)
-    with pytest.raises(
-        UserError,
-        match=r"filled up on the right, which changes what model.name=xlnet computes. Fill them "
-        r"up on the left: .*'left'",
-    ):
-        build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"]), right)
-    build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"] | {"summary_type": "first"}), right)
-    build(cfg("hf", name="xlnet", kwargs=TINY["xlnet"]), replace(right, task="tokens"))
+def test_hf_that_classifies_by_the_last_token_refuses_padding(cfg, spec):
+    """An XLNet that classifies by its first token or each token has no last token to read."""
+    kwargs = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    with pytest.raises(UserError, match=r"^model.name=xlnet classifies a text by its last token, which is"):
+        build(cfg("hf", name="xlnet", kwargs=kwargs), spec("text"))
+    build(cfg("hf", name="xlnet", kwargs=kwargs | {"summary_type": "first"}), spec("text"))
+    build(cfg("hf", name="xlnet", kwargs=kwargs), replace(spec("text"), task="tokens"))
 
 
 def test_hf_folder(cfg, spec, tmp_path):
@@ -166,14 +108,19 @@ MISTAKES = [
         "torchvision",
         {"name": "vgg11"},
         "digits",
-        r"cannot take image data of shape 1x8x8 .* It takes "
-        r"larger images: data.image_size=32",
+        r"cannot take image data of shape 1x8x8 .* enlarge them, as data.image_size=32 or 224",
     ),
     (
         "torchvision",
         {"name": "resnet18", "kwargs": {"grups": 2}},
         "digits",
-        r"model.kwargs.grups is not an argument of resnet18; allowed: .*groups",
+        r"model.kwargs does not suit resnet18: .*unexpected keyword argument 'grups'",
+    ),
+    (
+        "torchvision",
+        {"name": "mobilenet_v3_small", "kwargs": {"dropuot": 0.5}},
+        "cifar10",
+        r"model.kwargs.dropuot is not an argument of mobilenet_v3_small. Did you mean dropout\?",
     ),
     (
         "timm",

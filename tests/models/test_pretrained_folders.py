@@ -3,7 +3,6 @@ line.
 """
 
 import json
-import re
 import shutil
 
 import pytest
@@ -87,19 +86,6 @@ def tuned(folders):
     model.save_pretrained(folders / "tuned")
     own.save_pretrained(folders / "tuned")
     return folders / "tuned", float((model(**batch).logits.argmax(1) == labels).float().mean())
-
-
-@pytest.fixture
-def broken(folders, tmp_path):
-    """broken(model, file) -> a copy of the folder in which that file is cut off."""
-
-    def make(model, file):
-        shutil.copytree(folders / model, tmp_path / model)
-        content = (tmp_path / model / file).read_bytes()
-        (tmp_path / model / file).write_bytes(content[: len(content) // 2])
-        return tmp_path / model
-
-    return make
 
 
 def texts(folders, model):
@@ -286,20 +272,13 @@ def test_language_modelling_takes_the_tokenizer_of_the_folder(train, folders):
     )
 
 
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        (
-            "model.safetensors",
-            r"error: model.pretrained=.* its weights are damaged or cut off \(.*\). Save "
-            r"or download them again.",
-        ),
-    ],
-)
-def test_damage_is_one_line(train, folders, broken, file, message):
-    ran = train("model=hf", *texts(folders, broken("bert", file)))
+def test_damage_is_one_line(train, folders, tmp_path):
+    shutil.copytree(folders / "bert", tmp_path / "bert")
+    file = tmp_path / "bert" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    ran = train("model=hf", *texts(folders, tmp_path / "bert"))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert re.match(message, ran.err), ran.err
+    assert "its weights are damaged or cut off (" in ran.err
 
 
 def renamed(file):

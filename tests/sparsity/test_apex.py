@@ -68,7 +68,7 @@ def test_the_web_toolkit_of_that_name(train, installed):
             "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device.",
         ),
         (["sparsity.backend=apx"], "sparsity.backend=apx must be one of mpx, apex."),
-        (["sparsity=nofm"], "sparsity.backend: the chosen sparsity has no such key."),
+        (["sparsity=nofm"], "the chosen sparsity has no backend; use sparsity=2of4 "),
     ],
 )
 def test_what_apex_has_no_answer_to(train, installed, overrides, message):

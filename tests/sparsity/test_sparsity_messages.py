@@ -18,7 +18,7 @@ CASES = [
         ["sparsity=2of4", "sparsity.recipe=aps"],
         "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste.",
     ),
-    (["sparsity.start=0.3"], "sparsity.start: the chosen sparsity has no such key."),
+    (["sparsity.start=0.3"], "sparsity=dense has no start; use sparsity=2of4 sparsity.start=0.3, or"),
     (
         ["sparsity=2of4", "sparsity.start_step=-1"],
         "sparsity.start_step=-1 must be a whole number of at least 0, or null.",
