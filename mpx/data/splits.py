@@ -154,7 +154,7 @@ class Data:
     val: Any
     test: Any
     # what the files decide where the settings leave it open, for the record
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def sizes(self) -> dict[str, int]:

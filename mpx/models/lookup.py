@@ -108,7 +108,8 @@ def _check_not_swallowed(builder: Callable, network: type, kwargs: Mapping, name
     on the way.
     """
     functions = [f for _, f in inspect.getmembers(sys.modules[builder.__module__], inspect.isfunction)]
-    allowed = {argument for f in (network, *functions) for argument in inspect.signature(f).parameters}
+    allowed = {name for f in functions for name in inspect.signature(f).parameters}
+    allowed |= set(inspect.signature(network).parameters)
     for key in kwargs:
         if key not in allowed:
             raise UserError(f"model.kwargs.{key} is not an argument of {name}.{nearest(key, allowed)}")

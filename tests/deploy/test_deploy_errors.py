@@ -48,7 +48,7 @@ MISTAKES = [
     ),
     (
         ["outputs/mlp-lr=1-x=2/seed0"],
-        "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER.",
+        "'outputs/mlp-lr=1-x=2/seed0' is not a setting: write key=value, as run=FOLDER, and quote",
     ),
 ]
 
