@@ -2,14 +2,12 @@
 utilisation).
 
 A result only counts if it was measured on the same device, with the same PyTorch and driver, at the device's
-usual sizes (size=auto), and while nothing else used it. On a CPU, the number of threads must be the same; if
-the CPU was busy, the words say so.
+usual sizes (size=auto), and while nothing else used it. On a CPU, the number of threads must be the same.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from math import inf
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,6 @@ class Ceilings:
     dense: Mapping[str, float] = field(default_factory=dict)
     # of 2:4 products, counted as if they were dense
     sparse: Mapping[str, float] = field(default_factory=dict)
-    busy: float = 0.0  # the largest share of the CPU that other work used meanwhile; 0 for a GPU
 
 
 @dataclass(frozen=True)
@@ -51,17 +48,8 @@ def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
     machine's.
     """
     paths = [Path(output_dir) / "bench" / f"{what}.json" for what in ("copy", "gemm", "formats")]
-    found = [(rows, busy) for rows, busy in (_read(path, device) for path in paths) if rows]
-    if not found:
-        return None
-    made = from_rows([row for rows, _ in found for row in rows])
-    return replace(made, busy=max(busy for _, busy in found)) if device.type == "cpu" else made
-
-
-def measured_here(found: Ceilings) -> str:
-    """The source of the figures, in words."""
-    busy = f" while other work kept {found.busy:.0%} of the CPU busy, so too low" if found.busy > BUSY else ""
-    return f"measured here by mpx.bench{busy}"
+    rows = [row for path in paths for row in _read(path, device)]
+    return from_rows(rows) if rows else None
 
 
 def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
@@ -76,35 +64,24 @@ def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
     return Ceilings(max(copies, key=lambda row: row["mib"])["gb_per_s"] if copies else None, dense, sparse)
 
 
-def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float]:
-    """(rows, share of the CPU that was busy meanwhile). No rows if the file is missing, cannot be read, was
-    not written by mpx.bench, or is another machine's.
+def _read(path: Path, device: torch.device) -> list[dict[str, Any]]:
+    """No rows if the file is missing, cannot be read, was not written by mpx.bench, is another machine's, or
+    was measured beside other work.
     """
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
-        sound = record["exclusive"] is not False and record["size"] == "auto"
-        same = sound and all(of[name] == now[name] for name in SAME_MACHINE[device.type])
+        alone = record["exclusive"] is not False
         if device.type == "cuda":
-            same = same and of["device"][0] == torch.cuda.get_device_name(device)
-        busy = record.get("cpu_busy") or 0.0
-        if not same or not _sound(busy) or not all(map(_is_row, record["rows"])):
-            return [], 0.0
-        return [row for row in record["rows"] if row.get("device", record["device"]) == device.type], busy
+            same = of["device"][0] == torch.cuda.get_device_name(device)
+        else:
+            same = (record.get("cpu_busy") or 0.0) < BUSY
+        same = same and all(of[name] == now[name] for name in SAME_MACHINE[device.type])
+        if not (same and alone and record["size"] == "auto"):
+            return []
+        return [row for row in record["rows"] if row.get("device", record["device"]) == device.type]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return [], 0.0
-
-
-def _is_row(row: Any) -> bool:
-    """Whether `from_rows` can take it."""
-    rates = [row.get(name) for name in ("mib", "gb_per_s", "tflops_per_s")]
-    return all(rate is None or _sound(rate) for rate in rates) and (
-        not row.get("tflops_per_s") or isinstance(row["format"], str)
-    )
-
-
-def _sound(rate: Any) -> bool:
-    return isinstance(rate, int | float) and 0 <= rate < inf
+        return []
 
 
 def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
@@ -128,7 +105,7 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
     measured = ceilings(output_dir, device) or Ceilings()
     known = {fmt: measured.dense[fmt] for fmt in flops if measured.dense.get(fmt)}
     if len(known) == len(flops):
-        return Limit(_together(flops, known), _words(flops, known, measured_here(measured)))
+        return Limit(_together(flops, known), _words(flops, known, "measured here by mpx.bench"))
     missing = ", ".join(fmt for fmt in flops if fmt not in known)
     return Limit(
         None,

@@ -103,13 +103,9 @@ def exclusive(device: torch.device) -> Answer:
     if device.type != "cuda":
         return None, f"only for CUDA devices is it known which processes use a {device.type}"
     try:
-        processes, by_mps = _compute_processes(device), _mps_clients(device)
+        processes = _compute_processes(device)
     except Exception as error:
         return None, f"NVML: {error}"
-    if by_mps:
-        return False, (
-            "NVIDIA MPS serves the device, and lets kernels of several programs run at the same time"
-        )
     # reading /proc takes milliseconds
     return exclusive_among(processes, {os.getpid()} if processes == [os.getpid()] else _family())
 
@@ -131,15 +127,6 @@ def _compute_processes(device: torch.device) -> list[int]:
     import pynvml
 
     return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(_handle(device))]
-
-
-def _mps_clients(device: torch.device) -> list[int]:
-    """The processes that reach the device through NVIDIA MPS. NVML lists them apart from the others."""
-    import pynvml
-
-    with suppress(pynvml.NVMLError):  # a driver without MPS has no such list
-        return [process.pid for process in pynvml.nvmlDeviceGetMPSComputeRunningProcesses(_handle(device))]
-    return []
 
 
 def _handle(device: torch.device) -> Any:

@@ -42,15 +42,6 @@ def card(device_name: str) -> Card | None:
     return next((card for card in CARDS if name in card.names), None)
 
 
-def dense_peak(device_name: str, fmt: str) -> tuple[float | None, str | None]:
-    """Returns (TFLOP/s, None), or (None, the reason why it is unknown)."""
-    found = card(device_name)
-    if found is None:
-        return None, f"no vendor figures for {device_name!r} in mpx/measure/peaks.py"
-    peak = found.dense(fmt)
-    return peak, None if peak is not None else f"no {fmt} figure known from the {found.source}"
-
-
 def _column(fmt: str) -> str:
     return "fp8" if fmt.startswith("fp8") else fmt
 

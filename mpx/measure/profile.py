@@ -44,7 +44,7 @@ class Operation:
     calls: float
     ms: float  # without the operations that it calls
     share: float  # of the time in all operations
-    format: str | None  # of the operands, where it multiplies matrices
+    format: str | None  # of a GPU's kernel that multiplies matrices
     tensor_cores: bool | None
     product: bool  # multiplies matrices
 
@@ -178,20 +178,13 @@ class Profile(Callback):
                 "(trainer.warmup_steps): train longer"
             )
             return {"bound": None, "reason": reason, "operations": []}
-        operations = with_formats(self.traced.operations, precision.get("observed") or {})
+        operations = self.traced.operations
         about = {"trace": FILE, "steps": self.traced.steps, "busy_ms": self.traced.busy_ms}
         about |= {"launches": self.traced.launches, "step_ms": speed["step_ms_p50"]}
         about["operations"] = [asdict(row) for row in operations]
-        if not operations:
-            return about | {
-                "bound": None,
-                "reason": "the profiler saw no operations, as where CUPTI may not be used",
-            }
-        if speed["step_ms_p50"] is None:
-            return about | {
-                "bound": None,
-                "reason": speed.get("train_samples_per_s_reason", "no step was timed"),
-            }
+        if not operations or speed["step_ms_p50"] is None:
+            no_operations = "the profiler saw no operations, as where CUPTI may not be used"
+            return about | {"bound": None, "reason": "no step was timed" if operations else no_operations}
         step = Step(
             on_gpu=self._device.type == "cuda",
             step_ms=speed["step_ms_p50"],
@@ -252,13 +245,3 @@ def _rows(times: Mapping[str, tuple[int, float]], steps: int) -> list[Operation]
 def kind(operation: str) -> str | None:
     """conv, rnn or matmul of one of PyTorch's operations; None where it multiplies no matrices."""
     return next((name for pattern, name in KINDS.items() if pattern.search(operation)), None)
-
-
-def with_formats(rows: Iterable[Operation], observed: Mapping[str, Mapping[str, int]]) -> list[Operation]:
-    """The rows of a CPU with the format that most calls of their kind had. observed: the record's
-    precision.observed.
-    """
-    formats = {name: max(calls, key=lambda fmt: calls[fmt]) for name, calls in observed.items() if calls}
-    return [
-        row if row.format else replace(row, format=formats.get(kind(row.operation) or "")) for row in rows
-    ]

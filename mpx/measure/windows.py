@@ -76,9 +76,6 @@ class Windows:
         self._last: Any = None
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
-        self._profiled = False  # it was paused at some time
-        self._outside = False  # a step after the warm-up was in no window
-        self._lost = False  # an interruption has dropped a window
         self._cpu: CpuUse | None = None  # since the first window's start
         self._cpu_share: float | None = None  # that other programs used, once it is known
 
@@ -102,7 +99,6 @@ class Windows:
             self._in_window += samples
             self._marks.append(self._last)
             return
-        self._outside |= self.warm and not self._paused
         self._left = max(0, self._left - 1)
         self.open_window()
 
@@ -137,7 +133,6 @@ class Windows:
 
     def interrupt(self) -> None:
         """Drop the windows that are not read yet: an interrupted window measures nothing."""
-        self._lost = self._marks is not None or bool(self._closed)
         self._marks, self._closed, self._waits, self._entered = None, [], [], []
         self._ended = self._ended or time.perf_counter()
         self.cpu_used_by_others()
@@ -257,17 +252,8 @@ class Windows:
 
     def unmeasured(self) -> str:
         """Why there is no throughput."""
-        if self._lost:
-            why = "was interrupted before the end of its first timed window"
-        elif self.warm and self._profiled:
-            why = (
-                "had only steps after its warm-up that profile=true looked into; train longer, or leave "
-                "it out"
-            )
-        elif self.warm and self._outside:
-            why = "had no two steps after its warm-up without a validation between"
-        else:
-            why = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
-        if self.earlier_s:
-            return f"the part of the run after it was resumed {why}; if_exists=overwrite trains it again"
-        return f"the run {why}"
+        since = "since it was resumed, " if self.earlier_s else ""
+        return (
+            f"{since}the run had no two steps in a row to time after its {self.warmup_steps} warm-up steps "
+            "(trainer.warmup_steps)"
+        )

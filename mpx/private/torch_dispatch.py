@@ -5,7 +5,7 @@ TorchDispatchMode and the functions for trees of tensors are documented, but the
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
@@ -92,15 +92,6 @@ def schema_of(operation: Any) -> Any:
     for any other function.
     """
     return getattr(operation, "_schema", None)
-
-
-def written_arguments(operation: Any, args: Sequence[Any]) -> list[Any]:
-    """The positional arguments that an ATen operation writes to."""
-    return [
-        value
-        for argument, value in zip(schema_of(operation).arguments, args, strict=False)
-        if argument.is_write
-    ]
 
 
 def version(tensor: Tensor) -> int:

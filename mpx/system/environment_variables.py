@@ -39,11 +39,6 @@ def start_sweep() -> None:
     _copy(VISIBLE, SWEEP_GPUS)
 
 
-def sweep_name() -> str:
-    """The name of the sweep's folder, which contains the machine and the process id."""
-    return os.environ[SWEEP]
-
-
 def show_users_gpus() -> None:
     """Let this process see the GPUs that are visible to the process that the user started."""
     _copy(SWEEP_GPUS, VISIBLE)

@@ -47,29 +47,19 @@ def test_the_fastest_product_and_the_largest_copy(measured):
     assert ceilings(folder, CPU) == Ceilings(16.0, {"fp32": 0.2, "bf16": 1.0}, {"bf16": 1.5})
 
 
-@pytest.mark.parametrize(
-    ("busy", "words"),
-    [(0.02, "mpx.bench)"), (0.9, "mpx.bench while other work kept 90% of the CPU busy, so too low)")],
-)
-def test_what_a_busy_cpu_gave_is_said_to_be_too_low(measured, busy, words):
-    measured("copy", COPIES)
-    assert limit({"fp32": 1}, CPU, measured("gemm", PRODUCTS, cpu_busy=busy)).words == (
-        f"fp32 0.2 TFLOP/s (measured here by {words}"
-    )
-
-
 def test_nothing_measured(tmp_path):
     assert ceilings(tmp_path, CPU) is None
 
 
 @pytest.mark.parametrize(
-    "other", [{"torch": "2.0"}, {"cpu": "another"}, {"threads": 999}, {"exclusive": False}, {"size": 64}]
+    "other",
+    [{"torch": "2.0"}, {"cpu": "a"}, {"threads": 999}, {"exclusive": False}, {"cpu_busy": 0.9}, {"size": 64}],
 )
-def test_results_of_another_machine_or_of_small_sizes_do_not_count(measured, other):
+def test_results_of_another_or_a_busy_machine_or_of_small_sizes_do_not_count(measured, other):
     assert ceilings(measured("gemm", PRODUCTS, **other), CPU) is None
 
 
-@pytest.mark.parametrize("text", ['{"rows": [', "[]", "null", "", "[" * 100_000])
+@pytest.mark.parametrize("text", ['{"rows": [', "[]", ""])
 def test_a_broken_file_does_not_count(measured, text):
     folder = measured("gemm", PRODUCTS)
     (folder / "bench" / "gemm.json").write_text(text)
