@@ -23,7 +23,7 @@ from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import CpuUse, ExclusivityChecks, _cpu_ticks_of, exclusive, exclusive_among
 from mpx.system.version import parse_status, with_digest
 
-SOFTWARE = [
+NAMES = [
     "mpx",
     "git",
     "git_dirty",
@@ -35,9 +35,17 @@ SOFTWARE = [
     "lightning",
     "transformers",
     "os",
+    "cpu",
+    "host",
+    "cores",
+    "threads",
+    "ram_gib",
+    "device",
+    "compute_capability",
+    "driver",
+    "command",
+    "started_at",
 ]
-HARDWARE = ["cpu", "host", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
-NAMES = [*SOFTWARE, *HARDWARE, "command", "started_at"]
 
 
 def test_everything_is_there_or_has_a_reason():
@@ -51,12 +59,12 @@ def test_everything_is_there_or_has_a_reason():
     assert found["python"] == platform.python_version()
     assert found["torch"] == torch.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["started_at"])
+    del found["command"]  # may hold paths that the user typed
+    assert socket.gethostname() not in found.values()
 
 
 @pytest.mark.parametrize(
-    ("used", "names"),
-    [("auto", "ABC"), (2, "ABC"), ([2], "CAB"), ([1, 0], "BAC"), ([7], "ABC")],
-    ids=["auto", "2", "[2]", "[1,0]", "[7]"],
+    ("used", "names"), [("auto", "ABC"), (2, "ABC"), ([2], "CAB"), ([1, 0], "BAC")], ids=str
 )
 def test_the_gpus_of_the_run_come_first(monkeypatch, used, names):
     """The first is the one whose speed was measured, and one machine may have several kinds."""
@@ -70,14 +78,6 @@ def test_the_gpus_of_the_run_come_first(monkeypatch, used, names):
     found = devices(used)
     assert found["device"] == list(names)
     assert found["compute_capability"] == [f"{'ABC'.index(name)}.0" for name in names]
-
-
-def test_no_host_name():
-    found = environment()
-    del found["command"]  # may hold paths that the user typed
-    assert socket.gethostname() not in found.values()
-    assert "hostname" not in found
-    assert found["host"] is None or re.fullmatch("[0-9a-f]{6}", found["host"])
 
 
 def test_hosts_are_told_apart(monkeypatch, tmp_path):
@@ -121,22 +121,6 @@ PACKAGE = Path(mpx.__file__).parent
 def package(tmp_path):
     """Another copy of mpx, as an installed one is."""
     return shutil.copytree(PACKAGE, tmp_path / "mpx", ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def test_the_version_tells_source_files_apart(package):
-    before = with_digest(package)
-    assert before == with_digest(PACKAGE)
-    for change in (
-        lambda: (package / "system" / "whole_file.py").write_text(
-            (package / "system" / "whole_file.py").read_text() + "\n"
-        ),
-        lambda: (package / "data" / "spec.py").rename(package / "spec2.py"),
-        lambda: (package / "errors.py").unlink(),
-        lambda: (package / "runs" / "new.py").touch(),
-    ):
-        change()
-        assert with_digest(package) != before
-        before = with_digest(package)
 
 
 COMMIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "a note"]
