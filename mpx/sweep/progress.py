@@ -5,13 +5,15 @@ the sweep's, `outputs/_sweep/<machine>-<process id>/job<N>/report.json`; what it
 result.json.
 """
 
+import itertools
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import mean
@@ -22,9 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError
 from mpx.runs.folder import DONE, read_result
-from mpx.settings.front_door import errors_in_one_line
+from mpx.settings.front_door import errors_in_one_line, words_of
 from mpx.sweep import cluster
-from mpx.sweep.checks import at_once, check_sweep, swept, total_jobs
+from mpx.sweep.checks import at_once, check_sweep, grid, swept, total_jobs
 from mpx.system.environment_variables import report_file
 from mpx.system.printing import how_many, span
 from mpx.system.whole_file import below_output_dir, write_whole
@@ -95,21 +97,25 @@ class Sweep:
         self.total = total_jobs(config.hydra)  # of which a sweep in rounds knows only those of its first ones
         self.swept = swept(config.hydra)
         self.shown: dict[int, Report] = {}  # by the number of the job
+        self.lock = threading.Lock()  # of `shown`
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> None:
         """Print what begins, and from now on each job that has ended."""
-        how = f"{min(self.total, at_once(self.config.hydra))} at once"
-        print(f"{how_many(self.total, 'run')}, {how}; the output of each is in its folder, {LOG}", flush=True)
+        together = min(self.total, at_once(self.config.hydra))
+        cost = training_to_come(self.config)
+        took = f", about {span(cost / together)} of training" if cost else ""
+        output = f"the output of each is in its folder, {LOG}"
+        print(f"{how_many(self.total, 'run')}, {together} at once{took}; {output}", flush=True)
         self.thread.start()
 
     def stop(self) -> None:
-        """Print what has ended since the last look."""
+        """Print what has ended since the last look, and look no more."""
         self.over.set()
         if self.thread.is_alive():
             self.thread.join()
-        self._look()
+        self.look()
 
     def end(self) -> None:
         """Print the table, and remove the sweep's folder if the printed lines contain all that is in it."""
@@ -136,13 +142,15 @@ class Sweep:
 
     def _watch(self) -> None:
         while not self.over.wait(INTERVAL):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
-        for report in sorted(each_report(self.folder), key=lambda report: report["job"]):
-            if report["job"] not in self.shown and report["status"] != NOT_STARTED:
-                self.shown[report["job"]] = report
-                self._show(report)
+    def look(self) -> None:
+        """Print what has ended since the last look."""
+        with self.lock:
+            for report in sorted(each_report(self.folder), key=lambda report: report["job"]):
+                if report["job"] not in self.shown and report["status"] != NOT_STARTED:
+                    self.shown[report["job"]] = report
+                    self._show(report)
 
     def _show(self, report: Report) -> None:
         """For example `2/6 lstm amp-2of4 seed 1  0.9861  2,860 samples/s  12 s, about 50 s to go`."""
@@ -152,8 +160,36 @@ class Sweep:
         whole = [report["seconds"] for report in ended if report["status"] in DONE and not report["skipped"]]
         line = f"{len(ended)}/{self.total} {line_of(with_record(report), self.swept)}"
         if whole and left > 0 and not report["code"]:
-            line += f", about {span(mean(whole) * left / min(at_once(self.config.hydra), left))} to go"
+            to_go = span(mean(whole) * left / min(at_once(self.config.hydra), left))
+            line += f", about {to_go} {'to go' if self.config.get('until') is None else 'to the look'}"
         print(line, file=sys.stderr if report["code"] else sys.stdout, flush=True)
+
+
+def training_to_come(config: DictConfig) -> float | None:
+    """The seconds of training of the jobs without a result, by runs of the study whose command differs in the
+    seed alone. None where a setting has none, or the jobs are not known yet.
+    """
+    if config.get("until") is not None or config.hydra.sweeper.get("n_trials") is not None:
+        return None
+    from mpx.compare.collect import collect  # NumPy and SciPy
+    from mpx.compare.commands import portable
+
+    runs, _ = collect(Path(config.output_dir) / config.study)
+    trained = {
+        frozenset(shlex.split(command)[3:]): run.time_to_train_s  # after python -m mpx.train
+        for run in runs
+        if (command := run.environment.get("command"))
+    }
+    took = {without_seed(words): seconds for words, seconds in trained.items()}
+    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra))
+    commands = [portable(shlex.join(words)) for words in itertools.product(*values)]
+    jobs = {frozenset(shlex.split(command)) for command in commands} - trained.keys()
+    costs = [took.get(without_seed(words)) for words in jobs]
+    return None if None in costs else sum(filter(None, costs))
+
+
+def without_seed(words: Iterable[str]) -> frozenset[str]:
+    return frozenset(word for word in words if not word.startswith("seed="))
 
 
 running: list[Sweep] = []  # the one sweep of this process, if there is one

@@ -180,6 +180,7 @@ class Rounds(Sweeper):
             if not begun:
                 running[-1].start()
             self._launch(jobs, begun)
+            running[-1].look()
             begun += len(jobs)
         print(looks.cost(), flush=True)
 

@@ -97,6 +97,7 @@ def test_started_again_a_sweep_skips_what_is_finished(train):
     before = [(path / "result.json").read_text() for path in first.folders[:2]]
     again = train(*words)
     assert again.code == 0
+    assert "3 runs, 2 at once, about 0 s of training; " in again.out  # of the one that was cut off
     assert again.out.count("finished earlier") == 2
     assert list(statuses(again).values()) == ["completed"] * 3
     assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
