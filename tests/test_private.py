@@ -299,12 +299,6 @@ def test_onednn_multiplies_bf16_with_avx_512():
     assert torch_kernels.cpu_multiplies_bf16() or torch.backends.cpu.get_cpu_capability() != "AVX512"
 
 
-def test_dataparallels_copy_of_a_module():
-    layer, made = nn.Linear(2, 2), nn.Linear(3, 3)
-    torch_modules.replicate_by(layer, lambda: made)
-    assert layer._replicate_for_data_parallel() is made
-
-
 def test_apexs_state_is_emptied():
     class ASP:
         __sparse_parameters = ("kept from an earlier run",)

@@ -7,7 +7,7 @@ $ python experiments/apex_masks/run.py --apex DIR --cpu  # a quick look without 
 
 import sys
 from collections import defaultdict
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def sums(value: Tensor, mask: Tensor) -> Tensor:
 def trial(pattern: NofM | Tiles, device: torch.device) -> tuple[str, str]:
     """A request to apex, and its outcome on a small layer."""
     layer = nn.Linear(16, 16, device=device)
-    apex = Apex(pattern, layer, nullcontext)
+    apex = Apex(pattern, layer)
     try:
         apex.masks([layer.weight])
     except UserError as error:

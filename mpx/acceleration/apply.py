@@ -129,9 +129,7 @@ def apply(
     if choice.compile != "off" or choice.undecided:
         asked = choice.why["compile"].startswith("trainer.compile")
         mode, later = ("default", True) if choice.undecided else (choice.compile, False)
-        compiled = Compiled(
-            loss, model, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=later
-        )
+        compiled = Compiled(loss, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=later)
     return Acceleration(search, graph, compiled)
 
 

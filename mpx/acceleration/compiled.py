@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from mpx.errors import UserError, one_line
 from mpx.precision.compiler_cache import keep_apart
@@ -38,14 +37,13 @@ class Compiled:
     """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says
     so and calls stay uncompiled.
 
-    model: what the function trains. mode: of torch.compile. in_graph: the calls will be recorded in a CUDA
-    graph. later: calls stay uncompiled until `start`.
+    mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph. later: calls stay uncompiled
+    until `start`.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        model: nn.Module,
         mode: str,
         *,
         in_graph: bool,
@@ -53,7 +51,7 @@ class Compiled:
         tell: Callable[[str], None],
         later: bool = False,
     ):
-        self.function, self.model, self.required, self.tell = function, model, required, tell
+        self.function, self.required, self.tell = function, required, tell
         self.mode = GRAPHED.get(mode, mode) if in_graph else mode
         self.compiled: Callable[..., Any] | None = None
         self.calls = 0
@@ -73,7 +71,6 @@ class Compiled:
     def __call__(self, *args: Any) -> Any:
         if self.compiled is None:
             return self.function(*args)
-        before = self._buffers()
         try:
             out = self.compiled(*args)
         except Exception as error:
@@ -84,7 +81,6 @@ class Compiled:
         else:
             self.calls += 1
             return out
-        _restore(before)
         out = self.function(*args)  # raises the error if it is the function's own
         self.give_up(reason)
         return out
@@ -97,7 +93,6 @@ class Compiled:
             return closure
 
         def run() -> Any:
-            before = self._buffers()
             try:
                 return closure()
             except Exception as error:
@@ -105,18 +100,11 @@ class Compiled:
                     raise
                 reason = one_line(error)  # the error itself holds on to the memory of the failed pass
             self.compiled = None
-            _restore(before)
             out = closure()  # raises the error if it is the function's own
             self.give_up(reason)
             return out
 
         return run
-
-    def _buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """Until a call has succeeded, each buffer and its values: a pass that fails may have counted its
-        batch in those of batch norm.
-        """
-        return [] if self.calls else [(buffer, buffer.clone()) for buffer in self.model.buffers()]
 
     def give_up(self, reason: str) -> None:
         if self.required:
@@ -127,9 +115,3 @@ class Compiled:
     def record(self) -> dict[str, Any]:
         """For result.json."""
         return {"compiled_calls": self.calls, "from_step": self.from_step, "given_up": self.given_up}
-
-
-@torch.no_grad()
-def _restore(buffers: list[tuple[Tensor, Tensor]]) -> None:
-    for buffer, before in buffers:
-        buffer.copy_(before)

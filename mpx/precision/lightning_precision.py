@@ -49,14 +49,13 @@ class Precision(plugin.ModePrecision):
                 f"mpx.Precision({mode!r}) scales no loss. Leave {min(loss_scale)} out, or use "
                 "mpx.Precision('amp')."
             )
-        self.requested = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")[
-            "emulate"
-        ]
+        checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")
+        self.requested = emulate
         usual = defaults("precision", mode).get("loss_scale", {})
         scale = checked("precision.loss_scale", loss_scale, usual, "mpx.Precision")
         if scale:
             check_scale(scale, prefix="")
-        self._arguments = {"loss_scale": scale, "max_skips": scale.pop("max_skips", None), "own": True}
+        self._arguments = {"loss_scale": scale, "max_skips": scale.pop("max_skips", None), "project": True}
         super().__init__(MODES[mode], torch.device("cpu"), emulate=False, **self._arguments)
         self.changes = {
             f"precision.loss_scale.{name}": value

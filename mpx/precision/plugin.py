@@ -1,9 +1,7 @@
-"""The precision plugin for Lightning: autocast or emulation, loss scaling, and a count of skipped steps, on
-every device.
-"""
+"""The precision plugin for Lightning: a mode on any device, loss scaling, and a count of skipped steps."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,34 +11,28 @@ from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
 from mpx.errors import UserError
-from mpx.precision.attention import RoundedAttention
-from mpx.precision.compiler_cache import keep_apart
-from mpx.precision.emulate import Emulate
+from mpx.precision.computing import Computing, default_dtype, store
 from mpx.precision.formats import stored_in
-from mpx.precision.fp8 import Float8Linear, Layers
+from mpx.precision.fp8 import Layers
 from mpx.precision.modes import MODES, Mode, emulated
-from mpx.precision.recurrent import BFloat16RNN, has_rnn
 from mpx.precision.scaling import LossScale, idle, trouble
 from mpx.precision.steps import ScaledSteps, has_gradients
-from mpx.precision.switches import AlignedChannels
 from mpx.private.lightning import before_step
-from mpx.private.torch_dispatch import every_call_seen, tree_map
-from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
+from mpx.private.torch_dispatch import tree_map
 from mpx.system.processes import refuse_sharded
 
 SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
 
 
 class ModePrecision(Precision):
-    """A precision mode on any device. It is one class, because Lightning saves the scaler's state under its
-    name.
+    """A precision mode on any device.
 
-    With several classes, a checkpoint from a GPU would silently resume at the initial scale on a CPU.
+    It is one class, because Lightning saves the scaler's state under its name: with several classes, a
+    checkpoint from a GPU would silently resume at the initial scale on a CPU.
+
     max_skips: training has diverged after this many skipped steps in a row. every_linear: in fp8, linear
-    layers of all
-        sizes are FP8.
-    own: for the user's own module. Its new tensors have the format of its weights, as with Lightning's
-        precision="bf16-true".
+    layers of all sizes are FP8. project: for the user's own module. Its new tensors have the format of its
+    weights, as with Lightning's precision="bf16-true".
     """
 
     def __init__(
@@ -51,33 +43,32 @@ class ModePrecision(Precision):
         emulate: bool,
         loss_scale: dict[str, Any] | None = None,
         max_skips: int | None = None,
-        own: bool = False,
+        project: bool = False,
         every_linear: bool = False,
     ):
-        self.mode, self.device, self.emulate, self.max_skips, self.own = mode, device, emulate, max_skips, own
-        self.precision = mode.lightning
+        self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
+        self.project, self.precision = project, mode.lightning
         # moves to the first loss's device
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None
         self.scaled_steps = None if self.loss_scale is None else ScaledSteps(mode.name, self.loss_scale)
-        self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
-        self.bf16_rnn = False
         self.watched = False  # the next backward pass is watched, operation by operation
         self.steps = 0  # optimizer steps, with the skipped ones
-        self.model = nn.Module()  # until Lightning gives the module
         self._optimizers: list[Any] = []
-        # Weights of the newest forward pass in the model's format, if the mode keeps FP32 ones.
-        self._copied: dict[str, Tensor] = {}
-        # within forward_context, which holds the whole step where the optimization is manual
-        self._emulating = False
+        self._take(nn.Module())  # until Lightning gives the module
+
+    def _take(self, model: nn.Module) -> None:
+        self.model = model
+        new_tensors = self.mode.weights if self.project and self.mode.weights != torch.float32 else None
+        self.computing = Computing(
+            self.mode, self.device, model, emulate=self.emulate, layers=self.layers, new_tensors=new_tensors
+        )
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         refuse_sharded(module.parameters())
-        self.model = module
-        on_gpu = not self.emulate and self.device.type == "cuda"
-        self.bf16_rnn = on_gpu and self.mode.autocast == torch.bfloat16 and has_rnn(module)
+        self._take(module)
         if self.mode.weights != torch.float32:
-            _store(module, self.mode.weights, master=self.mode.master)
+            store(module, self.mode.weights, master=self.mode.master)
         return module
 
     def convert_input(self, data: Any) -> Any:
@@ -87,115 +78,26 @@ class ModePrecision(Precision):
         if self.mode.weights == torch.float32:
             return data
         stored = partial(stored_in, self.mode.weights)
-        return tree_map(stored, data) if self.own else (stored(data[0]), data[1])
+        return tree_map(stored, data) if self.project else (stored(data[0]), data[1])
 
-    @contextmanager
-    def forward_context(self) -> Iterator[None]:
-        mode = self.mode
-        with ExitStack() as stack:
-            stack.enter_context(self._new_tensors())
-            if mode.master:
-                self._copied = self._copies()
-                if not torch.is_grad_enabled():  # no backward pass needs them
-                    stack.callback(setattr, self, "_copied", {})
-                stack.enter_context(self._with_copies())
-            if self.emulate:
-                stack.enter_context(self._emulation())
-                self._emulating = True
-                stack.callback(setattr, self, "_emulating", False)
-            elif mode.autocast is not None:
-                keep_apart(autocast=mode.autocast)
-                stack.enter_context(
-                    torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=False)
-                )
-            for replaced in self._replacements():
-                stack.enter_context(replaced)
-            yield
-
-    @contextmanager
-    def _with_copies(self) -> Iterator[None]:
-        with own_flat_weights(self.model), reparametrized(self.model, self._copied):
-            yield
+    def forward_context(self) -> AbstractContextManager:
+        return self.computing.forward()
 
     def tensor_init_context(self) -> AbstractContextManager:
         """For Trainer.init_module and configure_model, whose weights stay FP32 where the mode keeps FP32
         ones.
         """
-        return nullcontext() if self.mode.master else self._new_tensors()
+        return nullcontext() if self.mode.master else default_dtype(self.computing.new_tensors)
 
     module_init_context = tensor_init_context
-
-    @contextmanager
-    def _new_tensors(self) -> Iterator[None]:
-        """Tensors that the user's own module makes have the format of its weights."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(self.own_dtype or before)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
-
-    def _replacements(self) -> list[AbstractContextManager]:
-        """Contexts for what PyTorch's own functions do in another format than the mode's, or slowly."""
-        if self.emulate:
-            return []
-        contexts: list[AbstractContextManager] = []
-        if self.device.type == "cpu" and self.mode.attention == "bf16":
-            contexts.append(RoundedAttention("bf16"))
-        if self.layers is not None:
-            contexts.append(Float8Linear(self.layers))
-        if self.mode.conv == "tf32":
-            contexts.append(AlignedChannels())
-        return [*contexts, BFloat16RNN()] if self.bf16_rnn else contexts
-
-    def _emulation(self) -> Emulate:
-        autocast = self.mode.weights == torch.float32
-        return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers)
-
-    def _copies(self) -> dict[str, Tensor]:
-        """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32
-        weights.
-        """
-        kept = {
-            id(p)
-            for layer in self.model.modules()
-            if isinstance(layer, BATCH_NORM)
-            for p in layer.parameters()
-        }
-        kept |= {id(p) for p in self.model.parameters() if p.is_complex()}  # which would lose a part
-        copies = {id(p): p.to(self.mode.weights) for p in self.model.parameters() if id(p) not in kept}
-        every = self.model.named_parameters(remove_duplicate=False)  # a tied weight has several names
-        return {name: copies[id(p)] for name, p in every if id(p) in copies}
 
     def pre_backward(self, tensor: Tensor, module: Any) -> Tensor:
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
-        """Activation checkpointing computes parts of the forward pass again here, which must be as they
-        were.
-        """
-        with ExitStack() as stack:
-            stack.enter_context(self._new_tensors())
-            if self.mode.master:
-                stack.enter_context(self._with_copies())
-            if self.scaled_steps is not None:
-                stack.enter_context(self.scaled_steps.backward_pass())
-            stack.enter_context(
-                self._emulation() if self.emulate and not self._emulating else self._no_autocast()
-            )
-            if replacements := self._replacements():
-                stack.enter_context(every_call_seen())
-                for replaced in replacements:
-                    stack.enter_context(replaced)
+        scaled = nullcontext() if self.scaled_steps is None else self.scaled_steps.backward_pass()
+        with self.computing.backward(), scaled:
             super().backward(tensor, model, *args, **kwargs)
-        self._copied = {}
-
-    def _no_autocast(self) -> AbstractContextManager:
-        """Switch autocast off: a manual optimization calls backward within its step's autocast, against
-        PyTorch's advice.
-        """
-        kind = self.device.type
-        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
     @contextmanager
     def train_step_context(self) -> Iterator[None]:
@@ -330,8 +232,8 @@ class ModePrecision(Precision):
             self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
 
 
-def build_precision(precision: DictConfig, device: torch.device, *, own: bool = False) -> ModePrecision:
-    """The plugin that a run's precision settings name. own: for a module of the user's own.
+def build_precision(precision: DictConfig, device: torch.device, *, project: bool = False) -> ModePrecision:
+    """The plugin that a run's precision settings name. project: for a module of the user's own.
 
     Raises UserError for a number format that this device cannot run.
     """
@@ -339,10 +241,10 @@ def build_precision(precision: DictConfig, device: torch.device, *, own: bool = 
     loss_scale: dict[str, Any] = dict(precision.loss_scale) if mode.scaled else {}
     max_skips = loss_scale.pop("max_skips", None)
     emulate = emulated(mode, device, precision.emulate)
-    every = precision.get("layers") == "all"
     return ModePrecision(
-        mode, device, emulate=emulate, loss_scale=loss_scale, max_skips=max_skips, own=own, every_linear=every
-    )
+        mode, device, emulate=emulate, loss_scale=loss_scale, max_skips=max_skips, project=project,
+        every_linear=precision.get("layers") == "all",
+    )  # fmt: skip
 
 
 def mode_of(plugin: Precision) -> Mode:
@@ -368,15 +270,3 @@ def scale_of(plugin: Precision) -> Tensor | None:
         return None if plugin.loss_scale is None else plugin.loss_scale.scale
     scaler = getattr(plugin, "scaler", None)
     return None if scaler is None else torch.tensor(scaler.get_scale())
-
-
-def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
-    """Cast weights and buffers to `dtype`, but no metrics, which module.to would cast. Complex ones stay,
-    which would lose a part. master: weights and batch norm stay.
-    """
-    for parameter in () if master else filter(torch.is_floating_point, module.parameters()):
-        parameter.data = parameter.data.to(dtype)
-    for layer in module.modules():
-        for name, buffer in layer.named_buffers(recurse=False):
-            if buffer.is_floating_point() and not (master and isinstance(layer, BATCH_NORM)):
-                setattr(layer, name, buffer.to(dtype))

@@ -1,6 +1,6 @@
 """Private API of PyTorch 2.11 to 2.15: modules and their tensors, loaders, generators, the compiler."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -45,11 +45,6 @@ def own_flat_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for layer, weights, refs in kept:
             layer._flat_weights, layer._flat_weight_refs = weights, refs
-
-
-def replicate_by(module: Any, replicate: Callable[[], nn.Module]) -> None:
-    """Let nn.DataParallel copy this module by `replicate`. It has no public hook."""
-    module._replicate_for_data_parallel = replicate
 
 
 def stop_workers(loader: Any) -> None:

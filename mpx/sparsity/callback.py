@@ -3,14 +3,11 @@ them.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
-from torch.optim import Optimizer
 
 from mpx.errors import UserError
 from mpx.precision.closures import computes_loss_several_times
@@ -38,17 +35,12 @@ class Pruning(Callback):
         after: Sequence[Callable[[pl.Trainer], None]] = (),
         replayed: Callable[[], int] = lambda: 0,
     ):
-        self.masks, self.recipe, self.before, self.after, self.replayed = (
-            masks,
-            recipe,
-            before,
-            after,
-            replayed,
-        )
+        self.masks, self.recipe = masks, recipe
+        self.before, self.after, self.replayed = before, after, replayed
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
-        self._open = False  # an optimizer has its gradients, and its step has not ended
+        self._open = False  # an optimizer has got its gradients in this batch
         self._replayed = 0  # steps, up to the newest batch's end
         # pruned, and no step has ended since: the optimizers may yet move pruned weights
         self._unproven = False
@@ -58,7 +50,7 @@ class Pruning(Callback):
         self.masks.bind(pl_module.get_submodule("model"))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
+        """Raises UserError for a training in which pruned weights would not stay zero."""
         for optimizer in filter(computes_loss_several_times, trainer.optimizers):
             raise UserError(
                 f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the "
@@ -66,12 +58,11 @@ class Pruning(Callback):
                 "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or "
                 "another optimizer."
             )
-        if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
-            raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
-        if not pl_module.automatic_optimization and not self.recipe.fixed:
-            # a batch may have several steps, and forward passes between them
-            for optimizer in trainer.optimizers:
-                optimizer.register_step_post_hook(partial(self._after_manual_step, trainer))
+        if not (pl_module.automatic_optimization or self.recipe.fixed):
+            raise UserError(
+                f"sparsity.recipe={self.recipe.name} with manual optimization: it prunes again after each step, "
+                "and mpx does not know where a step of training_step ends. Use sparsity.recipe=asp."
+            )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -97,38 +88,21 @@ class Pruning(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
     ) -> None:
         if self.masks.active:
-            # the optimizer before this one in the same batch may have been skipped
-            if not pl_module.automatic_optimization:
-                self._end_step(self.step_of(trainer) + 1, [], None)
             self.recipe.on_gradients(self.masks, optimizer)
             self._open = True
-
-    def _after_manual_step(self, trainer: pl.Trainer, optimizer: Optimizer, *_: Any) -> None:
-        # a fused optimizer decides on the device whether it skips
-        overflowed = getattr(optimizer, "found_inf", None)
-        self._end_step(
-            self.step_of(trainer) + 1, [optimizer], None if overflowed is None else overflowed.bool()
-        )
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         before, self._replayed = self._replayed, self.replayed()
-        self._open |= self.masks.active and self._replayed > before
-        proof = self._open and self._unproven
+        if not self._open and not (self.masks.active and self._replayed > before):
+            return
+        self._open = False
         skipped = getattr(trainer.precision_plugin, "skipped_last", None)
-        self._end_step(
-            self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped
-        )
-        if proof:
+        self.recipe.after_step(self.step_of(trainer), self.masks, trainer.optimizers, skipped)
+        if self._unproven:
             self._unproven = False
             self.assert_pattern(trainer, "the first step after the pruning ended")
-
-    def _end_step(self, step: int, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
-        """optimizers: those that stepped. Does nothing if the newest step has ended already."""
-        if self._open:
-            self._open = False
-            self.recipe.after_step(step, self.masks, optimizers, skipped)
 
     def step_of(self, trainer: pl.Trainer) -> int:
         """The number of finished optimizer steps, with those that the loss scaler skipped."""
@@ -180,14 +154,12 @@ class Pruning(Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"recipe": self.recipe.state_dict(), "by": self.by, "prepared": self._prepared}
-        return self.masks.state_dict() | own | self.findings
+        state = {"recipe": self.recipe.state_dict(), "by": self.by, "prepared": self._prepared}
+        return self.masks.state_dict() | state | self.findings
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this after `setup`, even if no step is left to train."""
         self.masks.load_state_dict(state_dict)
-        if self.masks.active and self.recipe.fixed and (broken := self.masks.verify()):
-            raise ValueError(f"its weights of {broken[0]} break the pattern or the mask")
         self.recipe.load_state_dict(state_dict["recipe"])
         self._prepared = state_dict["prepared"]
         self.findings = {name: state_dict[name] for name in self.findings}

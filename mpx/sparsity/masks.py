@@ -178,9 +178,6 @@ class Masks:
         for name in [*masks, *shapes] if masks else ():
             if name not in masks or shapes.get(name) != masks[name].shape or masks[name].dtype != torch.bool:
                 raise ValueError(f"its mask of {name} does not fit this model")
-        for part in filter(None, (state["kept"], state["stash"])):
-            if missing := masks.keys() - part.keys():
-                raise ValueError(f"it lacks what was pruned of {min(missing)}")
         self.masks, self.complete, self.stash = masks, state["complete"], dict(state["stash"])
         self.kept = {name: float(kept) for name, kept in state["kept"].items()}
         self._inverted = {}

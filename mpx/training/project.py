@@ -42,7 +42,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     begin: called immediately before the first batch.
     """
     devices = choose_devices(cfg.trainer)
-    precision = build_precision(cfg.precision, devices.root, own=True)
+    precision = build_precision(cfg.precision, devices.root, project=True)
     prepare_compiler()  # the module may compile itself
     module = build_module(cfg.module)
     datamodule = build_datamodule(cfg.datamodule, module)

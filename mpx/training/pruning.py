@@ -14,8 +14,6 @@ from mpx.data.datamodule import DataModule
 from mpx.errors import UserError, first_line
 from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
-from mpx.precision.modes import MODES
-from mpx.precision.switches import float32_matmuls
 from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.apex import Apex
@@ -60,7 +58,7 @@ def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
             "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. "
             "Use sparsity.backend=mpx."
         )
-    return Apex(pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
+    return Apex(pattern, model)
 
 
 def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:

@@ -22,13 +22,7 @@ def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, sear
     monkeypatch.setattr(
         choice, "_search", lambda *asked: (searches, "on a CPU there would be nothing to search")
     )
-    few = [
-        "trainer.max_steps=3",
-        "trainer.limit_val_batches=1",
-        "trainer.limit_test_batches=1",
-        "numerics.every=2",
-        "data.batch_size=4",
-    ]
-    assert train(*few, "data.eval_batch_size=4").code == 0
+    few = "trainer.max_steps=3 trainer.limit_val_batches=1 trainer.limit_test_batches=1 numerics.every=2"
+    assert train(*few.split(), "data.batch_size=4", "data.eval_batch_size=4").code == 0
     assert set(seen) == {(True, searches), (False, False)}
     assert not torch.backends.cudnn.benchmark

@@ -21,12 +21,9 @@ def test_short_run_on_a_gpu():
 
 def test_long_run_on_a_gpu():
     choice = choose("auto", "auto", "auto", "auto", "auto", LONG)
-    assert (choice.cuda_graphs, choice.compile, choice.benchmark, choice.undecided) == (
-        True,
-        "off",
-        True,
-        True,
-    )
+    assert (choice.cuda_graphs, choice.compile) == (True, "off")
+    assert choice.benchmark
+    assert choice.undecided
     assert "; cuDNN's algorithms timed (1,000 steps, pays from about 1,000); channels_last (" in choice.line()
 
 
@@ -39,22 +36,11 @@ def test_plain(facts):
 
 
 def test_each_by_hand_wins_over_speed():
-    assert choose("plain", "default", True, True, True, GPU).with_loader(
-        "workers", "data.loader=workers"
-    ).record() == {
-        "cuda_graphs": True,
-        "compile": "default",
-        "benchmark": True,
-        "channels_last": True,
-        "loader": "workers",
-        "why": {
-            "cuda_graphs": "trainer.cuda_graphs=true",
-            "compile": "trainer.compile=default",
-            "benchmark": "trainer.benchmark=true",
-            "channels_last": "trainer.channels_last=true",
-            "loader": "data.loader=workers",
-        },
-    }
+    choice = choose("plain", "default", True, True, True, GPU).with_loader("workers", "data.loader=workers")
+    chosen = dict.fromkeys(("cuda_graphs", "benchmark", "channels_last"), True)
+    chosen |= {"compile": "default", "loader": "workers"}
+    why = {name: f"trainer.{name}={str(value).lower()}" for name, value in chosen.items()}
+    assert choice.record() == chosen | {"why": why | {"loader": "data.loader=workers"}}
     assert choose("auto", "off", False, "auto", "auto", LONG).record()["compile"] == "off"
 
 
@@ -76,16 +62,10 @@ def test_what_stands_in_the_way_is_said_or_refused():
     why = choose("auto", "auto", "auto", "auto", "auto", facts).why
     assert (why["cuda_graphs"], why["compile"]) == ("G", "C")
     with pytest.raises(
-        UserError,
-        match=r"trainer.compile=default is not possible: C. Use "
-        r"trainer.compile=off.",
+        UserError, match=r"trainer.compile=default is not possible: C. Use trainer.compile=off."
     ):
         choose("auto", "default", "auto", "auto", "auto", facts)
-    with pytest.raises(
-        UserError,
-        match=r"trainer.cuda_graphs=true is not possible: G. Use "
-        r"trainer.cuda_graphs=auto.",
-    ):
+    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: G. Use .*_graphs=auto."):
         choose("auto", "auto", True, "auto", "auto", facts)
 
 

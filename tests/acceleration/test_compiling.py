@@ -19,19 +19,10 @@ from mpx.training import compiling
 from mpx.training.compiling import TIMED, CompileIfItPays
 
 STEPS = [
-    "model=mlp",
-    "precision=fp32",
-    "trainer.progress=off",
-    "data.batch_size=32",
-    "trainer.warmup_steps=4",
-]
-STEPS += [
-    "trainer.max_epochs=3",
-    "trainer.limit_train_batches=20",
-    "trainer.limit_val_batches=1",
-    "numerics.every=30",
-]
-STEPS += ["trainer.limit_test_batches=1"]
+    "model=mlp", "precision=fp32", "data.batch_size=32", "numerics.every=30", "trainer.progress=off",
+    "trainer.warmup_steps=4", "trainer.max_epochs=3", "trainer.limit_train_batches=20",
+    "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+]  # fmt: skip
 DECIDED_AT = WARMUP + 3 + TIMED
 
 
@@ -94,9 +85,7 @@ def undecided(monkeypatch):
             recorder.graph = (
                 StepGraph(model, version, required=False, tell=print, recorder=recorder) if graphed else None
             )
-            compiled = Compiled(
-                loss, model, "default", in_graph=graphed, required=False, tell=print, later=True
-            )
+            compiled = Compiled(loss, "default", in_graph=graphed, required=False, tell=print, later=True)
             return Acceleration(graph=recorder.graph, compiled=compiled)
 
         monkeypatch.setattr(

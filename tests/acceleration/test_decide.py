@@ -46,40 +46,30 @@ def test_a_long_run_of_a_convolutional_network(words):
     ("overrides", "reason"),
     [
         (["trainer.compile=reduce-overhead"], "trainer.compile=reduce-overhead makes its own"),
-        (
-            ["trainer.accumulate_grad_batches=2"],
-            "trainer.accumulate_grad_batches is above 1, so that not all batches do the same",
-        ),
-        (
-            ["precision=amp", "precision.emulate=always"],
-            "precision=amp is emulated here, operation by operation",
-        ),
+        (["trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches is above 1, so that not all "
+        "batches do the same"),
+        (["precision=amp", "precision.emulate=always"], "precision=amp is emulated here, operation by operation"),
     ],
-)
+)  # fmt: skip
 def test_no_graphs(overrides, reason):
     choice = decide(*overrides)
     assert (choice.cuda_graphs, choice.why["cuda_graphs"]) == (False, reason)
 
 
+FP32 = "FP32 products take most of a step, and the compiler does not shorten them"
+
+
 @pytest.mark.parametrize(
-    ("overrides", "model", "reason"),
+    ("precision", "model", "reason"),
     [
-        (["precision=amp"], nn.LSTM(2, 2), "recurrent layers are cuDNN's, not the compiler's"),
-        (["precision=o2"], None, "precision=o2 replaces weights as it goes"),
-        (
-            ["precision=fp32"],
-            None,
-            "FP32 products take most of a step, and the compiler does not shorten them",
-        ),
-        (
-            ["precision=tf32"],
-            None,
-            "TF32 products take most of a step, and the compiler does not shorten them",
-        ),
+        ("amp", nn.LSTM(2, 2), "recurrent layers are cuDNN's, not the compiler's"),
+        ("o2", None, "precision=o2 replaces weights as it goes"),
+        ("fp32", None, FP32),
+        ("tf32", None, FP32.replace("FP32", "TF32")),
     ],
 )
-def test_graphs_but_not_compiled(overrides, model, reason):
-    choice = decide(*overrides, model=model)
+def test_graphs_but_not_compiled(precision, model, reason):
+    choice = decide(f"precision={precision}", model=model)
     assert (choice.cuda_graphs, choice.compile, choice.why["compile"]) == (True, "off", reason)
 
 

@@ -20,13 +20,10 @@ from mpx.acceleration.graph import WARMUP, Repeatable, StepGraph
 from mpx.errors import UserError
 from mpx.training.module import TrainingModule
 
-STEPS = [
-    "model=mlp",
-    "trainer.max_epochs=2",
-    "trainer.progress=off",
-    "numerics.every=7",
-    "trainer.log_every_n_steps=1",
-]
+STEPS = (
+    "model=mlp trainer.max_epochs=2 trainer.progress=off numerics.every=7 trainer.log_every_n_steps=1".split()
+)
+OVERFLOWS = "precision.loss_scale.initial=1e12 precision.loss_scale.ceiling=1e13"
 
 
 @pytest.fixture
@@ -47,30 +44,19 @@ def graphed(monkeypatch):
 @pytest.mark.parametrize(
     "choice",
     [
-        ["precision=fp32"],
-        ["precision=amp", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9", "schedule.warmup=0.2"],
-        [
-            "precision=amp",
-            "precision.loss_scale.initial=1e12",
-            "precision.loss_scale.ceiling=1e13",
-            "optimizer=adamw",
-        ],
-        ["precision=o2", "sparsity=2of4", "sparsity.shape_rule=any"],
-        [
-            "precision=fp32",
-            "sparsity=2of4",
-            "sparsity.recipe=gradual",
-            "sparsity.recompute_every=3",
-            "optimizer=adamw",
-        ],
+        "precision=fp32",
+        "precision=amp trainer.gradient_clip_val=0.5 trainer.ema_decay=0.9 schedule.warmup=0.2",
+        f"precision=amp {OVERFLOWS} optimizer=adamw",
+        "precision=o2 sparsity=2of4 sparsity.shape_rule=any",
+        "sparsity=2of4 sparsity.recipe=gradual sparsity.recompute_every=3 optimizer=adamw",
     ],
-    ids=" ".join,
 )
 def test_same_weights(train, graphed, choice):
-    plain = train(*STEPS, *choice, "study=plain")
+    words = [*STEPS, *choice.split()]
+    plain = train(*words, "study=plain")
     assert plain.code == 0, plain.err
     graphed()
-    again = train(*STEPS, *choice, "study=graph")
+    again = train(*words, "study=graph")
     assert again.code == 0, again.err
     (expected, without), (found, record) = of(again, "plain"), of(again, "graph")
     assert expected.keys() == found.keys()
@@ -84,53 +70,28 @@ def test_same_weights(train, graphed, choice):
     assert graph["recorded"] == (1 if "sparsity=2of4" not in choice else graph["recorded"])
 
 
-FP16 = [
-    "precision=amp",
-    "precision.loss_scale.initial=1e12",
-    "precision.loss_scale.ceiling=1e13",
-    "precision.loss_scale.growth_interval=3",
-]
+FP16 = f"precision=amp {OVERFLOWS} precision.loss_scale.growth_interval=3"
+SR_STE = "sparsity=2of4 sparsity.recipe=sr_ste sparsity.decay=0.01 schedule=constant schedule.warmup=0"
 
 
 @pytest.mark.parametrize(
     "choice",
     [
-        [
-            "precision=fp32",
-            "optimizer=sgd",
-            "sparsity.start=0",
-            "trainer.ema_decay=0.9",
-            "trainer.gradient_clip_val=0.5",
-        ],
-        [
-            "precision=fp32",
-            "optimizer=adamw",
-            "optimizer.lr=1e-3",
-            "sparsity.start=0.3",
-            "trainer.ema_decay=0.9",
-        ],
-        [*FP16, "optimizer=sgd", "sparsity.start=0.3", "sparsity.recompute_every=3"],
-        [*FP16, "optimizer=adamw", "optimizer.lr=1e-3", "sparsity.start=0"],
+        "optimizer=sgd sparsity.start=0 trainer.ema_decay=0.9 trainer.gradient_clip_val=0.5",
+        "optimizer=adamw optimizer.lr=1e-3 sparsity.start=0.3 trainer.ema_decay=0.9",
+        f"{FP16} optimizer=sgd sparsity.start=0.3 sparsity.recompute_every=3",
+        f"{FP16} optimizer=adamw optimizer.lr=1e-3 sparsity.start=0",
     ],
-    ids=" ".join,
 )
 def test_masks_that_move_between_replays(train, graphed, choice):
     """sr_ste chooses masks after each replay, whose hooks are not called, and which reads the remembered
     values where they were.
     """
-    choice = [
-        *STEPS,
-        *choice,
-        "sparsity=2of4",
-        "sparsity.recipe=sr_ste",
-        "sparsity.decay=0.01",
-        "schedule=constant",
-        "schedule.warmup=0",
-    ]
-    plain = train(*choice, "study=plain")
+    words = [*STEPS, *choice.split(), *SR_STE.split()]
+    plain = train(*words, "study=plain")
     assert plain.code == 0, plain.err
     graphed(Tape())
-    again = train(*choice, "study=graph")
+    again = train(*words, "study=graph")
     assert again.code == 0, again.err
     (expected, without), (found, record) = of(again, "plain"), of(again, "graph")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -150,20 +111,9 @@ def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
     def watched(self, optimizer, closure):
         step(self, optimizer, closure)
         precision, inner = self.trainer.precision_plugin, optimizer.optimizer
-        lasting = [
-            self.schedule.position,
-            self.schedule.rate,
-            *self.ema.averages.values(),
-            *self.model.state_dict().values(),
-        ]
-        lasting += [value for value in vars(precision.loss_scale).values() if isinstance(value, torch.Tensor)]
-        lasting += [
-            value
-            for state in inner.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor)
-        ]
-        seen.append([value.data_ptr() for value in lasting])
+        parts = [vars(self.schedule), self.ema.averages, self.model.state_dict(), vars(precision.loss_scale)]
+        lasting = [value for part in (*parts, *inner.state.values()) for value in part.values()]
+        seen.append([value.data_ptr() for value in lasting if isinstance(value, torch.Tensor)])
 
     monkeypatch.setattr(TrainingModule, "take_step", watched)
     ran = train(*STEPS, "precision=amp", "trainer.ema_decay=0.9", "optimizer=adamw", "trainer.max_epochs=1")

@@ -9,13 +9,9 @@ import torch
 from mpx.runs.checkpoint import WholeFiles
 
 STEPS = [
-    "trainer.accelerator=cpu",
-    "trainer.limit_train_batches=1",
-    "trainer.max_epochs=2",
-    "trainer.progress=off",
-    "optimizer.lr=0.001",
-]
-STEPS += ["data.eval_batch_size=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
+    "trainer.accelerator=cpu", "trainer.limit_train_batches=1", "trainer.max_epochs=2", "trainer.progress=off",
+    "optimizer.lr=0.001", "data.eval_batch_size=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+]  # fmt: skip
 
 
 @pytest.fixture

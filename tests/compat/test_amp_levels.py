@@ -1,6 +1,5 @@
 """The three lines train at every level, and each level casts what apex's table says."""
 
-from collections import namedtuple
 from itertools import pairwise
 
 import pytest
@@ -76,19 +75,6 @@ def test_products_are_in_fp16(opt_level):
         ).dtype
         == torch.float64
     )
-
-
-Pair = namedtuple("Pair", "left right")
-
-
-class Batch:
-    """Of the user's own making; apex asks such objects for .to(dtype)."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def to(self, dtype):
-        return Batch(self.x.to(dtype))
 
 
 def test_disabled_changes_nothing():

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_networks import Network
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -165,20 +164,6 @@ def test_results_have_the_types_that_cudas_autocast_gives(listed, tries, least, 
                     different.append((name, types(args), on_cuda, emulated))
     assert not different
     assert compared > least
-
-
-def on_cuda(network: Network, mode: FakeTensorMode) -> Network:
-    """As if: its tensors have no values. cuDNN's recurrent layers alone need the device even then."""
-    for module in network.model.modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                tensors[name] = None if tensor is None else _as(mode, tensor)
-    return Network(network.kind, network.model, mode.from_tensor(network.x).to("cuda"), network.loss)
-
-
-def _as(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    fake = mode.from_tensor(tensor.detach()).to("cuda")
-    return nn.Parameter(fake) if isinstance(tensor, nn.Parameter) else fake
 
 
 def test_own_code_of_a_backward_pass_computes_without_autocast():

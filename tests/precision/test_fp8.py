@@ -78,26 +78,6 @@ def test_which_layers(rows, shape, every, reason):
     assert layers.record(model) == [{"name": "weight", "shape": list(shape), "format": fmt, "reason": reason}]
 
 
-def graphs(context):
-    """The graphs into which torch.compile turns a small network, as code. Raises where it would need
-    several.
-    """
-    torch.manual_seed(0)
-    model, seen = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4)), []
-    torch.compiler.reset()
-    compiled = torch.compile(
-        model, backend=lambda graph, inputs: seen.append(graph.code) or graph.forward, fullgraph=True
-    )
-    with torch.autocast("cpu", dtype=torch.bfloat16), context:
-        try:
-            compiled(torch.randn(4, 16))
-        except RuntimeError as error:
-            if not isinstance(error, NotImplementedError) and "_scaled_mm" not in str(error):
-                raise
-            pytest.skip(f"this PyTorch scales no rows on a CPU: {error}")
-    return seen
-
-
 def test_a_run_says_which_layers(train):
     few = ["model=mlp", "model.widths=[32,32]", *FEW_STEPS, "audit=true"]
     ran = train("precision=fp8", "precision.layers=all", *few)

@@ -10,7 +10,6 @@ from silent import silent_trainer
 from torch import nn
 
 from mpx.acceleration.apply import Acceleration
-from mpx.errors import UserError
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 from mpx.training.ema import Ema
@@ -120,13 +119,6 @@ def test_gradients_are_clipped_after_unscaling(tmp_path, fused, algorithm, limit
     assert [weight for _, weight in module.seen] == pytest.approx([-1.0, -2.0], rel=1e-5)
 
 
-def test_accumulation_steps_once_per_group(tmp_path):
-    module, precision = Ramp([1.0, 2.0, 3.0, 4.0]), plugin(initial=8.0)
-    run(module, precision, tmp_path, accumulate_grad_batches=2)
-    assert module.model.weight.item() == pytest.approx(-(1 + 2) / 2 - (3 + 4) / 2)
-    assert precision.record()["optimizer_steps"] == 2
-
-
 def test_hooks_see_unscaled_gradients(tmp_path):
     """After Lightning's test_amp_gradient_unscale: what clips, logs or masks gradients sees them without the
     scale, accumulated or not.
@@ -136,33 +128,22 @@ def test_hooks_see_unscaled_gradients(tmp_path):
     module.on_before_optimizer_step = lambda optimizer: seen.append(module.model.weight.grad.item())
     run(module, precision, tmp_path, accumulate_grad_batches=2)
     assert seen == [2.0, 2.0]
+    assert precision.record()["optimizer_steps"] == 2
 
 
 @pytest.mark.parametrize(
     ("scale", "first"),
     [
-        (
-            {"initial": 1e9, "dynamic": False},
-            "The scale is fixed: lower precision.loss_scale.initial, or set "
-            "precision.loss_scale.dynamic=true",
-        ),
-        ({"initial": 1.0, "dynamic": False}, None),
-        ({"initial": 4.0, "floor": 2.0}, "Lower precision.loss_scale.floor"),
-        (
-            {"initial": 2.0**24},
-            "No step has been taken yet: lower precision.loss_scale.initial, or raise "
-            "precision.loss_scale.max_skips",
-        ),
+        ({"initial": 1e9, "dynamic": False}, "The scale is fixed: lower precision.loss_scale.initial"),
+        ({"initial": 1.0, "dynamic": False}, "Try a lower learning rate"),
+        ({"initial": 4.0, "floor": 2.0}, "Lower precision.loss_scale.floor; else try a lower learning rate"),
+        ({"initial": 2.0**24}, "No step has been taken yet: lower precision.loss_scale.initial"),
     ],
-    ids=["fixed", "fixed at 1", "high floor", "from the first step on"],
 )
 def test_where_the_scale_is_at_fault_that_is_said_first(tmp_path, scale, first):
     precision = plugin(max_skips=3, **scale)
     run(Ramp([INF] * 3), precision, tmp_path)
-    advice = precision.trouble().partition("). ")[2]
-    assert advice.startswith(
-        "Try a lower learning rate" if first is None else f"{first}; else try a lower learning rate"
-    )
+    assert precision.trouble().partition("). ")[2].startswith(first)
 
 
 def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
@@ -183,43 +164,6 @@ def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
         Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True
     )
     assert ours.loss_scale.scale.item() == 256.0
-
-
-class Fit(pl.LightningModule):
-    """A linear model whose loss LBFGS brings to nothing within a few steps."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.model, self.losses = nn.Linear(4, 1), []
-
-    def training_step(self, batch, index):
-        x, _ = batch
-        loss = (self.model(x) - 1).float().square().mean()
-        self.losses.append(loss.item())
-        return loss
-
-    def configure_optimizers(self):
-        return torch.optim.LBFGS(self.parameters(), max_iter=5)
-
-
-def fit_by_lbfgs(mode, tmp_path):
-    module, precision = (
-        Fit(),
-        ModePrecision(MODES[mode], CPU, emulate=MODES[mode].narrowest != "fp32", loss_scale={}),
-    )
-    trainer(precision, tmp_path, limit_train_batches=3).fit(module, pairs(torch.randn(24, 4), 8))
-    return module.losses, precision
-
-
-@pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.scaled])
-def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, tmp_path):
-    with pytest.raises(
-        UserError,
-        match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* "
-        "Use precision=amp_bf16",
-    ):
-        fit_by_lbfgs(mode, tmp_path)
 
 
 class Net(pl.LightningModule):

@@ -8,6 +8,7 @@ from ways_to_step import BATCHES, REFUSED, Configured, Fit, trained
 
 import mpx
 from mpx.errors import UserError
+from mpx.precision.modes import MODES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -43,6 +44,17 @@ def test_an_optimizer_steps_as_it_likes_when_the_training_is_over():
     before = module.layer.weight.detach().clone()
     trainer.optimizers[0].step()
     assert not torch.equal(module.layer.weight, before)
+
+
+@pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.scaled])
+def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, monkeypatch):
+    monkeypatch.setattr(Fit, "configure_optimizers", lambda self: torch.optim.LBFGS(self.parameters()))
+    with pytest.raises(
+        UserError,
+        match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* "
+        "Use precision=amp_bf16",
+    ):
+        trained("plain", mode)
 
 
 class NeedsClosure(torch.optim.AdamW):

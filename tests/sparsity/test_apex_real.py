@@ -4,7 +4,6 @@
 
 import os
 import sys
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -63,7 +62,7 @@ def chosen(model, pattern, rules=Rules()):  # noqa: B008
 def test_masks_are_apexs_and_the_model_as_before():
     model = net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    masks, pruned = chosen(model, Apex(NofM(2, 4), model, nullcontext))
+    masks, pruned = chosen(model, Apex(NofM(2, 4), model))
     assert set(pruned) == {
         "conv.weight", "group.weight", "attention.in_proj_weight", "attention.out_proj.weight",
         "narrow.weight", "shared.weight",
@@ -80,7 +79,7 @@ def test_masks_are_apexs_and_the_model_as_before():
 def test_pruning_by_them_holds_and_says_what_it_kept():
     ours, theirs = net(), net()
     one, _ = chosen(ours, NofM(2, 4))
-    other, _ = chosen(theirs, Apex(NofM(2, 4), theirs, nullcontext))
+    other, _ = chosen(theirs, Apex(NofM(2, 4), theirs))
     for masks in (one, other):
         masks.prune([])
         assert masks.verify() == []
@@ -93,7 +92,7 @@ def test_what_this_apex_cannot_is_found_out_before_training():
     well.
     """
     for pattern in (NofM(2, 4), Tiles("best"), Tiles("greedy")):
-        apex = Apex(pattern, model := net(), nullcontext)
+        apex = Apex(pattern, model := net())
         try:
             apex.masks([model.conv.weight])
         except UserError as error:

@@ -15,14 +15,8 @@ from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
 
-RUN = (
-    "model=mlp",
-    "model.widths=[32,32]",
-    "data.batch_size=32",
-    *FEW_STEPS,
-    "trainer.limit_train_batches=6",
-    "sparsity.start_step=2",
-)
+NET = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32")
+RUN = (*NET, *FEW_STEPS, "trainer.limit_train_batches=6", "sparsity.start_step=2")
 # of the loss scale: the first steps overflow, those after them do not
 LARGE = ("initial=1e11", "ceiling=1e11", "backoff_factor=1e-3")
 
@@ -65,13 +59,8 @@ def watched(train, monkeypatch):
 def test_every_mode_and_optimizer(watched, precision, optimizer):
     # squares of gradients are zero in FP16, and 1e-8 bounds nothing there
     eps = ["optimizer.eps=1e-4"] if optimizer == "adamw" else []
-    _, looked = watched(
-        f"precision={precision}",
-        f"optimizer={optimizer}",
-        "sparsity=2of4",
-        "trainer.gradient_clip_val=0.1",
-        *eps,
-    )
+    what = (f"precision={precision}", f"optimizer={optimizer}", "sparsity=2of4")
+    _, looked = watched(*what, "trainer.gradient_clip_val=0.1", *eps)
     assert looked == [3, 4, 5, 6]
 
 

@@ -65,25 +65,15 @@ def smoothed():
     return EMAWeightAveraging(decay=0.9)
 
 
+BEFORE = "it averages weights from before the pruning at step"
+
+
 @pytest.mark.parametrize(
     ("average", "settings", "said"),
     [
-        (
-            smoothed,
-            {},
-            "with EMAWeightAveraging: it averages weights from before the pruning at step 16. "
-            "Let it begin later",
-        ),
-        (
-            WeightAveraging,
-            {"start_step": 3},
-            "with WeightAveraging: it averages weights from before the pruning at step 3.",
-        ),
-        (
-            lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=2),
-            {},
-            "with StochasticWeightAveraging: it averages weights from before",
-        ),
+        (smoothed, {}, f"with EMAWeightAveraging: {BEFORE} 16. Let it begin later"),
+        (WeightAveraging, {"start_step": 3}, f"with WeightAveraging: {BEFORE} 3."),
+        (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=2), {}, f"WeightAveraging: {BEFORE}"),
         (smoothed, {"recipe": "sr_ste", "start": 0.0}, "recipe=sr_ste chooses other masks again and again"),
         (smoothed, {"recipe": "from_start", "recompute_every": 4}, "recipe=from_start chooses other masks"),
     ],
@@ -135,15 +125,8 @@ def test_a_run_of_unknown_length_without_a_share(settings, stream):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            {},
-            "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set "
-            "trainer.max_steps or sparsity.start_step.",
-        ),
-        (
-            {"recipe": "gradual", "start_step": 2},
-            "sparsity.end=0.75 is a share of a run .* Set trainer.max_steps.",
-        ),
+        ({}, "sparsity.start=0.5 is a share of a run .* Set trainer.max_steps or sparsity.start_step."),
+        ({"recipe": "gradual", "start_step": 2}, "sparsity.end=0.75 is a share .* Set trainer.max_steps."),
         ({"start_epoch": 1}, "sparsity.start_epoch: how many steps an epoch has is unknown"),
     ],
 )
@@ -152,3 +135,11 @@ def test_a_share_of_a_run_of_unknown_length_is_refused(settings, said):
         silent_trainer(max_epochs=2, callbacks=[mpx.Sparsity("2of4", **settings)]).fit(
             Module(), DataLoader(Stream(), batch_size=8)
         )
+
+
+def test_sr_ste_with_manual_optimization_is_refused():
+    class ByHand(Module):
+        automatic_optimization = False
+
+    with pytest.raises(mpx.UserError, match=r"recipe=sr_ste with manual optimization"):
+        fit(mpx.Sparsity("2of4", recipe="sr_ste", start=0.0), module=ByHand())

@@ -8,14 +8,8 @@ SHORT = [*FEW_STEPS, "trainer.limit_train_batches=6", "trainer.ema_decay=0.9"]
 
 @pytest.mark.parametrize("precision", ["fp32", "o2", "fp16_true"])
 def test_more_magnitude_is_kept(train, precision):
-    ran = train(
-        "model=mlp",
-        f"precision={precision}",
-        "sparsity=2of4",
-        "sparsity.permute=true",
-        *SHORT,
-        "optimizer=sgd",
-    )
+    permuted = ("sparsity=2of4", "sparsity.permute=true")
+    ran = train("model=mlp", f"precision={precision}", *permuted, *SHORT, "optimizer=sgd")
     assert ran.code == 0, ran.err
     sparsity = ran.record["sparsity"]
     assert sparsity["verified"] is True
@@ -56,14 +50,9 @@ class Branching(Straight):
 )
 def test_what_could_not_be_permuted_is_said(forked, tmp_path, net, lines):
     (tmp_path / "my_nets.py").write_text(NETS)
-    own = [
-        "model=custom",
-        f"model._target_=my_nets.{net}",
-        "sparsity=2of4",
-        "sparsity.permute=true",
-        "data=digits",
-    ]
-    ran = forked(*own, *SHORT, "optimizer=sgd", "sparsity.start_step=1")
+    own = ["model=custom", f"model._target_=my_nets.{net}", "data=digits"]
+    permuted = ["sparsity=2of4", "sparsity.permute=true", "sparsity.start_step=1"]
+    ran = forked(*own, *permuted, *SHORT, "optimizer=sgd")
     assert ran.code == 0, ran.err
     assert all(line in ran.out for line in lines), ran.out
     assert "def forward" not in ran.err  # the graph that torch.export prints where it fails

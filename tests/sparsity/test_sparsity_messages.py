@@ -8,66 +8,31 @@ from few_steps import FEW_STEPS
 from refused import assert_refused
 from torch import nn
 
-CASES = [
-    (
-        ["sparsity=2of5"],
-        "sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, "
-        "nofm, unstructured.",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.recipe=aps"],
-        "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste.",
-    ),
-    (["sparsity.start=0.3"], "sparsity=dense has no start; use sparsity=2of4 sparsity.start=0.3, or"),
-    (
-        ["sparsity=2of4", "sparsity.start_step=-1"],
-        "sparsity.start_step=-1 must be a whole number of at least 0, or null.",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"],
-        "sparsity.start and sparsity.start_step both say when the dense",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.decay=1e-3"],
-        "sparsity.decay has no meaning for sparsity.recipe=asp. Leave it out, or use sparsity.recipe=sr_",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.start=0.2"],
-        "sparsity.start has no meaning for sparsity.recipe=one_shot.",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.recipe=gradual", "sparsity.end=0.3"],
-        "sparsity.end=0.3 must be at least sparsity.start=0.5.",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"],
-        "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"],
-        "ckpt_path and sparsity.dense_ckpt both bring weights.",
-    ),
-    (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
-    (
-        ["sparsity=nofm", "sparsity.m=64"],
-        "sparsity.m=64 must be a whole number of at least 2 and at most 32.",
-    ),
-    (
-        ["sparsity=unstructured", "sparsity.density=1"],
-        "sparsity.density=1 must be a number above 0 and below 1.",
-    ),
-    (
-        ["sparsity=2of4", "sparsity.types=[Embedding]"],
-        "sparsity.types=['Embedding'] must be a list of at least 1, each one of Linear, Conv1d,",
-    ),
-    (["sparsity.pattern=2of4"], "sparsity.pattern belongs to the choice of sparsity"),
-]
+# words of the command | the line
+TABLE = """
+sparsity=2of5 | sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, nofm,
+sparsity=2of4 sparsity.recipe=aps | sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual,
+sparsity.start=0.3 | sparsity=dense has no start; use sparsity=2of4 sparsity.start=0.3, or
+sparsity=2of4 sparsity.start_step=-1 | sparsity.start_step=-1 must be a whole number of at least 0, or null.
+sparsity=2of4 sparsity.start_step=5 sparsity.start=0.1 | sparsity.start and sparsity.start_step both say when
+sparsity=2of4 sparsity.decay=1e-3 | sparsity.decay has no meaning for sparsity.recipe=asp. Leave it out, or use
+sparsity=2of4 sparsity.recipe=one_shot sparsity.start=0.2 | sparsity.start has no meaning for sparsity.recipe=one
+sparsity=2of4 sparsity.recipe=gradual sparsity.end=0.3 | sparsity.end=0.3 must be at least sparsity.start=0.5.
+sparsity=2of4 sparsity.dense_ckpt=no.ckpt | sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a
+sparsity=2of4 sparsity.dense_ckpt=FILE ckpt_path=FILE | ckpt_path and sparsity.dense_ckpt both bring weights.
+sparsity=nofm sparsity.n=8 | sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4.
+sparsity=nofm sparsity.m=64 | sparsity.m=64 must be a whole number of at least 2 and at most 32.
+sparsity=unstructured sparsity.density=1 | sparsity.density=1 must be a number above 0 and below 1.
+sparsity=2of4 sparsity.types=[Embedding] | sparsity.types=['Embedding'] must be a list of at least 1, each one of
+sparsity.pattern=2of4 | sparsity.pattern belongs to the choice of sparsity
+"""
+CASES = [line.split(" | ") for line in TABLE.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("overrides", "message"), CASES, ids=[" ".join(case[0]) for case in CASES])
-def test_mistake_in_the_configuration(train, tmp_path, overrides, message):
+@pytest.mark.parametrize(("words", "message"), CASES, ids=[words for words, _ in CASES])
+def test_mistake_in_the_configuration(train, tmp_path, words, message):
     (file := tmp_path / "any.ckpt").touch()
-    assert_refused(train(*(override.replace("FILE", str(file)) for override in overrides)), message)
+    assert_refused(train(*words.replace("FILE", str(file)).split()), message)
 
 
 def test_a_start_beyond_the_run(train):

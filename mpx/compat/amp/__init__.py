@@ -22,8 +22,7 @@ FP32. Differences from apex:
 - initialize may be called again for other models. Each optimizer keeps the loss scales of its own call.
   amp.state_dict(),
   amp.load_state_dict() and amp._amp_state refer to the newest call.
-- An overflow found with delay_overflow_check=True counts at the next check; apex forgets it.
-- nn.DataParallel of an initialised model is refused; use DistributedDataParallel.
+- nn.DataParallel is not supported; use DistributedDataParallel.
 - Errors are mpx.errors.UserError (a ValueError).
 
 As in apex, a fixed loss scale never skips a step, so infinite gradients reach the weights; O2's

@@ -19,7 +19,6 @@ from mpx.compat.amp.optimizers import attach
 from mpx.compat.amp.state import LossScaler, Session, _amp_state
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
-from mpx.private.torch_modules import replicate_by
 
 
 def initialize(
@@ -106,7 +105,6 @@ def _change(
             cast_model(model, dtype, keep_batchnorm_fp32=keep)
         if dtype is not None or properties.patch_torch_functions or outputs is not None:
             model.forward = Forward(model, session, outputs)
-            replicate_by(model, _no_replicas)
 
 
 def _list(value: Any) -> list[Any]:
@@ -175,12 +173,6 @@ class Forward:
             if self.inputs == torch.float16 and emulated(device)
             else nullcontext()
         )
-
-
-def _no_replicas() -> nn.Module:
-    raise UserError(
-        "nn.DataParallel of a model from amp.initialize: use torch.nn.parallel.DistributedDataParallel."
-    )
 
 
 def init(

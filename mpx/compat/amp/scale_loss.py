@@ -25,7 +25,6 @@ def scale_loss(
     loss_id: int = 0,
     model: nn.Module | None = None,
     delay_unscale: bool = False,
-    delay_overflow_check: bool = False,
 ) -> Iterator[Tensor]:
     """Yield loss.float() times the loss scale. On exit, unscale the new gradients and add them to those of
     earlier passes.
@@ -36,7 +35,6 @@ def scale_loss(
     optimizers: the initialised optimizer, or list of optimizers, whose parameters get gradients in this pass.
     loss_id: which of initialize's num_losses loss scales to use. model: ignored, as in apex.
     delay_unscale: keep the gradients scaled; a later pass with the same loss_id unscales them.
-    delay_overflow_check: unscale; an overflow counts at the next pass that is checked.
 
     After an overflow of a dynamic scale, the next step() of all these optimizers does nothing. A fixed scale
     never skips, as in apex. Raises UserError for an optimizer that was not initialised, or an unknown
@@ -60,7 +58,7 @@ def scale_loss(
     finally:  # also after a pass that failed, such as for want of memory
         if not delay_unscale:
             _unscale(stashes, scaler)
-    if not (delay_unscale or delay_overflow_check):
+    if not delay_unscale:
         _note_overflow(stashes, scaler, loss_id)
 
 

@@ -111,22 +111,8 @@ def test_simple(run):
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_dcgan(run, level, tmp_path):
-    arguments = [
-        "--dataset",
-        "fake",
-        "--batchSize",
-        250,
-        "--ngf",
-        4,
-        "--ndf",
-        4,
-        "--niter",
-        1,
-        "--workers",
-        0,
-        "--outf",
-        tmp_path,
-    ]
+    words = "--dataset fake --batchSize 250 --ngf 4 --ndf 4 --niter 1 --workers 0 --outf"
+    arguments = [*words.split(), tmp_path]
     out = run("dcgan/main_amp.py", *arguments, "--opt_level", level)
     losses = numbers(r"Loss_[DG]: (\S+)", out)
     assert len(losses) == 8
