@@ -21,7 +21,7 @@ from mpx.precision.attention import attention
 from mpx.precision.autocast import Casts, announced
 from mpx.precision.formats import FORMATS, HALVES, ROUND, stored_in, truncated_to_tf32, upcast
 from mpx.precision.ops import inside, multiplied, part_of
-from mpx.precision.recurrent import CELLS, LAYERS, cell, layers
+from mpx.precision.recurrent import LAYERS, layers
 from mpx.private.torch_dispatch import (
     TorchDispatchMode,
     every_call_seen,
@@ -72,9 +72,7 @@ class _Functions(TorchFunctionMode):
         self.whole: dict[Any, Callable[..., Any]] = {
             function: partial(layers, step, fmt) for function, step in LAYERS.items()
         }
-        # in which cells consist of single products, and fused attention is as accurate as FP32
-        if fmt != "tf32":
-            self.whole |= {function: partial(cell, step, fmt) for function, step in CELLS.items()}
+        if fmt != "tf32":  # in which fused attention is as accurate as FP32
             self.whole[scaled_dot_product_attention] = partial(attention, fmt)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

@@ -1,9 +1,9 @@
-"""Recurrent layers and cells in a narrower format: one rounding rule for LSTMs, GRUs and plain layers.
+"""Recurrent layers in a narrower format: one rounding rule for LSTMs, GRUs and plain layers.
 
 The products with the input and with the state are stored rounded, gates are summed and squashed in FP32, and
-the new states are stored rounded; their gradients likewise. So does cuDNN's standard algorithm, and ATen's
-fused cells (aten/src/ATen/native/cuda/RNN.cu). cuDNN's other algorithms round less. experiments/emulation has
-the distance. In TF32 the operands of each product are rounded, and nothing else (mpx/precision/emulate.py).
+the new states are stored rounded; their gradients likewise. So does cuDNN's standard algorithm; its others
+round less (experiments/emulation has the distance). In TF32 the operands of each product are rounded, and
+nothing else (mpx/precision/emulate.py).
 """
 
 import warnings
@@ -54,8 +54,6 @@ LAYERS: dict[Callable, Step] = {
     torch.rnn_tanh: tanh_step,
     torch.rnn_relu: relu_step,
 }
-# each one kernel on a GPU
-CELLS: dict[Callable, Step] = {torch.lstm_cell: lstm_step, torch.gru_cell: gru_step}
 
 
 def layers(
@@ -66,7 +64,8 @@ def layers(
     """Arguments and results of torch.lstm, gru, rnn_tanh and rnn_relu. x: [T, B, I], or [B, T, I] if
     batch_first.
     """
-    states, directions, per_layer, last = _states(hx), 2 if bidirectional else 1, 4 if biases else 2, []
+    states: States = (hx,) if isinstance(hx, Tensor) else hx
+    directions, per_layer, last = 2 if bidirectional else 1, 4 if biases else 2, []
     x = x.transpose(0, 1) if batch_first else x
     for layer in range(count):
         if layer and dropout and train:
@@ -75,30 +74,13 @@ def layers(
         for direction in range(directions):
             at = layer * directions + direction
             weights = flat[at * per_layer : (at + 1) * per_layer]
-            weights += [] if biases else _or_zeros(weights[0], None, None)
+            weights += [] if biases else [weights[0].new_zeros(len(weights[0]))] * 2
             first = (state[at] for state in states)
             out, *newest = _sequence(step, fmt, x.flip(0) if direction else x, *weights, *first)
             outs.append(out.flip(0) if direction else out)
             last.append(newest)
         x = torch.cat(outs, 2) if bidirectional else outs[0]
     return x.transpose(0, 1) if batch_first else x, *(torch.stack(part) for part in zip(*last, strict=True))
-
-
-def cell(
-    step: Step, fmt: str, x: Tensor, hx: Tensor | States, w: Tensor, u: Tensor,
-    b_ih: Tensor | None = None, b_hh: Tensor | None = None,
-) -> Tensor | States:  # fmt: skip
-    """Arguments and result of torch.lstm_cell and gru_cell."""
-    _, *states = _sequence(step, fmt, x[None], w, u, *_or_zeros(w, b_ih, b_hh), *_states(hx))
-    return states[0] if isinstance(hx, Tensor) else tuple(states)
-
-
-def _states(hx: Tensor | States) -> States:
-    return (hx,) if isinstance(hx, Tensor) else hx
-
-
-def _or_zeros(weight: Tensor, *biases: Tensor | None) -> list[Tensor]:
-    return [weight.new_zeros(len(weight)) if bias is None else bias for bias in biases]
 
 
 def _sequence(step: Step, fmt: str, *operands: Tensor) -> States:

@@ -60,8 +60,8 @@ class Pruning(Callback):
             )
         if not (pl_module.automatic_optimization or self.recipe.fixed):
             raise UserError(
-                f"sparsity.recipe={self.recipe.name} with manual optimization: it prunes again after each step, "
-                "and mpx does not know where a step of training_step ends. Use sparsity.recipe=asp."
+                f"sparsity.recipe={self.recipe.name} with manual optimization: it prunes again after each "
+                "step, and mpx does not know where a step of training_step ends. Use sparsity.recipe=asp."
             )
 
     def on_train_batch_start(

@@ -20,9 +20,8 @@ from mpx.acceleration.graph import WARMUP, Repeatable, StepGraph
 from mpx.errors import UserError
 from mpx.training.module import TrainingModule
 
-STEPS = (
-    "model=mlp trainer.max_epochs=2 trainer.progress=off numerics.every=7 trainer.log_every_n_steps=1".split()
-)
+WORDS = "model=mlp trainer.max_epochs=2 trainer.progress=off numerics.every=7 trainer.log_every_n_steps=1"
+STEPS = WORDS.split()
 OVERFLOWS = "precision.loss_scale.initial=1e12 precision.loss_scale.ceiling=1e13"
 
 

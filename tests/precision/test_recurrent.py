@@ -55,9 +55,7 @@ ROUNDED = {
     "gru": lambda: nn.GRU(6, 8, 2, bidirectional=True, dropout=0.2),
     "rnn": lambda: nn.RNN(6, 8, nonlinearity="relu"),
     "lstm with projections": lambda: nn.LSTM(6, 8, proj_size=4),
-    "gru cell": lambda: nn.GRUCell(6, 8),
     "lstm cell": lambda: nn.LSTMCell(6, 8),
-    "rnn cell": lambda: nn.RNNCell(6, 8),
 }
 
 
