@@ -123,9 +123,8 @@ class RecorderCallback(TrainerCallback):
         if self._counting is not None:
             raise UserError(
                 "RecorderCallback records one Trainer.train, and this is another one, as "
-                "auto_find_batch_size makes them after a batch "
-                "that did not fit. Set a batch size that fits, and make a Recorder and a Trainer for each "
-                "training."
+                "auto_find_batch_size makes them after a batch that did not fit. Set a batch size that "
+                "fits, and make a Recorder and a Trainer for each training."
             )
         if args.n_gpu > 1:
             raise UserError(
@@ -150,9 +149,8 @@ class RecorderCallback(TrainerCallback):
             if samples is None and self.samples is None:
                 raise UserError(
                     "RecorderCallback: the tensors with which Trainer calls the model differ in their "
-                    "first dimension, so that the samples "
-                    "of a step are unknown. Give RecorderCallback(recorder, samples=N), their number in a "
-                    "step of this process."
+                    "first dimension, so that the samples of a step are unknown. Give "
+                    "RecorderCallback(recorder, samples=N), their number in a step of this process."
                 )
             self._shapes.add(shapes_in(batch, samples))
             # a loss may call the model several times for one batch

@@ -117,14 +117,14 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
     if mode.weights == torch.float16 and not mode.master and optimizer == "adamw":
         return (
             f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients "
-            "below 2^-12 vanish and its steps "
-            "grow without bound. Use optimizer=sgd, or precision=o2, which keeps them in FP32."
+            "below 2^-12 vanish and its steps grow without bound. Use optimizer=sgd, or precision=o2, "
+            "which keeps them in FP32."
         )
     if mode.weights == torch.float16 and not mode.master and optimizer is None:
         return (
             f"precision={mode.name} keeps the optimizer's state in FP16, where Adam's eps and squares of "
-            "small gradients vanish. "
-            "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
+            "small gradients vanish. Use precision=amp, which keeps it in FP32, or an optimizer without "
+            "squares."
         )
     tries = "Try a lower learning rate, a longer warm-up"
     if mode.narrowest == "fp32":

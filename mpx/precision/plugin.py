@@ -148,14 +148,13 @@ class ModePrecision(Precision):
         if self.mode.master and any(layer.sparse for layer in sparse):
             raise UserError(
                 f"precision={self.mode.name} with nn.Embedding(sparse=True): the gradients of its weight "
-                "copies cannot "
-                "be sparse. Use sparse=False, or precision=amp, which keeps FP32 weights too."
+                "copies cannot be sparse. Use sparse=False, or precision=amp, which keeps FP32 weights too."
             )
         if self.mode.master and not getattr(model, "module", model).automatic_optimization:  # DDP's module
             raise UserError(
                 f"precision={self.mode.name} with manual optimization: the step's copies of the weights "
-                "would be old after "
-                "its first optimizer step. Use precision=amp, which keeps FP32 weights too."
+                "would be old after its first optimizer step. Use precision=amp, which keeps FP32 weights "
+                "too."
             )
         return super().connect(model, optimizers, lr_schedulers)
 

@@ -133,10 +133,8 @@ class ScaledSteps:
     def _computes_again(self, optimizer: Optimizer) -> str:
         return (
             f"precision={self.mode} with {type(optimizer).__name__}, which computes the loss several times "
-            "a step: a loss "
-            "scale judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an "
-            "optimizer that "
-            "computes it once."
+            "a step: a loss scale judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 "
+            "or fp32, or an optimizer that computes it once."
         )
 
     def _not_scaled(self, what: str) -> UserError:
@@ -150,8 +148,8 @@ class ScaledSteps:
         if self._has_scaled(optimizer) and has_gradients(optimizer):
             raise UserError(
                 f"precision={self.mode}: {type(optimizer).__name__}.step() would apply gradients that are "
-                "still multiplied "
-                "by the loss scale. Call step() of Lightning's optimizer, as self.optimizers() returns it."
+                "still multiplied by the loss scale. Call step() of Lightning's optimizer, as "
+                "self.optimizers() returns it."
             )
 
 

@@ -54,9 +54,8 @@ class Pruning(Callback):
         for optimizer in filter(computes_loss_several_times, trainer.optimizers):
             raise UserError(
                 f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the "
-                "loss several times and moves "
-                "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or "
-                "another optimizer."
+                "loss several times and moves along directions of earlier steps, which move pruned weights "
+                "too. Use sparsity=dense or another optimizer."
             )
         if not (pl_module.automatic_optimization or self.recipe.fixed):
             raise UserError(
@@ -127,8 +126,8 @@ class Pruning(Callback):
             )
         return (
             f"training stopped at step {self.step_of(trainer)}, and the pruning was due by step "
-            f"{self.recipe.plan.end}, so the model is "
-            f"not {pattern}. Prune earlier (sparsity.start, sparsity.end), or let it train longer."
+            f"{self.recipe.plan.end}, so the model is not {pattern}. Prune earlier (sparsity.start, "
+            "sparsity.end), or let it train longer."
         )
 
     def _prepare(self, trainer: pl.Trainer) -> None:

@@ -144,6 +144,5 @@ def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     )
     return (
         f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use sparsity=dense, "
-        "another model, or other "
-        "rules: sparsity.shape_rule=any, types, skip, only, min_size, density."
+        "another model, or other rules: sparsity.shape_rule=any, types, skip, only, min_size, density."
     )

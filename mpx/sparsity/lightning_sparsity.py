@@ -148,9 +148,8 @@ class Sparsity(Pruning):
         except RuntimeError as error:
             raise UserError(
                 f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, "
-                "or something in "
-                "the module or in a callback, such as an average of weights. Leave that out, or use "
-                "sparsity=dense."
+                "or something in the module or in a callback, such as an average of weights. Leave that "
+                "out, or use sparsity=dense."
             ) from error
 
     def prune_now(self, trainer: pl.Trainer) -> None:
@@ -191,9 +190,8 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
         if recipe.remember:
             raise UserError(
                 f"sparsity={masks.pattern.name} with {name}: recipe={recipe.name} chooses other masks "
-                "again and again, "
-                "and an average over several masks has no pattern. Use recipe=asp without recompute_every, "
-                "or leave the average out."
+                "again and again, and an average over several masks has no pattern. Use recipe=asp without "
+                "recompute_every, or leave the average out."
             )
         if averages is None:
             early = callback.swa_start <= end // epoch
@@ -203,8 +201,8 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
         if early:
             raise UserError(
                 f"sparsity={masks.pattern.name} with {name}: it averages weights from before the pruning "
-                f"at step {end}. "
-                "Let it begin later, or prune earlier (sparsity.start_step, recipe=from_start)."
+                f"at step {end}. Let it begin later, or prune earlier (sparsity.start_step, "
+                "recipe=from_start)."
             )
 
 

@@ -199,8 +199,7 @@ class Masks:
             if weight.reason is None and (parameter is None or parameter.shape != weight.parameter.shape):
                 raise UserError(
                     f"the model no longer has {weight.name}, which is pruned, in its shape. Replace a "
-                    "layer before the "
-                    "training, or leave it dense with sparsity.skip."
+                    "layer before the training, or leave it dense with sparsity.skip."
                 )
             if isinstance(parameter, DTensor):
                 raise UserError(

@@ -91,8 +91,8 @@ def _prepare(stash: Stash, scaler: LossScaler, loss_id: int) -> None:
     if stash.scaled not in (None, loss_id):
         raise UserError(
             f"amp.scale_loss(loss_id={loss_id}): an optimizer holds gradients scaled for "
-            f"loss_id={stash.scaled} "
-            "(delay_unscale=True); end them with a pass of that loss_id and delay_unscale=False."
+            f"loss_id={stash.scaled} (delay_unscale=True); end them with a pass of that loss_id and "
+            "delay_unscale=False."
         )
     if stash.scaled is None:
         earlier = []

@@ -97,8 +97,8 @@ class Session:
         if not 0 <= loss_id < len(self.loss_scalers):
             last = len(self.loss_scalers) - 1
             raise UserError(
-                f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; "
-                "amp.initialize(num_losses=…) makes more."
+                f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; amp.initialize(num_losses=…) "
+                "makes more."
             )
         return self.loss_scalers[loss_id]
 
@@ -122,8 +122,8 @@ class AmpState:
     def get(self, caller: str) -> Session:
         if self.session is None:
             raise UserError(
-                f"{caller} before amp.initialize: call model, optimizer = "
-                "amp.initialize(model, optimizer) first."
+                f"{caller} before amp.initialize: call model, optimizer = amp.initialize(model, optimizer) "
+                "first."
             )
         return self.session
 

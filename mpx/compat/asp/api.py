@@ -71,8 +71,8 @@ class ASP:
     def _pruning(cls, caller: str) -> Pruning:
         if cls._newest is None:
             raise UserError(
-                f"ASP.{caller} before ASP.init_model_for_pruning: call "
-                "ASP.init_model_for_pruning(model) first."
+                f"ASP.{caller} before ASP.init_model_for_pruning: call ASP.init_model_for_pruning(model) "
+                "first."
             )
         return cls._newest
 

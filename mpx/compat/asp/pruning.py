@@ -93,8 +93,7 @@ class Pruning:
         if self._permuted and optimizer.state:
             raise UserError(
                 "ASP.init_optimizer_for_pruning: the channels have been permuted, and the state of this "
-                f"{type(optimizer).__name__} "
-                "has the old order. Call it before compute_sparse_masks."
+                f"{type(optimizer).__name__} has the old order. Call it before compute_sparse_masks."
             )
         self.optimizers.append(optimizer)
         self._hooks += [

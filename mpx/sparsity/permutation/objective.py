@@ -81,8 +81,8 @@ def _misfit(places: np.ndarray, slots: np.ndarray) -> str | None:
         return "its input channels do not share stripes of 4 as in the layers beside it"
     neighbours = (np.diff(places, axis=1) == 1).all()
     return (
-        f"each of its input channels is {places.shape[1]} "
-        f"{'neighbouring ' if neighbours else ''}inputs, which move together"
+        f"each of its input channels is {places.shape[1]} {'neighbouring ' if neighbours else ''}inputs, "
+        "which move together"
     ) + ("" if neighbours else " and do not fill stripes of 4 alike")
 
 
