@@ -98,7 +98,7 @@ def test_masks_that_move_between_replays(train, graphed, choice):
     assert record["precision"]["skipped_steps"] == without["precision"]["skipped_steps"]
     assert ("precision=amp" in choice) == (record["precision"]["skipped_steps"] > 8)
     graph = record["speed"]["chosen"]["graph"]
-    assert (graph["recorded"], graph["given_up"]) == (1 if "sparsity.start=0" in choice else 2, None)
+    assert (graph["recorded"], graph["given_up"]) == (1 if "sparsity.start=0" in words else 2, None)
     assert graph["replayed_steps"] > 20
 
 
