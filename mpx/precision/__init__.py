@@ -1,9 +1,8 @@
 """Number formats, precision modes, loss scaling, emulation, and the format in which each operation ran.
 
 formats.py, modes.py      the range and precision of each format; the formats that each mode promises
-plugin.py                 a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py, with
-                          advice where it skips too many steps), optimizer steps on scaled gradients
-                          (steps.py)
+plugin.py                 a mode as Lightning's plugin: its passes (computing.py), loss scaling (scaling.py),
+                          optimizer steps on scaled gradients (steps.py)
 lightning_precision.py    mpx.Precision, the plugin for any Lightning Trainer
 closures.py               what an optimizer's step computes
 compiler_cache.py         keeps code apart that torch.compile takes for the same
