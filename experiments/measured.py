@@ -12,9 +12,9 @@ from typing import Any
 from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import newest
 from mpx.compare.comparison import Group, Row, Speedup, Verdict
+from mpx.compare.fastest import fastest_to_train
 from mpx.compare.run import Run
 from mpx.compare.table import read_results
-from mpx.compare.verdict import fastest_to_train
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))

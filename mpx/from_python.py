@@ -80,7 +80,7 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
         print(comparison.groups[0].train_verdict)
 
     study: the name that the runs were trained under (study=). settings: control, metric, metric_goal, margin,
-    margin_is, margin_for, confidence, note, results, output_dir; `python -m mpx.compare --help` explains
+    margin_is, margin_for, confidence, results, output_dir; `python -m mpx.compare --help` explains
     them. Returns a Comparison; each of its `groups` is one model and data set, with `rows` (one per setting,
     the control first), `train_verdict` and `serve_verdict`. Raises UserError for a mistake.
     """

@@ -45,7 +45,7 @@ AMP = seeds("amp-dense", [0.9505, 0.9511, 0.9527, 0.9532, 0.9541], [3100, 3110, 
 
 
 def compared(runs, **changed):
-    given = {"study": "s", "folder": Path("s"), "left_out": (), "note": ""}
+    given = {"study": "s", "folder": Path("s"), "left_out": ()}
     given |= {key: changed.pop(key) for key in [*given] if key in changed}
     return compare(runs, question(**{"control": "fp32-dense", "metric": "test/accuracy"} | changed), **given)
 

@@ -60,7 +60,7 @@ def test_a_card_made_twice_is_the_same(question):
     assert text.startswith("# Question\n\nWhy?\n\n<!-- results -->\n")
     assert text.endswith("<!-- end of results -->\n\n**What we learnt.** Much.\n")
     assert "old figures" not in text
-    assert "Fastest to train at no loss of accuracy: " in text
+    assert " as fast as FP32 at no loss of accuracy (" in text
     assert text.count("| amp\\_bf16-2of4 |") == 1
     for part in ("front", "seeds", "speedup", "memory", "serve", "underflow"):
         assert f"plots/resnet18--cifar10-{part}.png" in text

@@ -110,7 +110,7 @@ OTHERS = [  # the command, its words, what lies in its folder, words of the line
     *((deploy, [RUN], record(content),
     "no result.json" if content is None else "not written by this version") for content in RECORDS),
     (compare, ["study=a"], loop, "study=a: outputs/a is not there"),
-    (compare, ["output_dir=/dev/null"], None, "output_dir=/dev/null is a file"),
+    (compare, ["output_dir=/dev/null"], None, "study=default: /dev/null/default is not there."),
     (compare, ["study=" + "a" * 5000], None, "is not there"),
     (compare, ["model=mlp"], None,
     "model is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),

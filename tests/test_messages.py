@@ -22,7 +22,10 @@ CASES = [
     ),
     (["--help", "sparsit"], "--help sparsit: no such group or key. Did you mean sparsity?"),
     (["optimizer.lrr=0.1"], "optimizer.lrr: no such key. Did you mean optimizer.lr?"),
-    (["note=tried"], "note is a setting of mpx.compare, not of mpx.train. Give it to python -m mpx.compare."),
+    (
+        ["results=a"],
+        "results is a setting of mpx.compare, not of mpx.train. Give it to python -m mpx.compare.",
+    ),
     (["control=fp32"], "control: no such key. Did you mean until.control?"),
     (["precison=amp"], "precison: no such key. Did you mean precision?"),
     (["+optimizer.bogus=1"], "optimizer.bogus is not a setting of mpx."),

@@ -4,13 +4,13 @@ torch or Lightning.
 A Question goes in, a Comparison comes out (comparison.py; aggregate.py builds it):
 
 read      run.py: a run, how it was served, and its metric; collect.py and served.py: from result.json and
-          deploy.json; table.py: results.csv, which keeps all of them, and the tables that are only written
+          deploy.json; table.py: results.csv, which keeps all of them
 group     groups.py: which run is compared with which control
 decide    decisions.py: test, correct, decide; with statistics.py over seeds, population.py over test samples,
           looks.py and boundaries.py for planned looks
 speed     speed.py: the Place in which speeds count, and speed-ups
-say       verdict.py: who is fastest, and the sentences; notes.py: caveats; words.py: figures; commands.py:
-          how to repeat a study
+say       fastest.py: who is fastest; verdict.py: the sentences; notes.py: caveats; words.py: figures;
+          commands.py: how to repeat a study
 __main__  `python -m mpx.compare`
 
 A new figure of a run needs a field of Run, which becomes a column of results.csv, and its place in the record

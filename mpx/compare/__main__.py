@@ -19,23 +19,14 @@ from omegaconf import DictConfig
 
 from mpx.compare.collect import collect, is_study, newest
 from mpx.compare.comparison import Comparison
-from mpx.compare.groups import by_label, by_pair, ran, refuse_other_contents, settings
-from mpx.compare.run import AUTO, Run, check_metric
-from mpx.compare.table import (
-    DIFFERENCES,
-    RESULTS,
-    SERVED,
-    differences_csv,
-    read_results,
-    results_csv,
-    served_csv,
-)
+from mpx.compare.groups import by_label, by_pair, ran, settings
+from mpx.compare.run import AUTO, Run
+from mpx.compare.table import DIFFERENCES, RESULTS, differences_csv, read_results, results_csv
 from mpx.errors import UserError, nearest
-from mpx.settings.compare import COMPARE, MAX_NOTE, check_compare, typed_text
+from mpx.settings.compare import COMPARE, check_compare, typed_text
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
 from mpx.system.whole_file import below_output_dir, try_writing, write_whole
 
-NOTE = "note.md"
 MAX_LISTED = 20  # settings that an error lists
 LeftOut = list[tuple[str, str]]  # (folder, reason)
 
@@ -51,60 +42,47 @@ def job(cfg: DictConfig) -> None:
 
 
 def run(
-    study: str, results: str | None, control: str, metric: str, note: str | None, output_dir: str, **how: Any
+    study: str, results: str | None, control: str, metric: str, output_dir: str, **how: Any
 ) -> Comparison:
-    """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to
+    """Collect, compare, show, write, return. Heavy imports wait until the runs and the control are known to
     exist.
 
     how: the other keys of conf/compare.yaml.
     """
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
-    refuse_other_contents(runs)
     control = by_label(runs, " ".join(control.split()))  # text copied from a terminal may contain line breaks
     _check_control(runs, control)
-    check_metric(runs, metric)
-    about = _note(folder) if note is None and not results else note or ""
     from mpx.compare.aggregate import compare, question
     from mpx.render.comparison_tables import print_comparison
 
+    if not results:
+        _refuse_unwritable(folder)
     asked, name = question(control=control, metric=metric, **how), folder.name if results else study
-    if results:
-        comparison = compare(runs, asked, study=name, folder=folder, left_out=left_out, note=about)
-        print_comparison(comparison)
-        return comparison
-    _refuse_unwritable(folder)
-    comparison = compare(runs, asked, study=name, folder=folder, left_out=left_out, note=about)
-    tables = {RESULTS: results_csv(runs), DIFFERENCES: differences_csv(comparison)}
-    tables |= {SERVED: served_csv(runs)} if any(run.served for run in runs) else {}
-    with below_output_dir(folder):
-        (folder / SERVED).unlink(missing_ok=True)  # of an earlier comparison
-        for file, text in tables.items():
-            write_whole(folder / file, text)
+    comparison = compare(runs, asked, study=name, folder=folder, left_out=left_out)
     print_comparison(comparison)
-    _report(comparison)
-    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(tables)}")
-    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
+    if not results:
+        _write(comparison, runs)
     return comparison
 
 
-def _report(comparison: Comparison) -> None:
+def _write(comparison: Comparison, runs: list[Run]) -> None:
     from mpx.render.report import write  # matplotlib
 
-    try:
+    folder = comparison.folder
+    tables = {RESULTS: results_csv(runs), DIFFERENCES: differences_csv(comparison)}
+    with below_output_dir(folder):
+        for file, text in tables.items():
+            write_whole(folder / file, text)
         write(comparison)
-    except OSError as error:
-        where = error.filename or comparison.folder
-        raise UserError(
-            f"output_dir: the report was not written: {where} ({error.strerror}). Make room "
-            "there, or allow it."
-        ) from error
+    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(tables)}")
+    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
 
 
 def _refuse_unwritable(folder: Path) -> None:
     from mpx.render.report import FOLDERS, PAGES  # matplotlib
 
     with below_output_dir(folder):
-        try_writing(folder, [RESULTS, DIFFERENCES, SERVED, *PAGES], FOLDERS)
+        try_writing(folder, [RESULTS, DIFFERENCES, *PAGES], FOLDERS)
 
 
 def _read_study(output_dir: Path, study: str) -> tuple[list[Run], LeftOut, Path]:
@@ -127,29 +105,11 @@ def _read_study(output_dir: Path, study: str) -> tuple[list[Run], LeftOut, Path]
 
 
 def _no_study(output_dir: Path, study: str) -> str:
-    if os.path.exists(output_dir) and not os.path.isdir(output_dir):
-        return (
-            f"output_dir={output_dir} is a file. Give the folder that holds the studies, or "
-            "results=FILE for a results.csv."
-        )
     _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it does not exist or cannot be read
     known = sorted(name for name in folders if name[0] not in "._" and is_study(output_dir / name))
     begin = f"No study is in {output_dir} yet; python -m mpx.train study={study} begins one."
     names = f"There are: {', '.join(known)}." if known else begin
     return f"study={study}: {output_dir / study} is not there.{nearest(study, known)} {names}"
-
-
-def _note(folder: Path) -> str:
-    """The text of the study's note.md. Raises UserError for one that cannot be read."""
-    path = folder / NOTE
-    try:
-        text = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UserError(f"{path} cannot be read ({reason}). Save it as UTF-8, or remove it.") from error
-    if len(text) > MAX_NOTE:
-        raise UserError(f"{path} has {len(text):,} characters, and a note at most {MAX_NOTE:,}. Shorten it.")
-    return text.strip()
 
 
 def _read_file(path: Path) -> tuple[list[Run], LeftOut, Path]:

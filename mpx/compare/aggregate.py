@@ -10,11 +10,20 @@ from mpx.compare import served, speed
 from mpx.compare.commands import commands
 from mpx.compare.comparison import Comparison, Estimate, Group, Question, Row, Verdict, estimate
 from mpx.compare.decisions import decide, values
-from mpx.compare.groups import Members, by_label, by_pair, grouped, labels, natural, short
-from mpx.compare.looks import Plan, plan_of
+from mpx.compare.groups import (
+    Members,
+    by_label,
+    by_pair,
+    grouped,
+    labels,
+    natural,
+    refuse_other_contents,
+    short,
+)
+from mpx.compare.looks import plan_of
 from mpx.compare.notes import notes
 from mpx.compare.run import AUTO, Metric, Run, choose_metric
-from mpx.compare.verdict import serve_verdict, time_verdict, train_verdict
+from mpx.compare.verdict import evidence, serve_verdict, time_verdict, train_verdict
 from mpx.settings.compare import DECIDE, DEFAULTS, compare_command
 
 
@@ -27,45 +36,31 @@ def question(**how: str | float) -> Question:
 
 def compare(
     runs: Sequence[Run], asked: Question, *, study: str, folder: Path, left_out: Iterable[tuple[str,
-    str]] = (), note: str = ""
+    str]] = ()
 ) -> Comparison:  # fmt: skip
     """runs: one per setting and seed. Raises UserError for runs that were made under different plans of
     looks.
     """
-    asked = replace(asked, plan=plan_of(runs))
+    refuse_other_contents(runs)
+    asked, control = replace(asked, plan=plan_of(runs)), asked.control
+    if asked.plan is not None and control == AUTO:
+        control = by_label(runs, asked.plan.control)
     names = {pair: labels(of_pair) for pair, of_pair in by_pair(runs).items()}
-    planned = _planned_controls(runs, asked.plan)
     metric = choose(runs, asked) if asked.metric != AUTO else None
-    groups = []
-    for members in grouped(runs, asked.control):
-        pair = members.model, members.data
-        control = members.control[0].setting if members.control else None
-        named = control if (*pair, control) in planned else None
-        groups.append(_group(members, metric or choose(members.runs, asked), asked, names[pair], named))
+    groups = [
+        _group(members, metric or choose(members.runs, asked), asked, names[members.model, members.data])
+        for members in grouped(runs, control)
+    ]
     again = compare_command(study, **{key: getattr(asked, key) for key in DECIDE})
-    return Comparison(study, asked, tuple(groups), tuple(left_out), folder, (*commands(runs), again), note)
+    return Comparison(study, asked, tuple(groups), tuple(left_out), folder, (*commands(runs), again))
 
 
 def choose(runs: Iterable[Run], asked: Question) -> Metric:
     return choose_metric(runs, wanted=asked.metric, goal=asked.metric_goal, margin_is=asked.margin_is)
 
 
-def _planned_controls(runs: Sequence[Run], plan: Plan | None) -> set[tuple[str, str, str]]:
-    """Model, data and setting of each control that the plan names."""
-    controls = (
-        []
-        if plan is None
-        else [one.control[0] for one in grouped(runs, by_label(runs, plan.control)) if one.control]
-    )
-    return {(run.model, run.data, run.setting) for run in controls}
-
-
-def _group(
-    members: Members, metric: Metric, asked: Question, labelled: dict[str, str], planned_control: str | None
-) -> Group:
-    """labelled: the labels of settings, by Run.setting. planned_control: the control, if the plan of looks
-    names it.
-    """
+def _group(members: Members, metric: Metric, asked: Question, labelled: dict[str, str]) -> Group:
+    """labelled: the labels of settings, by Run.setting."""
     place = speed.usual_place(members.control, [run for runs in members.others.values() for run in runs])
     control = members.control[0] if members.control else None
     plain = short(control, members.changes) if control else None
@@ -90,10 +85,11 @@ def _group(
         setting: labelled.get(runs[0].setting, setting) for setting, runs in members.others.items()
     }
     meant = [f"{label} is {setting}" for setting, label in settings.items() if label != setting]
-    group = replace(group, notes=(*meant, *notes(group, members, asked, planned_control)))
+    group = replace(group, notes=(*meant, *notes(group, members, asked)))
     return replace(
         group,
         train_verdict=train_verdict(group, asked),
+        evidence=evidence(group, asked),
         serve_verdict=serve_verdict(group, asked),
         time_verdict=time_verdict(group, asked),
     )
@@ -108,12 +104,14 @@ def _row(
     at_place = speed.place_for(completed, place)
     counted = speed.at(at_place, completed)
     throughput, times = speed.throughput(counted), speed.timed(counted)
+    shared = [] if throughput else speed.shared(completed)
     row = Row(
         setting=setting,
         runs=tuple(runs),
         metric=None,
         throughput=throughput,
-        shared=None if throughput else speed.shared(completed),
+        shared=speed.throughput(shared),
+        cpu_used_by_others=_estimate(shared, "cpu_used_by_others"),
         speed_note=speed.note(runs, place, None if setting == control else control),
         peak_gib=_estimate(speed.on_one_device(at_place, completed), "peak_gib"),
         skipped_steps=_estimate(completed, "skipped_steps"),

@@ -42,17 +42,17 @@ class _State:
     points: np.ndarray
     mass: np.ndarray
 
-    def beyond(self, share: float, bound: float, drift: float = 0.0) -> float:
+    def beyond(self, share: float, bound: float) -> float:
         """The probability to go on until now and to exceed the bound at the next look. bound: of the sum,
         whose variance is the share.
         """
         step = share - self.share
-        return float(self.mass @ special.ndtr((self.points + drift * step - bound) / math.sqrt(step)))
+        return float(self.mass @ special.ndtr((self.points - bound) / math.sqrt(step)))
 
-    def within(self, share: float, bound: float, drift: float = 0.0) -> "_State":
-        step, low = share - self.share, drift * share - TAIL * math.sqrt(share)
+    def within(self, share: float, bound: float) -> "_State":
+        step, low = share - self.share, -TAIL * math.sqrt(share)
         points = low + (bound - low) * (NODES + 1) / 2  # [points]
-        away = (points[:, None] - self.points - drift * step) / math.sqrt(step)  # [points, points before]
+        away = (points[:, None] - self.points) / math.sqrt(step)  # [points, points before]
         density = np.exp(-(away**2) / 2) @ self.mass / math.sqrt(2 * math.pi * step)
         return _State(share, points, density * WEIGHTS * (bound - low) / 2)
 
@@ -86,17 +86,6 @@ def levels(level: float, shares: tuple[float, ...], spending: Spending = pocock)
     return tuple(float(special.ndtr(-bound)) for bound in bounds(level, shares, spending))
 
 
-def power(drift: float, limits: tuple[float, ...], shares: tuple[float, ...]) -> float:
-    """The probability of a decision at some look. drift: mean of the normal value of a test with all seeds.
-    limits: as from `bounds`.
-    """
-    state, total = START, 0.0
-    for share, limit in zip(shares, limits, strict=True):
-        total += state.beyond(share, limit * math.sqrt(share), drift)
-        state = state.within(share, limit * math.sqrt(share), drift)
-    return total
-
-
 def repeated(p: float, shares: tuple[float, ...]) -> float:
     """The error probability in all by which a test with this p value decides at the last of these looks; 1
     for MAX_LEVEL and more.
@@ -119,14 +108,3 @@ def chance(p: float, level: float, look: int, shares: tuple[float, ...]) -> floa
     share = shares[look - 1]
     ahead = -special.ndtri(p) / math.sqrt(share) - bounds(level, shares)[-1]
     return float(special.ndtr(ahead / math.sqrt(1 - share)))
-
-
-def single_test(level: float, spent: float, shares: tuple[float, ...], wanted: float) -> float:
-    """The share of the seeds that a single test at `level` needs for the power `wanted`, if looks with
-    `spent` in all reach it with all.
-    """
-    from scipy.optimize import brentq
-
-    limits = bounds(spent, shares)
-    drift = brentq(lambda at: power(at, limits, shares) - wanted, 0, 20)
-    return float(((special.ndtri(1 - level) + special.ndtri(wanted)) / drift) ** 2)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +40,7 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     sorted by folder.
     """
     runs, left_out = [], []
-    folders, closed = _folders(study)
+    folders = _folders(study)
     for folder in track(folders, "reading runs", len(folders)):
         name = folder.relative_to(study).as_posix()
         try:
@@ -51,37 +50,24 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
         except LeftOut as reason:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
-    left_out += [
-        (os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed
-    ]
     return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
 
 
 def is_study(folder: Path) -> bool:
-    """Whether it holds runs, which may be unfinished, or folders that cannot be read: that of mpx.bench holds
-    none.
+    """Whether it holds runs, which may be unfinished: that of mpx.bench holds none."""
+    return bool(_folders(folder))
+
+
+def _folders(study: Path) -> list[Path]:
+    """The folders with a run's record or configuration. Folders of sweeps and reports, whose names start with
+    '_', do not count.
     """
-    return any(_folders(folder))
-
-
-def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
-    """The folders with a run's record or configuration, and the errors of unreadable folders.
-
-    Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in
-    TensorBoard, but no folder is visited twice, since a link may lead to a folder around it.
-    """
-    folders: list[Path] = []
-    closed: list[OSError] = []
-    seen: set[str] = set()
-    for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
-        real = os.path.realpath(path)
-        names = {name for name in inside if name[:1] not in "._" and name != CHECKPOINTS and real not in seen}
-        links = {name for name in names if os.path.islink(os.path.join(path, name))}
-        inside[:] = [*sorted(names - links), *sorted(links)]  # so that a run counts under its own name
-        if real not in seen and (RESULT in files or (CONFIG in files and Path(path) != study)):
+    folders = []
+    for path, inside, files in os.walk(study):
+        inside[:] = [name for name in inside if name[:1] not in "._" and name != CHECKPOINTS]
+        if RESULT in files or (CONFIG in files and Path(path) != study):
             folders.append(Path(path))
-        seen.add(real)
-    return sorted(folders), closed
+    return sorted(folders)
 
 
 def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
@@ -161,6 +147,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         model_tflops_per_s=speed["model_tflops_per_s"],
         time_to_train_s=speed["time_to_train_s"],
         exclusive=speed["exclusive"],
+        cpu_used_by_others=speed.get("cpu_used_by_others") if on_device is None else None,
         compiled=_compiled(speed.get("chosen")),
         label=record.get("label"),
         contents=(record.get("data") or {}).get("contents"),
@@ -213,27 +200,20 @@ def _device(record: dict[str, Any]) -> str | None:
     speed depends on.
     """
     environment, trainer = record["environment"], record["config"]["trainer"]
-    names, wanted, nodes = (
-        environment.get("device"),
-        trainer.get("devices", 1),
-        int(trainer.get("num_nodes", 1)),
-    )
+    names, wanted = environment.get("device"), trainer.get("devices", 1)
     if record["memory"]["peak_allocated_gib"] is None:
         return cpu(environment | {"threads": record["speed"].get("threads", environment.get("threads"))})
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
-    # those of the run come first; a machine may have several kinds
-    kinds = Counter(names[:count]) if nodes == 1 else {}
-    if len(kinds) > 1:
-        return " and ".join(f"{number} × {name}" for name, number in kinds.items())
-    device = names[0] if count == 1 else f"{count} × {names[0]}"
+    kinds, nodes = " and ".join(dict.fromkeys(names[:count])), int(trainer.get("num_nodes", 1))
+    device = kinds if count == 1 else f"{count} × {kinds}"
     return device if nodes == 1 else f"{nodes} nodes of {device}"
 
 
 def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions | None, list[str]]:
-    """(the folder's predictions, why they are left out). record: of the same folder; test set and accuracy
-    must agree with it.
+    """(the folder's predictions, why they are left out). record: of the same folder, whose accuracy they must
+    have.
     """
     if not (folder / PREDICTIONS).is_file():
         return None, []
@@ -242,12 +222,7 @@ def read_predictions(folder: Path, record: dict[str, Any]) -> tuple[Predictions 
         if content["layout"] != LAYOUT:
             raise ValueError(f"its layout is {content['layout']!r}, this mpx reads {LAYOUT}")
         predictions = predictions_from(content["test_set"], content["samples"], content["right"])
-        test_set, accuracy = (
-            (record.get("data") or {}).get("test_set"),
-            record["metrics"].get("test/accuracy"),
-        )
-        if predictions.test_set != test_set:
-            raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")
+        accuracy = record["metrics"].get("test/accuracy")
         if accuracy is None or abs(predictions.accuracy - accuracy) > ROUNDING:
             raise ValueError(f"it has {predictions.accuracy:.6f} of the samples right, the run {accuracy}")
     except UNREADABLE as error:

@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
     NO_LOSS = "no loss"
     LOSS = "loss"
-    UNDECIDED = "not enough seeds to tell"
+    UNDECIDED = "undecided"
     NOT_COMPARABLE = "not comparable"
 
 
@@ -71,7 +71,6 @@ class Method(StrEnum):
     TIED = "equal seeds"  # all values of a side are equal, which does not show how they scatter
     LENGTH = "other length"  # it trained for another number of steps than the control
     NONE = "none"  # a side has fewer than two values
-    SIGNS = "both signs"  # the margin is a share of values below and above zero, which is none
     UNSAMPLED = "no predictions"  # the margin is for the population, but the runs have no predictions
     CROSSED = "seeds and samples"  # for the population that the test set is a sample of
 
@@ -103,7 +102,7 @@ class Decision:
     p_holm: float | None = None
     # for the opposite hypothesis, that the loss is at most the margin; also corrected
     p_loss_holm: float | None = None
-    # estimate of how many more would decide; None if decided, unknown, or above 1,000
+    # estimate of how many more would decide; None if decided, unknown, or above 100
     more_seeds: int | None = None
     population: Population | None = None  # low and high are for this test set
     look: Look | None = None  # None without a plan of looks
@@ -142,6 +141,7 @@ class Row:
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
     # throughput on a device that may have been shared, if no run's speed counts
     shared: Estimate | None = None
+    cpu_used_by_others: Estimate | None = None  # share of the cores' time, over the runs of `shared`
     timed: Estimate | None = None  # time to train, s, over the runs of `throughput` that were not resumed
     decision: Decision | None = None  # None for the control
     speedup: Speedup | None = None
@@ -171,14 +171,15 @@ class Group:
     control: str | None  # its setting; None if the study has no such run
     rows: tuple[Row, ...]  # the control first, then by speed-up, fastest first
     train_verdict: str  # one sentence
-    serve_verdict: str  # one sentence; empty if nothing was deployed
+    serve_verdict: str  # empty if nothing was deployed
     notes: tuple[str, ...]  # caveats: other devices, looks, shared devices
     # by which its settings are compared; groups of a study may differ
     metric: Metric = METRICS["test/accuracy"]
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     # device, batch size and host at which `Row.serve` was measured
     served_at: tuple[str, int, str | None] | None = None
-    time_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
+    evidence: str = ""  # for train_verdict; empty if the setting that it names has no result
+    time_verdict: str = ""  # empty unless another setting is shown to finish training earlier
 
     @property
     def runs(self) -> list[Run]:
@@ -193,7 +194,6 @@ class Comparison:
     left_out: tuple[tuple[str, str], ...]  # (folder relative to the study, reason)
     folder: Path  # outputs/<study>
     commands: tuple[str, ...]  # commands that repeat the study
-    note: str = ""  # the user's text about the study
 
     @property
     def runs(self) -> list[Run]:

@@ -1,4 +1,4 @@
-"""Decide for each setting of a group: no loss against the control, a loss, not enough seeds to tell, or not
+"""Decide for each setting of a group: no loss against the control, a loss, undecided, or not
 comparable.
 """
 
@@ -119,9 +119,7 @@ def _decision(
 
 def _look(test: _Test, plan: Plan, level: float, *, go_on: bool) -> Look:
     number, finding = test.look or 0, test.finding
-    if finding is not None and finding.method == Method.SIGNS:
-        go_on = False
-    elif finding is not None and finding.p_no_loss is not None and finding.p_loss is not None:
+    if finding is not None and finding.p_no_loss is not None and finding.p_loss is not None:
         more_help = finding.method != Method.CROSSED  # more seeds do not add test samples
         go_on = go_on and not (
             more_help and plan.hopeless(min(finding.p_no_loss, finding.p_loss), number, level)

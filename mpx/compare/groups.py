@@ -195,11 +195,12 @@ def setting_named(name: str, runs: list[Run]) -> str | None:
 def highest(runs: list[Run]) -> str:
     """The default control: the dense precision-sparsity of highest precision, or else the sparse one."""
     return min(
-        runs, key=lambda run: (run.sparsity != "dense", _rank(run.precision), run.precision, run.sparsity)
+        runs, key=lambda run: (run.sparsity != "dense", rank(run.precision), run.precision, run.sparsity)
     ).plain
 
 
-def _rank(precision: str) -> int:
+def rank(precision: str) -> int:
+    """Its place in PRECISIONS."""
     if precision in PRECISIONS:
         return PRECISIONS.index(precision)
     return next(
@@ -220,22 +221,18 @@ def _lacking(runs: list[Run], control: str) -> str:
 
 
 def _note(members: Members, runs: list[Run], control: str) -> str | None:
-    """Why this control was chosen; or, if no setting is compared with it, how to compare it.
+    """Which control was taken and how to take another, where it is not the usual one, or nothing is compared
+    with it.
 
     runs: all runs of the model and data set. control: the name that the user gave.
     """
     taken = members.control[0]
-    plain, name, whole = taken.plain, short(taken, members.changes), short(taken, shared_changes(runs))
-    if not members.others and whole != plain:
-        changed, typed = whole.partition(" ")[2], typed_text("control", whole)
-        return f"no other setting has {changed}; to compare all with this one, type it as {typed}"
-    missing = [f"no {USUAL}"] if control == AUTO and plain != USUAL else []
-    missing += [f"no plain {plain}"] if name != plain else []
-    if not missing:
-        return None
+    name, whole = short(taken, members.changes), short(taken, shared_changes(runs))
     others = [one for one in settings(runs) if one != whole]
+    if members.others and name == (USUAL if control == AUTO else taken.plain):
+        return None
     another = f"; to take another, type it as {typed_text('control', others[0])}" if others else ""
-    return f"the control is {name}, since {' and '.join(missing)} ran here{another}"
+    return f"the control is {name}{another}"
 
 
 def settings(runs: Iterable[Run]) -> list[str]:

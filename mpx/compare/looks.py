@@ -115,14 +115,6 @@ class Plan:
 
         return look == self.looks or chance(p, SPENT * level, look, self.shares) < HOPELESS
 
-    def fixed_seeds(self) -> int:
-        """The number of seeds with which a single test decides as often as the plan, where that is POWER."""
-        from mpx.compare.boundaries import single_test
-        from mpx.compare.statistics import POWER
-
-        level = 1 - self.confidence
-        return math.ceil(self.max_seeds * single_test(level, SPENT * level, self.shares, POWER))
-
 
 def plan_of(runs: Iterable[Run]) -> Plan | None:
     """The plan under which runs of a study were made; None without one. Raises UserError if there are two."""

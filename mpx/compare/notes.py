@@ -2,33 +2,29 @@
 sentence each.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from mpx.compare import speed
 from mpx.compare.comparison import POPULATION, TEST_SET, Group, Method, Question, Row
-from mpx.compare.decisions import values
+from mpx.compare.fastest import fastest_to_train
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
-from mpx.compare.run import CODE_HASHES, SAMPLES, Run, judged_by
-
-WILD = 5  # standard deviation of the control's seeds, in margins, above which a comparison says little
+from mpx.compare.run import AUTO, CODE_HASHES, SAMPLES, Run, judged_by
 
 
-def notes(group: Group, members: Members, question: Question, planned_control: str | None) -> list[str]:
-    """members: the source of the group. planned_control: the setting that the plan of looks names as this
-    group's control.
-    """
+def notes(group: Group, members: Members, question: Question) -> list[str]:
+    """members: the source of the group."""
     said = [members.note] if members.note else []
-    said += _scatter(group, question.margin) if group.control else []
+    said += _beside_the_verdict(group, question.confidence)
     said += _of_settings(group, lambda row: _no_population(row, question.margin_for, group))
     said += _of_settings(group, _compiled_alike)
     said += _of_settings(group, lambda row: _some_speeds(row, group))
     said += _of_settings(group, _some_times)
-    said += _speed_not_compared(group)
+    said += _of_settings(group, _speed_not_compared)
     said += _other_versions(group.runs)
     if question.plan is not None and group.control is not None:
-        said += _planned(group, members, question, question.plan, planned_control)
+        said += _planned(group, question, question.plan)
     return said
 
 
@@ -45,33 +41,24 @@ def _who(rows: Sequence[Row], group: Group) -> str:
     return "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
 
 
-def _scatter(group: Group, margin: float) -> list[str]:
-    control, metric = group.rows[0].metric, group.metric
-    allowed = metric.allowed(margin, control.mean) if control else 0.0
-    if control is None or control.std is None or control.std <= WILD * allowed:
-        return []
-    seeds = values(group.rows[0], metric).values()
-    ends = f"{min(seeds):{metric.spec}} to {max(seeds):{metric.spec}}"
-    return [
-        f"the control's seeds scatter so much ({ends}, while the margin is {allowed:.3g}) that the "
-        "comparison says little"
-    ]
+def _beside_the_verdict(group: Group, confidence: float) -> list[str]:
+    answer = fastest_to_train(group, confidence)
+    lines = []
+    if answer.rivals:
+        lines.append(f"{_who(answer.rivals, group)}: not shown to be slower; the verdict names the simplest")
+    if answer.undecided:
+        lines.append(f"{_who(answer.undecided, group)}: faster, but undecided")
+    return lines
 
 
 def _no_population(row: Row, margin_for: str, group: Group) -> str | None:
     """Why there is no interval for the population, where the margin is for it or other settings have one."""
-    decisions = [one.decision for one in group.rows if one.decision]
-    wanted = margin_for == POPULATION or any(
-        one.population and one.population.low is not None for one in decisions
-    )
-    decision = row.decision
-    if not wanted or decision is None or decision.population is None or decision.method == Method.TIED:
+    intervals = [one.decision.population for one in group.rows if one.decision and one.decision.population]
+    wanted = margin_for == POPULATION or any(interval.low is not None for interval in intervals)
+    interval = row.decision.population if row.decision and row.decision.method != Method.TIED else None
+    if not wanted or interval is None or interval.reason is None:
         return None
-    return (
-        f"no interval for the population, since {decision.population.reason}"
-        if decision.population.reason
-        else None
-    )
+    return f"no interval for the population, since {interval.reason}"
 
 
 def _compiled_alike(row: Row) -> str | None:
@@ -105,67 +92,45 @@ def _some_times(row: Row) -> str | None:
     )
 
 
-def _speed_not_compared(group: Group) -> list[str]:
-    lines = []
-    for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
-        rows = [row for row in group.rows if row.speed_note == reason]
-        marked = (
-            "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
-        )
-        lines.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
-    return lines
+def _speed_not_compared(row: Row) -> str | None:
+    marked = "; samples/s marked (shared) and times are as measured" if row.shared else ""
+    return f"speed not compared, {row.speed_note}{marked}" if row.speed_note else None
 
 
 def _other_versions(runs: Sequence[Run]) -> list[str]:
     """What differs between runs and no setting says: PyTorch, the user's own code, the samples of the
     data.
     """
-    differing = []
-    if (
-        len(torch := sorted({str(run.environment["torch"]) for run in runs if "torch" in run.environment}))
-        > 1
-    ):
-        differing.append(f"PyTorch {' and '.join(torch)}")
-    for part, what in ((CODE_HASHES, "the file of {}"), (SAMPLES, "the samples of {}")):
-        hashes: dict[str, set[tuple]] = {}
-        for run in runs:
-            of_data = (
-                tuple(item for item in run.changes.items() if item[0].startswith("data."))
-                if part == SAMPLES
-                else ()
-            )
-            for name, digest in run.environment.get(part, {}).items():
-                hashes.setdefault(name, set()).add((of_data, digest))
-        differing += [
-            what.format(name)
-            for name, seen in hashes.items()
-            if len(seen) > len({of_data for of_data, _ in seen})
-        ]
-    return (
-        [f"runs differ in more than their settings: {', '.join(differing)}; a difference may come from that"]
-        if differing
-        else []
-    )
+    seen: dict[tuple, set[str]] = defaultdict(set)
+    for run in runs:
+        data = tuple(item for item in run.changes.items() if item[0].startswith("data."))
+        if "torch" in run.environment:
+            seen["PyTorch", ()].add(run.environment["torch"])
+        for name, digest in run.environment.get(CODE_HASHES, {}).items():
+            seen[f"the file of {name}", ()].add(digest)
+        for name, digest in run.environment.get(SAMPLES, {}).items():
+            seen[f"the samples of {name}", data].add(digest)
+    differing = dict.fromkeys(what for (what, _), values in seen.items() if len(values) > 1)
+    if not differing:
+        return []
+    return [
+        f"runs differ in more than their settings: {', '.join(differing)}; a difference may come from that"
+    ]
 
 
-def _planned(
-    group: Group, members: Members, question: Question, plan: Plan, planned_control: str | None
-) -> list[str]:
+def _planned(group: Group, question: Question, plan: Plan) -> list[str]:
     """What the looks of a planned study mean for its decisions, and where the study departs from the plan."""
-    sizes, levels = (
-        ", ".join(map(str, plan.sizes)),
-        ", ".join(f"{100 * level:.2g}" for level in plan.levels(question.level)),
-    )
+    sizes = ", ".join(map(str, plan.sizes))
+    levels = ", ".join(f"{100 * level:.2g}" for level in plan.levels(question.level))
     lines = [
         f"looks were planned at {sizes} seeds; their tests have levels of {levels} %, so that together "
-        "they err with "
-        f"at most {100 * question.level:.3g} %, before the correction for several settings; intervals are "
-        "wider accordingly"
+        f"they err with at most {100 * question.level:.3g} %, before the correction for several settings; "
+        "intervals are wider accordingly"
     ]
-    taken, metric = members.control[0], group.metric
+    taken, metric = group.rows[0].runs[0], group.metric
     usual = judged_by(taken.metrics, taken.metric, taken.metric_goal)
     given = {
-        "control": (taken.setting, planned_control or plan.control),
+        "control": (question.control, plan.control if question.control != AUTO else AUTO),
         "metric": (metric.name, usual.name),
         "margin": (f"{question.margin:g}", f"{plan.margin:g}"),
         "margin_is": (
@@ -176,26 +141,17 @@ def _planned(
         "confidence": (f"{question.confidence:g}", f"{plan.confidence:g}"),
     }
     lines += [
-        f"{key}={asked} is not the plan's, {planned}, by which the study stopped: a decision errs more "
-        "often by one chosen afterwards"
+        f"{key}={asked} is not the plan's, {planned}: choosing it afterwards weakens the guarantee"
         for key, (asked, planned) in given.items()
         if asked != planned
     ]
     if outside := sum(run.looks is None for run in group.runs):
-        total = len(group.runs)
-        lines.append(
-            f"{outside} of {total} runs were made outside of the plan, as by seed=, and maybe "
-            "after results were seen"
-        )
-    return lines + _of_settings(group, lambda row: _undecided_seeds(row, plan))
+        lines.append(f"{outside} of {len(group.runs)} runs were not planned beforehand, as those with seed=")
+    return lines + _of_settings(group, _later_seeds)
 
 
-def _undecided_seeds(row: Row, plan: Plan) -> str | None:
+def _later_seeds(row: Row) -> str | None:
     look = row.decision.look if row.decision else None
-    more = sum(run.seed >= look.seeds for run in row.runs) if look else 0
-    if not more:
+    if look is None or not look.seeds or all(run.seed < look.seeds for run in row.runs):
         return None
-    by_hand = any(run.seed >= plan.max_seeds for run in row.runs)
-    after = f"the plan ends at {plan.max_seeds}, and seeds added after it do not count"
-    reason = after if by_hand else "they wait for the next look"
-    return f"{more} of {len(row.runs)} seeds have no part in the decision: {reason}"
+    return f"decided by the first {look.seeds} of {len(row.runs)} seeds, as planned"

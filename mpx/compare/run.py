@@ -2,8 +2,10 @@
 metric it is judged by.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from mpx.errors import UserError, nearest
@@ -13,9 +15,6 @@ from mpx.runs.result import Predictions, metric_name
 AUTO = "auto"
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED, CODE_HASHES, SAMPLES = "resumed_from_steps", "code", "samples"  # parts of a run's environment
-MAX_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
-# type of a field -> the type of its value, for the fields that are a single value
-SCALARS: dict[Any, type] = {form: kind for kind in (bool, int, float, str) for form in (kind, kind | None)}
 
 
 def text_of(changes: Changes) -> str:
@@ -26,25 +25,6 @@ def text_of(changes: Changes) -> str:
 def changes_of(text: str) -> dict[str, str]:
     """The reverse of text_of. Raises ValueError for a word without "="."""
     return dict(sorted(word.split("=", 1) for word in text.split()))
-
-
-def is_number(value: Any, least: float = -MAX_NUMBER) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= MAX_NUMBER
-
-
-def refuse_wrong_types(instance: Any) -> None:
-    """Raise ValueError for the first field of a dataclass that does not hold a value of its type. No figure
-    is negative.
-    """
-    for one in fields(instance):
-        value, kind = getattr(instance, one.name), SCALARS.get(one.type)
-        if kind is None or (value is None and one.type != kind):
-            continue
-        fits = is_number(value, least=0) if kind is float else type(value) is kind
-        if not fits or (kind is int and value < 0):
-            raise ValueError(f"{one.name} is {value!r}")
-    if any(not is_number(value) for value in instance.metrics.values()):
-        raise ValueError(f"a metric is no number: {instance.metrics!r}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +54,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Served:
-    """A row of deploy.json. Raises ValueError for values that none can have."""
+    """A row of deploy.json."""
 
     place: ServingPlace
     way: Way
@@ -87,15 +67,12 @@ class Served:
     accurate: bool  # almost as accurate as after training
     latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
 
-    def __post_init__(self) -> None:
-        refuse_wrong_types(self)
-
 
 @dataclass(frozen=True)
 class Run:
     """One run's figures. None is unknown, shares are fractions, units are in the names. The columns of
     results.csv have the order of these fields; a field with a default is a column only where a run has a
-    value. Raises ValueError for values that no run can have.
+    value. Raises ValueError for another status, and for metrics that no table can keep.
     """
 
     model: str
@@ -130,18 +107,17 @@ class Run:
     metric: str | None = None  # that its record declares for comparisons; None: one of METRICS
     metric_goal: str | None = None  # max | min, of `metric`
     looks: str | None = None  # the plan of `until=decided` under which it was made, as JSON
+    cpu_used_by_others: float | None = None  # share of the cores' time, of a run on a CPU
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     served: tuple[Served, ...] = field(default=(), compare=False)  # from deploy.json
     predictions: Predictions | None = field(default=None, compare=False)  # from predictions.json
 
     def __post_init__(self) -> None:
-        refuse_wrong_types(self)
         if self.status not in DONE:
             raise ValueError(f"status is {self.status!r}")
-        if self.metric_goal not in (None, *GOALS):
-            raise ValueError(f"metric_goal is {self.metric_goal!r}")
-        if any("/" not in name for name in self.metrics):  # the slash tells a metric's column from others
-            raise ValueError(f"a metric has no slash in its name: {self.metrics!r}")
+        # the slash tells a metric's column from others
+        if not all("/" in name and math.isfinite(value) for name, value in self.metrics.items()):
+            raise ValueError(f"a metric is no number, or has no slash in its name: {self.metrics!r}")
 
     @property
     def completed(self) -> bool:
@@ -184,11 +160,10 @@ class Metric:
 
 METRICS = {
     "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
-    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
 }
 GOALS = {"max": 1, "min": -1}
 OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
-SMALL = 10  # a perplexity below, as of characters, has differences that two decimals would round to zero
 
 
 def metric_of(name: str, goal: str) -> Metric:
@@ -198,15 +173,13 @@ def metric_of(name: str, goal: str) -> Metric:
     that should fall may have any scale, such as a perplexity, and its margin is a share of the control's
     value.
     """
-    falls = goal == "min"
-    spec = "#.4g" if falls else ".4f"
-    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec=spec)
+    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=goal == "min")
 
 
 def to_print(metric: Metric, values: Iterable[float | None]) -> Metric:
-    """The metric with the decimals that such values need."""
-    small = metric.spec == ".2f" and any(value is not None and abs(value) < SMALL for value in values)
-    return replace(metric, spec=".4f") if small else metric
+    """The metric with the decimals that give a typical value four significant digits."""
+    typical = median([abs(value) for value in values if value] or [1.0])
+    return replace(metric, spec=f".{max(0, 4 - math.ceil(math.log10(typical)))}f")
 
 
 def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
@@ -229,7 +202,8 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
 
     goal: of the wanted metric, max, min, or auto: as the runs say. margin_is: absolute, relative, or auto:
     relative where it should fall.
-    Raises UserError for a metric if nothing says whether it should rise or fall.
+    Raises UserError for a metric that no run has, if nothing says whether it should rise or fall, and for a
+    relative margin of values around zero.
     """
     runs = list(runs)
     measured = {name for run in runs for name in run.metrics}
@@ -239,35 +213,31 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
         next(iter(declared), "test/accuracy"),
     )
     name = usual if wanted == AUTO else metric_name(wanted)
-    sign = _sign(name, runs, goal)
-    metric = replace(metric_of(name, "min" if sign < 0 else "max"), sign=sign)
-    metric = to_print(metric, [run.metrics[name] for run in runs if name in run.metrics])
-    return metric if margin_is == AUTO else replace(metric, relative=margin_is == "relative")
-
-
-def check_metric(runs: Iterable[Run], wanted: str) -> None:
-    """Raise UserError for a metric that no run has."""
-    measured = {name for run in runs for name in run.metrics}
-    if wanted != AUTO and metric_name(wanted) not in measured:
+    if wanted != AUTO and name not in measured:
         known = ", ".join(sorted(measured)) or "none"
         raise UserError(f"metric={wanted}: no run has it.{nearest(wanted, measured)} There are: {known}.")
+    sign = _sign(name, runs, goal)
+    metric = replace(metric_of(name, "min" if sign < 0 else "max"), sign=sign)
+    values = [run.metrics[name] for run in runs if name in run.metrics]
+    relative = metric.relative if margin_is == AUTO else margin_is == "relative"
+    if relative and values and min(values) < 0 < max(values):
+        raise UserError(
+            f"metric={name} has values below and above zero, of which a share is no margin. Give one in its "
+            "unit, with margin_is=absolute."
+        )
+    return replace(to_print(metric, values), relative=relative)
 
 
 def _sign(name: str, runs: list[Run], goal: str) -> int:
+    if goal != AUTO:
+        return GOALS[goal]
     known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
     said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
-    if goal != AUTO:
-        if known == -GOALS[goal] and GOALS[goal] not in said:
-            should = "rise" if known > 0 else "fall"
-            raise UserError(f"metric_goal={goal}, but {name} should {should}. Leave metric_goal out.")
-        return GOALS[goal]
-    if len(said) == 1:
-        return said.pop()
-    if not said and known is not None:
-        return known
-    why = (
-        "some runs say that it should rise, others that it should fall"
-        if said
-        else ("no run says whether it should rise or fall")
+    signs = said or {known}
+    if len(signs) == 1 and (sign := signs.pop()) is not None:
+        return sign
+    why = "some runs say that it should rise, others that it should fall"
+    raise UserError(
+        f"metric={name}: {why if said else 'no run says whether it should rise or fall'}. Add "
+        "metric_goal=max or metric_goal=min."
     )
-    raise UserError(f"metric={name}: {why}. Add metric_goal=max or metric_goal=min.")

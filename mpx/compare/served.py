@@ -5,13 +5,12 @@ comparison.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import Estimate, Group, Row, estimate
 from mpx.compare.run import METRICS, Metric, Run, Served, ServingPlace, Way
-from mpx.compare.words import UNKNOWN
 from mpx.runs.folder import DEPLOYED
 from mpx.runs.result import HOST, mpx_of
 from mpx.settings.deploy import FORMATS, QUANTISED
@@ -26,22 +25,16 @@ Spot = tuple[str, int, str | None]  # device, samples per call, and host
 def read_served(
     folder: Path, trained: Mapping[str, float], judged: Metric
 ) -> tuple[tuple[Served, ...], list[str]]:
-    """(the rows of the folder's deploy.json, why others are left out). trained: the run's metrics. judged:
+    """(the rows of the folder's deploy.json, why they are left out). trained: the run's metrics. judged:
     what it is judged by.
     """
     if not (folder / DEPLOYED).is_file():
         return (), []
-    rows_read, left_out = [], []
     try:
-        rows = list(json.loads((folder / DEPLOYED).read_text(encoding="utf-8"))["rows"])
+        rows = json.loads((folder / DEPLOYED).read_text(encoding="utf-8"))["rows"]
+        return tuple(_served_row(row, trained, judged) for row in rows), []
     except UNREADABLE as error:
         return (), [f"{DEPLOYED} cannot be read ({type(error).__name__}: {error})"]
-    for number, row in enumerate(rows, start=1):
-        try:
-            rows_read.append(_served_row(row, trained, judged))
-        except UNREADABLE as error:
-            left_out.append(f"row {number} of {DEPLOYED} cannot be read ({type(error).__name__}: {error})")
-    return tuple(rows_read), left_out
 
 
 def _served_row(row: dict[str, Any], trained: Mapping[str, float], judged: Metric) -> Served:
@@ -54,10 +47,10 @@ def _served_row(row: dict[str, Any], trained: Mapping[str, float], judged: Metri
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"], _host(row["environment"])),
         way=way,
         metrics=metrics,
-        latency_ms_p50=smallest["latency_ms_p50"],
-        latency_ms_p99=smallest["latency_ms_p99"],
-        samples_per_s=largest["serve_samples_per_s"],
-        weights_gib=row["weights_gib"],
+        latency_ms_p50=float(smallest["latency_ms_p50"]),
+        latency_ms_p99=float(smallest["latency_ms_p99"]),
+        samples_per_s=float(largest["serve_samples_per_s"]),
+        weights_gib=float(row["weights_gib"]),
         exclusive=row["exclusive"],
         accurate=_as_accurate(metrics, trained, judged),
         latency_by=_latency_by(smallest, way),
@@ -136,26 +129,11 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     for run in runs:
         for served in run.served if run.status == "completed" else ():
             of_way[served.place, served.way][run.seed] = served  # the last of several rows is the newest
-    less = {
-        (place, _numbers(way))
-        for (place, way), seeds in of_way.items()
-        for one in seeds.values()
-        if not one.accurate
-    }
-    return [
-        _serving(place, way, list(seeds.values()), metric, accurate=(place, _numbers(way)) not in less)
-        for (place, way), seeds in of_way.items()
-    ]  # fmt: skip
+    return [_serving(place, way, list(seeds.values()), metric) for (place, way), seeds in of_way.items()]
 
 
-def _numbers(way: Way) -> Way:
-    """The way without its backend: the accuracy depends on the format alone, and backends may differ between
-    seeds.
-    """
-    return replace(way, backend="")
-
-
-def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *, accurate: bool) -> Serving:
+def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str) -> Serving:
+    accurate = all(one.accurate for one in seeds)
     same = f"by {way.backend}"
     by = {one.latency_by or same for one in seeds}
     return Serving(
@@ -173,56 +151,45 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
     )
 
 
-def places(group: Group) -> dict[ServingPlace, str]:
-    """Place -> its device, with the host where others have the same device and batch sizes."""
-    served_at = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
-    hosts = Counter(replace(place, host=None) for place in served_at)
-    places = sorted(
-        served_at, key=lambda place: (place.device, place.largest, place.smallest, place.host or "")
-    )
-    return {
-        one: one.device if hosts[replace(one, host=None)] == 1 else f"{one.device} ({one.host or UNKNOWN})"
-        for one in places
-    }
+def places(group: Group) -> list[ServingPlace]:
+    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
+    return sorted(found, key=lambda place: (place.device, place.largest, place.smallest, str(place.host)))
 
 
 def order(way: Way) -> tuple[int, bool, str]:
     return FORMATS.index(way.format), way.sparse, way.backend
 
 
-def spots(row: Row, metric: str) -> list[Spot]:
-    """The devices and batch sizes at which this setting's serving speed counts."""
-    return sorted({serving.spot for serving in servings(row.runs, metric) if serving.counted}, key=_in_order)
-
-
-def _in_order(spot: Spot) -> tuple[str, int, str]:
-    device, batch, host = spot
-    return device, batch, host or ""
-
-
 def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
     """The spot at which most settings were served; one of the control's, if its speed counts anywhere."""
-    everywhere = {row.setting: spots(row, metric) for row in rows}
-    possible = everywhere.get(control or "") or {
-        spot for its_spots in everywhere.values() for spot in its_spots
-    }
-    return min(
-        possible,
-        key=lambda spot: (-sum(spot in its_spots for its_spots in everywhere.values()), _in_order(spot)),
-        default=None,
-    )
+    counted = {row.setting: {one.spot for one in servings(row.runs, metric) if one.counted} for row in rows}
+    settings = Counter(spot for spots in counted.values() for spot in spots)
+    possible = counted.get(control or "") or settings
+    return min(possible, key=lambda spot: (-settings[spot], str(spot)), default=None)
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
     """The fastest of the ways at `spot` with the most seeds, since the best of few seeds may be chance. Only
     speeds that count.
     """
-    ranked = [
+    return max(_counted(row, spot, metric), key=lambda one: one[:2], default=(0, 0.0, None))[2]
+
+
+def plainest(row: Row, group: Group) -> Serving | None:
+    """The way at `group.served_at` whose format is highest; of several such, dense and the fastest. Only
+    speeds that count.
+    """
+    counted = _counted(row, group.served_at, group.metric.name)
+    return min(counted, key=lambda one: (*order(one[2].way)[:2], -one[1]), default=(0, 0.0, None))[2]
+
+
+def _counted(row: Row, spot: Spot | None, metric: str) -> list[tuple[int, float, Serving]]:
+    """(number of seeds, samples/s, the serving) of each way at the spot whose speed counts."""
+    return [
         (one.counted.n, one.counted.mean, one)
         for one in servings(row.runs, metric)
         if one.counted and one.spot == spot
     ]
-    return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
 
 def was_served(rows: Iterable[Row]) -> bool:

@@ -78,8 +78,9 @@ def refused(run: Run) -> str | None:
     if run.emulated:
         return EMULATED
     if run.exclusive is None:
-        return "unknown whether something else used the device, as on every CPU"
-    return None if run.exclusive else "something else used the device"
+        return "unknown whether something else used the device"
+    used = "the device" if run.cpu_used_by_others is None else "the CPU"
+    return None if run.exclusive else f"other programs used {used}"
 
 
 def usual_place(runs: Iterable[Run], others: Iterable[Run] = ()) -> Place | None:
@@ -126,14 +127,14 @@ def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
     return Counter(refused(run) or place_of(run).unlike(place)[0] for run in out)
 
 
-def shared(runs: Iterable[Run]) -> Estimate | None:
-    """Throughput on devices of one kind that other programs may have used. It is shown with a mark and never
-    compared.
+def shared(runs: Iterable[Run]) -> list[Run]:
+    """The runs on devices of one kind that other programs may have used. Their throughput is shown with a
+    mark and never compared.
     """
     runs = [run for run in runs if run.completed and run.train_samples_per_s and not run.emulated]
     places = [place_of(run)._replace(host=None) for run in runs]
     usual = _most_common(places)
-    return throughput([run for run, place in zip(runs, places, strict=True) if place == usual])
+    return [run for run, place in zip(runs, places, strict=True) if place == usual]
 
 
 def throughput(runs: Iterable[Run]) -> Estimate | None:

@@ -13,9 +13,6 @@ its level exactly, and Welch's within half a percent from four values on each si
 reaches 7 % for 5 %; the test then uses the degrees of freedom of the smaller side, which is always
 conservative (Hsu 1938).
 
-A relative margin of a control whose values are below and above zero would be a share of their sizes, however
-near zero their mean is. It bounds nothing, so nothing is decided.
-
 Values of one side without any spread do not show how its seeds scatter: all may agree by chance where the
 test set is small, or since a loop never uses its seed. Nothing is decided then. Pairs whose differences have
 no spread although the values do, as those of one test sample, are tested by Welch's test, which takes the
@@ -33,7 +30,7 @@ from mpx.compare.comparison import Estimate, Method
 from mpx.compare.run import Metric
 
 POWER = 0.8  # the advised number of seeds decides with this probability
-MAX_ADVISED_SEEDS = 1000
+MAX_ADVISED_SEEDS = 100
 LARGE_SHIFT = 30.0  # above this mean, a noncentral t approaches the limits of double precision
 MIN_VALUES = 4  # values on a side for Welch's degrees of freedom
 ROUNDING = 1e-6  # largest relative rounding error of a mean in float32
@@ -82,8 +79,6 @@ def examine(
         return replace(finding, method=Method.TIED)
     pairwise = paired and bool(np.ptp(s - c) > noise and np.ptp(s - moved) > noise)
     low, high = _test(s, c, pairwise).interval(confidence)
-    if metric.relative and c.min() < 0 < c.max():
-        return replace(finding, method=Method.SIGNS, low=low, high=high)
     against = _test(s, moved, pairwise)
     sides = (s - moved,) if pairwise else (s, moved)
     return replace(
@@ -139,8 +134,8 @@ def more_seeds(finding: Finding, level: float) -> int | None:
     """Estimate how many more seeds per setting give an 80 % chance of a decision at `level`.
 
     The estimate takes the observed spread and difference as true, but treats a setting better than its
-    control as equal to it. None if the spread is unknown or if over 1,000 seeds would be needed, because the
-    difference is close to the margin.
+    control as equal to it. None if the spread is unknown or if over 100 seeds would be needed, because the
+    scatter is large beside the distance to the margin.
     """
     effect = abs(finding.effect)
     if not finding.spreads or effect == 0:

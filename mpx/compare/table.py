@@ -1,5 +1,5 @@
-"""The tables of a study. results.csv is written and read without loss, so that a committed file is enough for
-a comparison; the others, for a spreadsheet, are only written.
+"""The tables of a study: results.csv, which is written and read without loss, so that a committed file is
+enough for a comparison; and differences.csv, which is only written.
 """
 
 import csv
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import Comparison, Group, Row
-from mpx.compare.run import METRICS, SCALARS, Run, Served, ServingPlace, Way, changes_of, text_of
+from mpx.compare.run import Run, Served, ServingPlace, Way, changes_of, text_of
 from mpx.errors import UserError
 from mpx.runs.result import predictions_from
 from mpx.system.csv_file import BadRow, rows_of, to_text
 
-RESULTS, DIFFERENCES, SERVED = "results.csv", "differences.csv", "served.csv"
+RESULTS, DIFFERENCES = "results.csv", "differences.csv"
+# type of a field -> the type of its value, for the fields that are a single value
+SCALARS: dict[Any, type] = {form: kind for kind in (bool, int, float, str) for form in (kind, kind | None)}
 FIELDS = {one.name: one for one in fields(Run) if one.type in SCALARS or one.name == "changes"}
 # columns that are only there if a run has a value
 OPTIONAL = [one.name for one in FIELDS.values() if one.default is None]
 METRICS_AFTER = [*FIELDS].index("status") + 1
-OF_RUN = ("model", "data", "precision", "sparsity", "changes", "seed")
-FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
 OF_DECISION = ("difference", "low", "high", "p", "p_holm", "more_seeds", "method", "verdict", "reason")
 OF_QUESTION = ("margin", "margin_for", "confidence")
 
@@ -111,11 +111,11 @@ NESTED: dict[str, Callable[[Any], Any]] = {  # column of JSON -> its reader
 
 
 def _read(name: str, text: str) -> Any:
-    """The value of a field; None for an empty one, which Run refuses where the field needs a value."""
+    """The value of a field; None for an empty one that may be unknown."""
     if name == "changes":
         return changes_of(text)
     kind = SCALARS[FIELDS[name].type]
-    if not text:
+    if not text and FIELDS[name].type is not kind:
         return None
     return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
 
@@ -162,27 +162,4 @@ def _difference(row: Row, group: Group, comparison: Comparison) -> dict[str, str
         **{name: getattr(comparison.question, name) for name in OF_QUESTION},
         "margin_is": "relative" if group.metric.relative else "absolute",
     }
-    return {name: _written(value) for name, value in cells.items()}
-
-
-def served_csv(runs: Iterable[Run]) -> str:
-    """One row per run and way to serve it."""
-    runs = list(runs)
-    metrics = list(
-        dict.fromkeys([*METRICS, *(name for run in runs for one in run.served for name in one.metrics)])
-    )
-    rows = [_served_cells(run, one) for run in runs for one in run.served]
-    ways = ("device", "smallest", "largest", "host", "format", "sparse", "backend")
-    return to_text((*OF_RUN, *ways, *metrics, *FIGURES, "exclusive", "accurate", "latency_by"), rows)
-
-
-def _served_cells(run: Run, one: Served) -> dict[str, str]:
-    cells = (
-        vars(run)
-        | {"changes": text_of(run.changes)}
-        | vars(one.place)
-        | vars(one.way)
-        | vars(one)
-        | one.metrics
-    )
     return {name: _written(value) for name, value in cells.items()}

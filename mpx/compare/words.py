@@ -3,31 +3,39 @@ verdicts.
 """
 
 import math
-import re
 from collections.abc import Iterable
 
-from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Speedup, Verdict
+from mpx.compare.comparison import (
+    POPULATION,
+    Comparison,
+    Decision,
+    Estimate,
+    Group,
+    Method,
+    Row,
+    Speedup,
+    Verdict,
+)
 from mpx.compare.run import RESUMED, Run, text_of
+from mpx.system.printing import how_many
 
 UNKNOWN = "–"
 SHARED = "shared"
 TOO_FEW = {
-    Method.NONE: "it takes at least 2 of each",
-    Method.TIED: "all of one setting agree so far, so how they scatter is unknown",
-    Method.SIGNS: "a share of values below and above zero is no margin, give one in the metric's unit by "
-    "margin_is=absolute",
-    Method.CROSSED: "or not enough test samples, which both scatter",
+    Method.NONE: "it takes at least 2 seeds of each",
+    Method.TIED: "all seeds of a setting agree, so how they scatter is unknown",
+    Method.CROSSED: "it takes more seeds or more test samples",
 }
+# precision -> its name in a sentence
+FORMATS = {
+    "fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16", "fp8": "FP8",
+    "fp16_true": "pure FP16", "bf16_true": "pure BF16",
+}  # fmt: skip
 PER_RUN = ("command", "started_at", RESUMED)  # parts of the environment that differ for every run
 
 
 def title(group: Group) -> str:
     return ", ".join(filter(None, (f"{group.model} on {group.data}", text_of(group.changes))))
-
-
-def paragraphs(note: str) -> list[str]:
-    """The paragraphs of a note, which blank lines separate, each in one line."""
-    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", note) if part.strip()]
 
 
 def number(value: float | None, spec: str, unit: str = "") -> str:
@@ -92,31 +100,55 @@ def population(decision: Decision | None, spec: str) -> str:
     )
 
 
+def shared(cpu_used_by_others: float | None) -> str:
+    """`shared`, or `shared, 12%` of the CPU."""
+    return SHARED if cpu_used_by_others is None else f"{SHARED}, {cpu_used_by_others:.0%}"
+
+
 def speedup(gain: Speedup) -> str:
     """`1.53× (1.49 to 1.57)`."""
     return f"{gain.ratio:.2f}×" + ("" if gain.low is None else f" ({gain.low:.2f} to {gain.high:.2f})")
 
 
+def spoken(row: Row) -> str:
+    """The setting as a sentence names it: `BF16 with 2:4 optimizer.lr=0.05` for `amp_bf16-2of4
+    optimizer.lr=0.05`; a label as it is.
+    """
+    run = row.runs[0]
+    if run.label == row.setting:
+        return row.setting
+    pruned = "" if run.sparsity == "dense" else f" with {run.sparsity.replace('2of4', '2:4')}"
+    return FORMATS.get(run.precision, run.precision) + pruned + row.setting.removeprefix(run.plain)
+
+
 def decided(decision: Decision | None) -> str:
-    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`; `no loss, look 2 of
-    5, at 8 seeds`.
+    """The verdict and what it rests on: `undecided, about 3 more seeds would decide`; `no loss, look 2 of 5,
+    at 8 seeds`.
     """
     return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
 
 
 def rests_on(decision: Decision) -> str | None:
-    """The reason of a decision that the test did not make, or what a decision still needs. With a plan of
-    looks, the look.
-    """
-    if decision.look is not None:
-        never = TOO_FEW[Method.SIGNS] if decision.method == Method.SIGNS else None
-        return ", ".join(filter(None, (decision.reason, never, _look(decision))))
+    """As `needed`; with a plan of looks, the look."""
+    if decision.look is None:
+        return needed(decision)
+    return ", ".join(filter(None, (decision.reason, _look(decision))))
+
+
+def needed(decision: Decision) -> str | None:
+    """The reason of a decision that the test did not make, or what a decision still needs."""
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
     if decision.method == Method.UNSAMPLED and decision.population:
         return decision.population.reason
-    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "not even 1,000 more would"
-    return TOO_FEW.get(decision.method, more)
+    if decision.method in TOO_FEW:
+        return TOO_FEW[decision.method]
+    if decision.look is not None:
+        further = decision.look.further
+        return f"the plan goes on to {further} seeds" if further else "further looks would hardly decide"
+    if decision.more_seeds is None:
+        return "more seeds will not help: the scatter is too large"
+    return f"about {how_many(decision.more_seeds, 'more seed')} would decide"
 
 
 def _look(decision: Decision) -> str:
@@ -130,7 +162,7 @@ def _look(decision: Decision) -> str:
     return (
         f"{look.words}, the last"
         if look.number == look.of
-        else (f"{look.words}, and further ones would hardly tell")
+        else (f"{look.words}, and further ones would hardly decide")
     )
 
 

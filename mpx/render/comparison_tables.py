@@ -106,10 +106,11 @@ def _seconds(row: Row) -> str:
 def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
     """How each setting was served: a table for each place, with at most `most` ways to serve side by side."""
     tables = []
-    for place, name in places(group).items():
+    for place in places(group):
         rows = list(by_way(group, place))
         ways = sorted({way for _, by_row in rows for way in by_row}, key=order)
-        title = f"Served on {name}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
+        title = f"Served on {place.device}, latency at batch {place.smallest:,}, "
+        title += f"samples/s at batch {place.largest:,}"
         tables += [
             _served_table(title, group, rows, ways[at : at + most], styles)
             for at in range(0, len(ways), most)
@@ -166,7 +167,8 @@ def runs_table(title: str, group: Group, study: Path, styles: Styles) -> Table:
 
 def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> list[tuple[str, Cell | str]]:
     """(head of the column, cell) of each column."""
-    mark, speed = "emulated" if run.emulated else "" if run.exclusive else SHARED, run.train_samples_per_s
+    speed, alone = run.train_samples_per_s, "" if run.exclusive else words.shared(run.cpu_used_by_others)
+    mark = "emulated" if run.emulated else alone
     return [
         ("run", setting(name, styles.get(name))),
         ("seed", str(run.seed)),
@@ -233,7 +235,8 @@ def estimate(value: Estimate | None, spec: str | None = None, mark: str = "") ->
 def rate(row: Row) -> Cell:
     """Samples per second, marked if other programs may have used the device."""
     if row.throughput is None and row.shared is not None:
-        return estimate(row.shared, mark=SHARED)
+        share = row.cpu_used_by_others.mean if row.cpu_used_by_others else None
+        return estimate(row.shared, mark=words.shared(share))
     return estimate(row.throughput)
 
 
@@ -283,8 +286,6 @@ def decision(decided: Decision | None) -> Cell:
 def print_comparison(comparison: Comparison) -> None:
     """On the terminal: accuracy, speed, verdicts and notes of each group, then the runs left out."""
     out = console()
-    for part in words.paragraphs(comparison.note):
-        out.print(shown(part), end="\n\n")
     for group in comparison.groups:
         print_table(settings_table(words.title(group), group, ACCURACY, {}), framed=False)
         speeds = settings_table("", group, SPEED, {})
@@ -292,8 +293,9 @@ def print_comparison(comparison: Comparison) -> None:
             print_table(speeds, framed=False)
         for served in served_tables(group, {}, MAX_WAYS):
             print_table(served, framed=False)
-        for sentence in filter(None, (group.train_verdict, group.time_verdict, group.serve_verdict)):
-            out.print(shown(sentence), style="bold")
+        out.print(shown(group.train_verdict), style="bold")
+        for sentence in filter(None, (group.evidence, group.time_verdict, group.serve_verdict)):
+            out.print(shown(sentence))
         for note in group.notes:
             out.print(shown(f"· {note}"))
         out.print()

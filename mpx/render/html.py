@@ -10,13 +10,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mpx.compare.comparison import Comparison, Group
-from mpx.compare.words import confidence, environment_rows, margin, paragraphs, places, title
+from mpx.compare.words import confidence, environment_rows, margin, places, title
 from mpx.render.colours import INK, Styles
 from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
 from mpx.render.figures import file_start
 from mpx.render.markdown import HEADS
 from mpx.render.picture import Picture, inline
-from mpx.system.printing import how_many, shown
+from mpx.system.printing import how_many
 
 TEMPLATES = Path(__file__).with_name("templates")
 FEW_RUNS = 60  # a longer list of runs starts collapsed
@@ -35,7 +35,6 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
     return _template().render(
         study=comparison.study,
         about=_about(comparison),
-        note=[shown(part) for part in paragraphs(comparison.note)],
         groups=[
             _group(group, comparison, pictures, styles)
             for group, pictures in zip(comparison.groups, drawn, strict=True)

@@ -1,6 +1,5 @@
 """report.md: verdicts, tables and linked plots, for a README or a pull request."""
 
-import re
 from collections.abc import Sequence
 
 from mpx.compare import words
@@ -24,7 +23,6 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) 
     """drawn: the pictures of each group."""
     parts = [
         f"# {escaped(comparison.study)}",
-        *map(paragraph, words.paragraphs(comparison.note)),
         verdicts(comparison),
     ]
     for group, pictures in zip(comparison.groups, drawn, strict=True):
@@ -50,16 +48,11 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) 
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def paragraph(text: str) -> str:
-    """A paragraph that is text and nothing else: neither list, rule nor fence begins with it."""
-    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", escaped(text))
-
-
 def verdicts(comparison: Comparison) -> str:
     blocks = []
     for group in comparison.groups:
         name = f"{escaped(words.title(group))}: " if len(comparison.groups) > 1 else ""
-        more = " ".join(filter(None, (group.time_verdict, group.serve_verdict)))
+        more = " ".join(filter(None, (group.evidence, group.time_verdict, group.serve_verdict)))
         blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(more)}".rstrip())
     return "\n\n".join(blocks)
 

@@ -10,10 +10,9 @@ from omegaconf import OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.extras import CONF
-from mpx.settings.rules import Rule, choice, folder_name, number, text
+from mpx.settings.rules import choice, folder_name, number, text
 from mpx.settings.values import check_value, key_of
 
-MAX_NOTE = 20_000  # characters
 COMPARE = {
     "study": folder_name("default"),
     "results": text(also=(None,), example="experiments/loss_scaling/results.csv"),
@@ -27,11 +26,6 @@ COMPARE = {
     "margin_is": choice("auto", "absolute", "relative"),
     "margin_for": choice("test_set", "population"),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
-    "note": Rule(
-        f"a text of at most {MAX_NOTE:,} characters, or null",
-        lambda v: v is None or (isinstance(v, str) and len(v) <= MAX_NOTE),
-        '"what this study is about"',
-    ),
     "output_dir": text(example="outputs"),
 }
 # with margin_is=absolute, of a metric of any scale

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Group
-from mpx.compare.groups import by_label, refuse_other_contents
+from mpx.compare.groups import by_label
 from mpx.compare.looks import Plan, plan_of
 from mpx.compare.run import Run
 from mpx.compare.words import title
@@ -105,22 +105,17 @@ class Looks:
 
         Prints what is decided.
         """
-        refuse_other_contents(runs)
         control = by_label(runs, self.plan.control)
         asked = question(control=control, margin=self.plan.margin, confidence=self.plan.confidence)
         comparison = compare(runs, asked, study=self.study.name, folder=self.study)
         return {name: seeds for group in comparison.groups for name, seeds in _seeds_wanted(group).items()}
 
     def cost(self) -> str:
-        """What the study took, beside a single test of about the same power."""
+        """What the study took."""
         runs, _ = collect(self.study)
         new = [report for report in each_report(self.sweep) if not report["skipped"]]
-        spent, single = span(sum(report["seconds"] for report in new)), self.plan.fixed_seeds()
-        return (
-            f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent}. A single test "
-            f"of about that power takes {single} seeds of each setting, "
-            f"{how_many(single * len(self.asked), 'run')}."
-        )
+        spent = span(sum(report["seconds"] for report in new))
+        return f"until=decided: {how_many(len(runs), 'run')}, {len(new)} of them now, in {spent}."
 
 
 def _seeds_wanted(group: Group) -> dict[str, int]:

@@ -1,6 +1,4 @@
-"""deploy.json, which is not trusted: what is read of its rows, and that any other content is set aside with a
-reason.
-"""
+"""deploy.json: what is read of its rows, and that any other content is left out with a reason."""
 
 import json
 
@@ -92,23 +90,10 @@ def test_as_accurate_as_after_training(tmp_path, declared, trained, metrics, acc
     assert read_served(tmp_path, trained, judged_by(trained, name, goal))[0][0].accurate is accurate
 
 
-DAMAGED = ["", "[]", '{"rows": 1}', "[" * 10**5, b"\xff\xfe"]
-
-
-@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+@pytest.mark.parametrize("content", ["", "[]", '{"rows": [1]}', '{"rows": [{"speed": []}]}'])
 def test_a_file_that_is_none_of_mpx(tmp_path, content):
     folder = write(tmp_path / "outputs" / "s" / "a" / "seed0", record())
-    (folder / "deploy.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    (folder / "deploy.json").write_text(content)
     (run,), ((name, reason),) = collect(tmp_path / "outputs" / "s")
     assert (run.served, name) == ((), "a/seed0")
     assert reason.startswith("deploy.json cannot be read (")
-
-
-@pytest.mark.parametrize(
-    "part", [{"weights_gib": "x"}, {"speed": []}, {"environment": {"device": []}}, {"exclusive": 1}], ids=str
-)
-def test_a_row_that_cannot_be_read_is_left_out_by_itself(tmp_path, part):
-    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(), deployed_row(**part)]}))
-    found, (reason,) = read_served(tmp_path, {"test/accuracy": 0.9}, METRICS["test/accuracy"])
-    assert len(found) == 1
-    assert reason.startswith("row 2 of deploy.json cannot be read (")

@@ -16,7 +16,7 @@ def test_a_label_is_the_settings_name():
     group, rows = only(compared([*labelled(CONTROL, "baseline"), *AMP]))
     assert list(rows) == ["baseline", "amp-dense"]
     assert group.control == "baseline"
-    assert "3.10 times as fast as baseline" in group.train_verdict
+    assert "3.10 × as fast as baseline" in group.train_verdict
     assert "baseline is fp32-dense" in group.notes
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from made_runs import compared, only, record, reread, seeds, write
 
-from mpx.compare.boundaries import bounds, levels, obrien_fleming, pocock, power
+from mpx.compare import words
+from mpx.compare.boundaries import bounds, obrien_fleming, pocock
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
 from mpx.compare.looks import SPENT, Plan, plan_of
@@ -47,21 +48,6 @@ def test_bounds_are_those_of_lan_and_demets(spending, published):
     assert bounds(0.025, FIFTHS, spending) == pytest.approx(published, abs=2e-4)
 
 
-@pytest.mark.parametrize("shares", [(1.0,), (0.25, 1.0), (0.3, 0.5, 0.9, 1.0)])
-def test_the_error_in_all_is_the_level(shares):
-    assert power(0.0, bounds(0.05, shares), shares) == pytest.approx(0.05, abs=1e-7)
-    assert levels(0.05, (1.0,)) == pytest.approx([0.05])
-
-
-def test_power_is_that_of_pococks_design():
-    """For five looks at two-sided 5 % its bound is 2.413, and its inflation factor at power 0.8 is 1.228
-    (Jennison and Turnbull, tables 2.1 and 2.2).
-    """
-    drift = (1.959964 + 0.841621) * 1.228**0.5
-    assert power(0.0, (2.413,) * 5, FIFTHS) == pytest.approx(0.025, abs=5e-5)
-    assert power(drift, (2.413,) * 5, FIFTHS) == pytest.approx(0.8, abs=5e-4)
-
-
 def test_a_repeated_p_value_decides_as_the_level_of_its_look_does():
     plan = Plan(0.01, 0.95, "auto", 20, 5)
     for level in (0.05, 0.01):
@@ -76,10 +62,9 @@ def test_what_is_decided_at_an_early_look_says_so():
     group, _ = only(found)
     assert decision(found).verdict == Verdict.NO_LOSS
     assert decision(found).p < decision(found).p_holm < 0.05
-    assert "over 4 seeds, difference +0.0000 (" in group.train_verdict, (
-        "the means are of the seeds that the look saw"
-    )
-    assert " at look 1 of 2, at 4 seeds, margin 0.01" in group.train_verdict
+    assert group.train_verdict.endswith("at no loss of accuracy (4 seeds).")
+    assert "difference 0.0 points (" in group.evidence, "the means are of the seeds that the look saw"
+    assert words.decided(decision(found)) == "no loss, look 1 of 2, at 4 seeds"
     assert any(
         note.startswith("looks were planned at 4, 8 seeds; their tests have levels of 2.6, 2.5 %")
         for note in group.notes
@@ -93,49 +78,42 @@ def test_an_undecided_setting_waits_for_the_next_look():
     diverged = seeds("amp-dense", [None] * 6, looks=PLAN.text, status="diverged")[4:]
     assert differences_csv(study(*planned("amp-dense", WIDE), *diverged)) == differences_csv(first)
     assert decision(first).look.further == 8
-    assert "not enough seeds to tell, look 1 of 2, at 4 seeds, the next at 8" in only(first)[0].train_verdict
-    assert (
-        "amp-dense: 2 of 6 seeds have no part in the decision: they wait for the next look"
-        in only(later)[0].notes
-    )
+    assert words.decided(decision(first)) == "undecided, look 1 of 2, at 4 seeds, the next at 8"
+    assert "FP16 is undecided, the plan goes on to 8 seeds." in only(first)[0].train_verdict
+    assert "amp-dense: decided by the first 4 of 6 seeds, as planned" in only(later)[0].notes
     before = study(*planned("amp-dense", WIDE[:3]))
-    assert (
-        "not enough seeds to tell, before the first of 2 looks, the next at 4"
-        in only(before)[0].train_verdict
-    )
+    assert words.decided(decision(before)) == "undecided, before the first of 2 looks, the next at 4"
 
 
 def test_the_last_look_and_a_study_that_was_extended_by_hand():
     all_seeds = [*WIDE, -0.012, 0.011, -0.011, -0.009]
     last = study(*planned("amp-dense", all_seeds))
     extended = study(*planned("amp-dense", [*all_seeds, 0.0, 0.0]), control=10)
-    assert "look 2 of 2, at 8 seeds, the last" in only(last)[0].train_verdict
+    assert words.decided(decision(last)) == "undecided, look 2 of 2, at 8 seeds, the last"
     assert decision(extended) == decision(last)
-    note = (
-        "amp-dense: 2 of 10 seeds have no part in the decision: the plan ends at 8, and seeds added "
-        "after it do not count"
-    )
-    assert note in only(extended)[0].notes
+    assert "amp-dense: decided by the first 8 of 10 seeds, as planned" in only(extended)[0].notes
 
 
 def test_a_comparison_that_is_not_the_planned_one_says_so():
     runs = [*planned("fp32-dense", [0.0] * 4), *planned("amp-dense", NEAR)]
     notes = only(compared(runs, margin=0.005))[0].notes
     assert any(
-        note.startswith("margin=0.005 is not the plan's, 0.01, by which the study stopped") for note in notes
+        note == "margin=0.005 is not the plan's, 0.01: choosing it afterwards weakens the guarantee"
+        for note in notes
     )
     runs = [replace(run, metrics=run.metrics | {"test/loss": 1.0 + run.seed / 1e3}) for run in runs]
     how = {"control": "amp-dense", "metric": "test/loss", "margin_is": "absolute", "margin_for": "population"}
     notes = [note for note in only(compared(runs, **how))[0].notes if "is not the plan's" in note]
-    assert [note.partition(", by")[0] for note in notes] == [
+    assert [note.partition(":")[0] for note in notes] == [
         "control=amp-dense is not the plan's, auto",
         "metric=test/loss is not the plan's, test/accuracy",
         "margin_for=population is not the plan's, test_set",
     ]
     asked = [replace(run, looks=replace(PLAN, control="amp-dense").text) for run in runs]
-    assert not [
-        note for note in only(compared(asked, control="amp-dense"))[0].notes if "is not the plan's" in note
-    ]
+    for control in ("amp-dense", "auto"):
+        group, _ = only(compared(asked, control=control))
+        assert group.control == "amp-dense"
+        assert not [note for note in group.notes if "is not the plan's" in note]
 
 
 def test_a_study_by_rounds_hardly_ever_misses_a_loss_of_the_margin():

@@ -1,4 +1,4 @@
-"""Comparisons that have no answer: seeds that tie, other lengths of training, a control that failed."""
+"""Comparisons that have no answer: seeds that tie, and other lengths of training."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def test_seeds_that_all_tie_are_undecided_whatever_the_losses_say(right, samples
     ]
     group, found = decision(runs)
     assert (found.verdict, found.p, found.low) == (Verdict.UNDECIDED, None, None)
-    assert "all of one setting agree so far, so how they scatter is unknown" in group.train_verdict
+    assert "FP16 is undecided, all seeds of a setting agree, so how they scatter" in group.train_verdict
 
 
 def test_seeds_that_change_nothing_are_undecided():
@@ -47,7 +47,7 @@ def test_runs_of_other_lengths_are_not_comparable():
     """mlp on digits, FP32 for 2 epochs and BF16 for 6."""
     group, found = decision(lengths(fp32=40, amp_bf16_at_6=120), "amp_bf16-dense trainer.max_epochs=6")
     assert (found.verdict, found.difference) == (Verdict.NOT_COMPARABLE, None)
-    said = "amp_bf16-dense trainer.max_epochs=6: not comparable, it took 120 optimizer steps, fp32-dense 40."
+    said = "BF16 trainer.max_epochs=6 is not comparable, it took 120 optimizer steps, fp32-dense 40."
     assert said in group.train_verdict
     assert group.rows[1].sooner is None
 
@@ -66,17 +66,3 @@ def test_a_study_of_the_number_of_steps_compares_them():
     study = lengths(fp32_at_2=40, fp32_at_6=120, amp_at_2=40, amp_at_6=120)
     group, _ = only(compared(study, control="fp32-dense trainer.max_epochs=2"))
     assert {row.decision.verdict for row in group.rows[1:]} == {Verdict.NO_LOSS}
-
-
-@pytest.mark.parametrize("values", [(0.0, 0.0, 0.79), (0.11, 0.86, 0.85)])
-def test_a_control_whose_seeds_failed_is_said(values):
-    runs = [
-        *seeds("fp32-dense", values),
-        *seeds("amp-dense", [value + 0.001 * seed for seed, value in enumerate(values)]),
-    ]
-    group, _ = decision(runs)
-    low, high = min(values), max(values)
-    scatter = f"{low:.4f} to {high:.4f}, while the margin is 0.01"
-    assert f"the control's seeds scatter so much ({scatter}) that the comparison says little" in group.notes
-    quiet, _ = decision([*CONTROL, *seeds("amp-dense", [0.94, 0.951, 0.952])])
-    assert not any("scatter" in note for note in quiet.notes)

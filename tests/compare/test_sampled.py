@@ -13,6 +13,7 @@ from made_runs import compared, made, only, seeds
 from mpx.compare.comparison import POPULATION, Method, Verdict
 from mpx.compare.population import scatter
 from mpx.compare.table import differences_csv
+from mpx.compare.words import signed
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report
@@ -54,9 +55,7 @@ def test_the_population_has_an_interval_beside_that_of_the_test_set():
     ).interval(0.95)
     assert found.population.low < found.low < found.difference < found.high < found.population.high
     assert found.method == Method.PAIRED
-    assert (
-        f", for the population −{-found.population.low:.4f} to +{found.population.high:.4f}, margin 0.03."
-    ) in group.train_verdict
+    assert group.evidence.endswith("; margin 3.")
 
 
 def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
@@ -67,10 +66,11 @@ def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
     group, there = amp(margin=margin, margin_for=POPULATION)
     assert (there.verdict, there.method) == (Verdict.UNDECIDED, Method.CROSSED)
     assert (there.low, there.high) == (here.low, here.high)
-    assert "not enough seeds to tell, or not enough test samples, which both scatter" in group.train_verdict
+    assert "FP16 is undecided, it takes more seeds or more test samples." in group.train_verdict
     group, wide = amp(margin=0.05, margin_for=POPULATION)
     assert (wide.verdict, wide.method) == (Verdict.NO_LOSS, Method.CROSSED)
-    assert "margin 0.05 for the population" in group.train_verdict
+    low, high = (signed(100 * end, ".1f") for end in (wide.population.low, wide.population.high))
+    assert f" points ({low} to {high} for the population); margin 5." in group.evidence
     losing = [*predicted("fp32-dense", C), *predicted("amp-dense", drawn(2, lost=0.2))]
     assert amp(losing, margin=0.05, margin_for=POPULATION)[1].verdict == Verdict.LOSS
 
@@ -100,7 +100,7 @@ def test_a_margin_for_the_population_without_predictions_decides_nothing_and_say
     group, found = amp([*predicted("fp32-dense", C), *runs], margin=0.05, margin_for=POPULATION)
     assert (found.verdict, found.method, found.p) == (Verdict.UNDECIDED, Method.UNSAMPLED, None)
     assert f"amp-dense: no interval for the population, since {reason}" in group.notes
-    assert f"not enough seeds to tell, {reason}" in group.train_verdict
+    assert f"FP16 is undecided, {reason}" in group.train_verdict
 
 
 def test_every_report_shows_both(capsys):

@@ -4,13 +4,11 @@ one is one line.
 
 import csv
 import io
-from dataclasses import replace
 
 import pytest
 from made_runs import AMP, CONTROL, compared, made, reread, served
 
-from mpx.compare.run import METRICS
-from mpx.compare.table import differences_csv, read_results, results_csv, served_csv
+from mpx.compare.table import differences_csv, read_results, results_csv
 from mpx.errors import UserError
 from mpx.runs.result import Predictions
 
@@ -46,6 +44,7 @@ WHOLE = [
         status="diverged",
         metrics={"test/loss": 1e300 / 1e290, "val/x y": -1.0},
         exclusive=None,
+        cpu_used_by_others=0.125,
     ),
     made("=cmd()-dense", 2, emulated=True, model="+1", folder=None),
 ]
@@ -89,7 +88,7 @@ def test_a_damaged_table_is_named_by_its_line(tmp_path, damage, message):
         read_results(path)
 
 
-def test_the_tables_of_a_spreadsheet():
+def test_the_table_of_differences():
     comparison = compared([*CONTROL, *AMP, made("o3-dense", 0, status="diverged", metrics={})])
     lost, fine = csv.DictReader(io.StringIO(differences_csv(comparison)))
     if fine["setting"] != "amp-dense":
@@ -104,12 +103,3 @@ def test_the_tables_of_a_spreadsheet():
         "fp32-dense", "5", "0.01", "absolute", "paired t",
     )  # fmt: skip
     assert (lost["verdict"], lost["diverged"], lost["difference"]) == ("loss", "1", "")
-    rows = list(
-        csv.DictReader(
-            io.StringIO(served_csv([replace(CONTROL[0], served=(served("int8", 9e3), served("fp32", 1e3)))]))
-        )
-    )
-    assert [(row["format"], row["samples_per_s"], row["largest"], row["seed"]) for row in rows] == [
-        ("int8", "9000.0", "256", "0"), ("fp32", "1000.0", "256", "0"),
-    ]  # fmt: skip
-    assert set(METRICS) <= set(rows[0])
