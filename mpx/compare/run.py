@@ -233,7 +233,7 @@ def _sign(name: str, runs: list[Run], goal: str) -> int:
         return GOALS[goal]
     known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
     said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
-    signs = said or {known}
+    signs: set[int | None] = {*said} or {known}
     if len(signs) == 1 and (sign := signs.pop()) is not None:
         return sign
     why = "some runs say that it should rise, others that it should fall"
