@@ -4,9 +4,9 @@ outputs/<study>/<setting>/seed<N>/.
 $ python -m mpx.train precision=amp sparsity=2of4  # the main job, on digits that need no download
 $ python -m mpx.train task=lstm_sst2 data.root=DIR precision=amp_bf16  # another tuned pair of model and data
 $ python -m mpx.train model=resnet18 data=cifar10 trainer.max_epochs=5 # any pair
-$ python -m mpx.train -m seed=0,1,2 precision=fp32,amp                 # a sweep; each job has its own process
+$ python -m mpx.train -m study=formats precision=fp32,amp seed=0,1,2   # a sweep; each job has its own process
 $ python -m mpx.train -m experiment=grid data.root=DIR                 # a ready-made study
-$ python -m mpx.train -m precision=fp32,amp until=decided  # seeds in rounds, until each setting is decided
+$ python -m mpx.train -m study=formats precision=fp32,amp until=decided  # seeds in rounds, until each is decided
 $ python -m mpx.train module._target_=pkg.Module datamodule._target_=pkg.Data metric=val/dice precision=amp  # your own project
 $ python -m mpx.train --help                                           # every group and key; --help sparsity: one group
 """  # noqa: E501

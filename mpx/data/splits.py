@@ -174,6 +174,7 @@ def samples_line(data: Data, batch_size: int, batches: int) -> str:
     shape = " × ".join(map(str, data.spec.shape[-2:]))
     what = {"image": f"images of {shape} pixels", "text": f"texts of {shape} tokens"}
     sample = what.get(data.spec.kind, f"windows of {shape} tokens")
-    line = f"{len(data.train):,} training {sample}, {batches:,} batches of {batch_size} an epoch"
+    many = "batch" if batches == 1 else "batches"
+    line = f"{len(data.train):,} training {sample}, {batches:,} {many} of {batch_size} an epoch"
     unused = len(data.train) - batches * batch_size
     return f"{line}, which leaves out {unused:,}, others each time" if unused > 0 else line

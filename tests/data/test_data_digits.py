@@ -4,6 +4,7 @@ import torch
 
 import mpx.data
 from mpx.data.spec import Spec
+from mpx.data.splits import samples_line
 
 
 def test_split_is_stratified_and_fixed(config):
@@ -17,6 +18,13 @@ def test_split_is_stratified_and_fixed(config):
         s.images.numpy().tobytes() + s.labels.numpy().tobytes() for s in (data.train, data.val, data.test)
     )
     assert hashlib.sha256(whole).hexdigest()[:16] == "43f1ea7f04cf9ea4"
+
+
+def test_what_an_epoch_leaves_out_is_said(config):
+    data = mpx.data.load(config("digits"))
+    line = "1,297 training images of 8 × 8 pixels, 20 batches of 64 an epoch"
+    assert samples_line(data, 64, 20) == f"{line}, which leaves out 17, others each time"
+    assert samples_line(data, 1297, 1) == "1,297 training images of 8 × 8 pixels, 1 batch of 1297 an epoch"
 
 
 def test_pixels_are_scaled_from_16_and_normalised(config):

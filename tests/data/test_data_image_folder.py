@@ -3,6 +3,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from few_steps import FEW_STEPS
 from PIL import Image
 
 import mpx.data
@@ -191,6 +192,20 @@ def test_wrong_folders(cfg, folder, damage, message):
     damage(folder)
     with pytest.raises(UserError, match=message):
         mpx.data.load(cfg)
+
+
+def test_a_run_says_and_records_the_size(train, tmp_path):
+    for place, name in enumerate("ab"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for i in range(30):
+            Image.new("RGB", (16, 16), (100 * place, i, 0)).save(tmp_path / "set" / name / f"{i}.png")
+    words = ["data=image_folder", f"data.path={tmp_path}/set", "data.batch_size=9", "data.workers=0"]
+    ran = train("model=mlp", *words, *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert "48 training images of 16 × 16 pixels, " in ran.out
+    data = ran.record["config"]["data"]
+    assert (data["image_size"], data["resize"]) == (16, 16)
+    assert mpx.data.load(data).spec.shape == (3, 16, 16)  # as mpx.deploy reads them
 
 
 def test_a_crop_larger_than_the_image_is_refused(cfg):
