@@ -22,7 +22,7 @@ from mpx.settings.front_door import CONF
 
 CPU = torch.device("cpu")
 HEAVY = ("torch", "pytorch_lightning", "transformers", "torchvision", "numpy", "rich.console")
-BACKENDS = ("eager", "compile", "autotune", "graph", "tensorrt", "onnx")
+BACKENDS = ("eager", "compile", "autotune", "graph", "onnx")
 COMMANDS = ("train", "compare", "bench", "deploy", "doctor")
 
 

@@ -257,7 +257,7 @@ def dense(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", commands("deploy"))
+@pytest.mark.parametrize("line", [line for line in commands("deploy") if "predict=" not in line])
 def test_deploy_command(dense, train, tmp_path, monkeypatch, capsys, line):
     """On a run of a moment, at the place that the command names, or on the checkpoint of one; without the
     compiler, which tests/deploy has.

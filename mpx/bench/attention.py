@@ -4,10 +4,10 @@ Backward is timed alone: one forward pass is differentiated repeatedly. A causal
 operations.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 from mpx.bench.tables import About, device_name, notes, pivot, say
-from mpx.bench.work import Result, Row, Work, against, ladder, rounding, timed, too_slow
-from mpx.measure.matmul import float32_as, missing, random_matrix
+from mpx.bench.work import Result, Row, Work, against, ladder, rounding, timed
+from mpx.measure.matmul import random_matrix
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import grouped_bars
 
@@ -50,74 +50,44 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
         )
         for fmt in MEASURED:
             announce(f"attention over {length} tokens in {fmt}")
-            reason = missing(fmt, device)
-            if reason is None and device.type == "cpu":
-                probe = work("forward", "none", fmt, (CHECKED, 1, 32, HEAD_SIZE), device)
-                reason = too_slow(probe, 2.5 * sdpa_flop_count(shape, shape, shape), device)
-            for kernel in ON[device.type]:
-                for mask in MASKS:
-                    for direction in DIRECTIONS:
-                        row = about | {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel}
-                        yield row | _by_kernel(kernel, direction, mask, fmt, shape, device, reason)
-
-
-def _by_kernel(
-    kernel: str,
-    direction: str,
-    mask: str,
-    fmt: str,
-    shape: tuple[int, ...],
-    device: torch.device,
-    reason: str | None,
-) -> Row:
-    """If the kernel refuses to run, PyTorch's warning is the reason."""
-    with warnings.catch_warnings(record=True) as caught, sdpa_kernel(KERNELS[kernel]):
-        warnings.simplefilter("always")
-        row = timed(partial(work, direction, mask, fmt, shape, device), device, float32_as(fmt), reason)
-    if row["reason"] and (why := _why([str(warning.message) for warning in caught])):
-        row["reason"] = why
-    return row
-
-
-def _why(messages: list[str]) -> str | None:
-    """The warning with the reason, without its place in PyTorch's source. The others concern kernels not
-    asked for.
-    """
-    in_source = re.compile(r"\(Triggered internally.*", flags=re.DOTALL)
-    lines = [" ".join(in_source.sub("", message).split()) for message in messages]
-    lines = [
-        line
-        for line in lines
-        if not line.endswith("kernel not used because:") and "runtime disabled" not in line
-    ]
-    return lines[0][:120] if lines else None
+            for kernel, mask, direction in product(ON[device.type], MASKS, DIRECTIONS):
+                make = partial(work, direction, mask, fmt, shape, device)
+                with warnings.catch_warnings(), sdpa_kernel(KERNELS[kernel]):
+                    warnings.simplefilter("ignore")  # a kernel that refuses to run warns before its error
+                    row = timed(make, device, fmt)
+                names = {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel}
+                yield about | names | row
 
 
 def work(direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: torch.device) -> Work:
-    """Checks the outputs, or the gradients of queries, keys and values, of the first two sequences."""
+    """Checks the outputs, or the gradients of queries, keys and values, of the first two sequences, against
+    the operations one by one in float64.
+    """
     q, k, v, grad = (random_matrix(fmt, shape, device, seed) for seed in range(4))
     keep = _padding(shape, device) if mask == "padding" else None
-    attend = partial(scaled_dot_product_attention, attn_mask=keep, is_causal=mask == "causal")
     forward = direction == "forward"
-    count = (
-        sdpa_flop_count(shape, shape, shape)
-        if forward
-        else sdpa_backward_flop_count(shape, shape, shape, shape)
-    )
-    flops = count / 2 if mask == "causal" else count
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        padding = None if keep is None else keep[: len(q)]
+        return scaled_dot_product_attention(q, k, v, padding, is_causal=mask == "causal")
 
     def reference() -> Result:
-        few = [value[:CHECKED].double() for value in (q, k, v, grad)]
-        return _exactly(direction, mask, *few)
+        few = [value[:CHECKED].double().requires_grad_() for value in (q, k, v)]
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            out = attend(*few)
+        return out.detach() if forward else torch.autograd.grad(out, few, grad[:CHECKED].double())
 
     compare = against(reference, rounding(fmt, shape[2]))
+    share = 0.5 if mask == "causal" else 1.0
     if forward:
+        flops = share * sdpa_flop_count(shape, shape, shape)
         return Work(lambda: attend(q, k, v), lambda out: compare(out[:CHECKED]), flops)
     with torch.enable_grad():
         inputs = [value.requires_grad_() for value in (q, k, v)]
         out = attend(*inputs)
-    call = lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)  # noqa: E731
-    return Work(call, lambda grads: compare([part[:CHECKED] for part in grads]), flops)
+    backward = lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)  # noqa: E731
+    flops = share * sdpa_backward_flop_count(shape, shape, shape, shape)
+    return Work(backward, lambda grads: compare([part[:CHECKED] for part in grads]), flops)
 
 
 def _padding(shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -126,19 +96,6 @@ def _padding(shape: tuple[int, ...], device: torch.device) -> Tensor:
     keep = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
     keep[1::2, ..., -(length // 4) :] = False
     return keep
-
-
-def _exactly(direction: str, mask: str, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> Result:
-    """softmax(q·kᵀ ÷ √d)·v, written out."""
-    with torch.enable_grad():
-        q, k, v = (value.requires_grad_() for value in (q, k, v))
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        if mask == "causal":
-            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-        elif mask == "padding":
-            scores = scores.masked_fill(~_padding(tuple(q.shape), q.device), float("-inf"))
-        out = scores.softmax(-1) @ v
-        return out.detach() if direction == "forward" else torch.autograd.grad(out, (q, k, v), grad)
 
 
 def show(about: About, rows: list[Row]) -> None:

@@ -5,18 +5,16 @@ processor. Source: Williams et al., Roofline, CACM 52(4), 2009.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from mpx.bench import copy
 from mpx.bench.tables import About, device_name, notes, pivot, say
-from mpx.bench.work import Row, Work, against, ladder, multiplied, timed, would_take
+from mpx.bench.work import Row, Work, against, ladder, multiplied, timed
 from mpx.compare.words import rate
-from mpx.measure.ceilings import Ceilings, ceilings, from_rows
-from mpx.measure.matmul import float32_as, missing, product, random_matrix, tolerance
+from mpx.measure.ceilings import Ceilings, from_rows
+from mpx.measure.matmul import product, random_matrix, tolerance
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import Point, roofline_figure
@@ -47,13 +45,9 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
         # TF32 is for GEMM alone
         for fmt in MEASURED if routine == "gemm" else [fmt for fmt in MEASURED if fmt != "tf32"]:
             announce(f"{routine} in {fmt}")
-            seconds_per_flop = 0.0  # of the size before
             for n in ladder(SIZE[device.type] if size == "auto" else int(size), SIZES):
                 flops, moved = cost(routine, n, FORMATS[fmt].dtype.itemsize)
-                reason = missing(fmt, device) or would_take(seconds_per_flop * flops, device)
-                made = timed(partial(_work, routine, fmt, n, device), device, float32_as(fmt), reason)
-                if made["tflops_per_s"]:
-                    seconds_per_flop = 1e-12 / made["tflops_per_s"]
+                made = timed(partial(_work, routine, fmt, n, device), device, fmt)
                 about |= {"routine": routine, "format": fmt, "size": n, "flops": flops, "bytes": moved}
                 yield about | {"flops_per_byte": flops / moved} | made
 
@@ -82,7 +76,7 @@ def _work(routine: str, fmt: str, n: int, device: torch.device) -> Work:
 
 
 def show(about: About, rows: list[Row]) -> None:
-    bound, source = roofs(about, rows)
+    bound = roofs(rows)
     routines = [row | {"of_roof": of_roof(row, bound)} for row in rows if row["routine"] != "copy"]
     vectors = [row for row in routines if row["routine"] != "gemm"]
     down = ("routine", "format")
@@ -91,29 +85,17 @@ def show(about: About, rows: list[Row]) -> None:
     pivot("Arithmetic intensity, operations per byte by size", routines, down, "size", "flops_per_byte")
     pivot("Share of the roof", routines, down, "size", "of_roof", ".0%")
     tops = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in bound.dense.items())
-    say(f"Roofs {source}: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.")
+    say(f"Roofs seen in this run: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.")
     say("AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory.")
     notes(about, rows, down)
 
 
-def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:
-    """The limits, and their source: what=copy and what=gemm where both ran here, else this benchmark's
-    fastest results.
-
-    On many CPUs the product of FP16 matrices is slower than that of a matrix and a vector, and then no limit.
-    """
+def roofs(rows: list[Row]) -> Ceilings:
+    """The copy's bandwidth, and the rate of the fastest routine in each format."""
     copied = [
         {"mib": row["bytes"] / 2**21, "gb_per_s": row["gb_per_s"]} for row in rows if row["routine"] == "copy"
     ]
-    seen = from_rows(copied + [row for row in rows if row["routine"] != "copy"])
-    earlier = ceilings(Path(about["folder"]).parent, torch.device(about["device"]))
-    if earlier is None or not earlier.gb_per_s or not earlier.dense:
-        return seen, "seen in this run"
-    dense = {fmt: max(top, seen.dense.get(fmt, 0.0)) for fmt, top in earlier.dense.items()}
-    source = "of what=copy and what=gemm here"
-    return replace(earlier, dense=dense), source if dense == earlier.dense else (
-        f"{source}, or of a faster routine"
-    )
+    return from_rows(copied + [row for row in rows if row["routine"] != "copy"])
 
 
 def of_roof(row: Row, bound: Ceilings) -> float | None:
@@ -125,11 +107,11 @@ def of_roof(row: Row, bound: Ceilings) -> float | None:
 
 
 def plot(about: About, rows: list[Row]) -> Picture:
-    bound, source = roofs(about, rows)
+    bound = roofs(rows)
     points = [
         Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])
         for row in rows
         if row["tflops_per_s"] and row["routine"] != "copy"
     ]
     draw = partial(roofline_figure, points, bound.gb_per_s, bound.dense)
-    return picture("blas", "Roofline", device_name(about), f"Roofs {source}.", draw)
+    return picture("blas", "Roofline", device_name(about), "Roofs seen in this run.", draw)

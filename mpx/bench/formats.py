@@ -8,8 +8,8 @@ from functools import partial
 import torch
 
 from mpx.bench.tables import RATE, About, device_name, flat, notes, say
-from mpx.bench.work import Row, Work, multiplied, share, timed, too_slow, vendors
-from mpx.measure.matmul import PRODUCT_FORMATS, float32_as, missing, product
+from mpx.bench.work import Row, Work, multiplied, share, timed, vendors
+from mpx.measure.matmul import PRODUCT_FORMATS, product
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import grouped_bars
@@ -33,7 +33,6 @@ NOTES = {
     "matrices",
 }
 SIZE = {"cpu": 1024, "cuda": 8192}  # rows of the matrices: large enough to be limited by arithmetic
-PROBE = 256  # rows of a product that tells whether SIZE would take too long
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
@@ -42,11 +41,8 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     vendor = vendors(device)
     for fmt in PRODUCT_FORMATS:
         announce(fmt)
-        reason = missing(fmt, device)
-        if reason is None and device.type == "cpu":
-            reason = too_slow(_work(fmt, min(n, PROBE), device), 2.0 * n**3, device)
         row = {"format": fmt, **card(fmt), "note": NOTES.get(fmt), "size": n}
-        row |= timed(partial(_work, fmt, n, device), device, float32_as(fmt), reason)
+        row |= timed(partial(_work, fmt, n, device), device, fmt)
         peak = vendor.dense(fmt) if vendor else None
         yield row | {"peak_tflops_per_s": peak, "share_of_peak": share(row["tflops_per_s"], peak)}
 

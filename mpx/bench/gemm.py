@@ -13,14 +13,12 @@ from typing import Any
 import torch
 
 from mpx.bench.tables import RATE, About, device_name, flat, notes, pivot, say
-from mpx.bench.work import Row, Work, graphed, ladder, multiplied, share, timed, vendors, would_take
+from mpx.bench.work import Row, Work, graphed, ladder, multiplied, share, timed, vendors
 from mpx.measure.matmul import (
     PRODUCT_FORMATS,
     Product,
     batched,
-    float32_as,
     linear,
-    missing,
     product,
     random_matrix,
 )
@@ -50,16 +48,10 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     largest = SIZE[device.type] if size == "auto" else int(size)
     for fmt in MEASURED:
         announce(fmt)
-        seconds_per_flop = 0.0  # of the product before
         for shape, batch, sizes, make in _products(fmt, device, largest, layers=size == "auto"):
-            flops = 2.0 * batch * sizes[0] * sizes[1] * sizes[2]
-            reason = missing(fmt, device) or would_take(seconds_per_flop * flops, device)
             about = {"device": device.type, "library": "torch", "format": fmt, "shape": shape, "batch": batch}
             about |= dict(zip(("rows", "columns", "inner"), sizes, strict=True))
-            for row in _ways(about, fmt, sizes, device, make, reason):
-                yield row
-                if row["pattern"] == "dense" and row["tflops_per_s"]:
-                    seconds_per_flop = 1e-12 / row["tflops_per_s"]
+            yield from _ways(about, fmt, sizes, device, make)
 
 
 def _products(fmt: str, device: torch.device, largest: int, *, layers: bool) -> Iterator[Shaped]:
@@ -79,22 +71,17 @@ def _products(fmt: str, device: torch.device, largest: int, *, layers: bool) -> 
 
 
 def _ways(
-    about: Row,
-    fmt: str,
-    sizes: tuple[int, int, int],
-    device: torch.device,
-    make: Callable[[], Product],
-    reason: str | None,
+    about: Row, fmt: str, sizes: tuple[int, int, int], device: torch.device, make: Callable[[], Product]
 ) -> Iterator[Row]:
     """Rows of one product: eager and in a CUDA graph, each dense and, where cuSPARSELt has it, 2:4."""
     vendor, sparse = vendors(device), fmt in FORMATS_2OF4 and about["shape"] != "batched"
     for pattern in ("dense", "2of4") if device.type == "cuda" and sparse else ("dense",):
         for how in ("eager", "graph") if device.type == "cuda" else ("eager",):
-            of_pattern = make
+            of_pattern, reason = make, None
             if pattern == "2of4":
                 of_pattern = partial(sparse_linear, fmt, *sizes, device, search=how == "graph")
-                reason = reason or missing_2of4(fmt, device)
-            made = timed(partial(_work, of_pattern, how), device, float32_as(fmt), reason)
+                reason = missing_2of4(fmt, device)
+            made = timed(partial(_work, of_pattern, how), device, fmt, reason)
             peak = None if vendor is None else vendor.dense(fmt) if pattern == "dense" else vendor.sparse(fmt)
             ends = {"peak_tflops_per_s": peak, "share_of_peak": share(made["tflops_per_s"], peak)}
             yield about | {"pattern": pattern, "how": how} | made | ends

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mpx.bench.tables import About, device_name, notes, pivot, say
-from mpx.bench.work import Result, Row, Work, against, graphed, ladder, rounding, timed, too_slow
+from mpx.bench.work import Result, Row, Work, against, graphed, ladder, rounding, timed
 from mpx.measure.flops import rnn_flop
-from mpx.measure.matmul import float32_as, missing
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import Curve, rates_figure
@@ -24,7 +23,6 @@ DIRECTIONS = ("forward", "forward + backward")
 HIDDEN = {"cpu": 128, "cuda": 1024}
 SHAPE = {"cpu": (16, 32), "cuda": (256, 128)}  # sequences, tokens
 LAYERS = 2
-PROBED = 8  # tokens that tell whether all would take too long
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
@@ -36,10 +34,6 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     for hidden in ladder(HIDDEN[device.type] if size == "auto" else int(size), steps=3):
         for fmt in MEASURED:
             announce(f"an LSTM of width {hidden} in {fmt}")
-            reason = missing(fmt, device)
-            if reason is None and device.type == "cpu":
-                probe = work("forward", fmt, hidden, batch, PROBED, device)
-                reason = too_slow(probe, 3 * probe.flops * tokens / PROBED, device)
             for direction in DIRECTIONS:
                 about: Row = {
                     "device": device.type,
@@ -53,7 +47,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
                 with warnings.catch_warnings():
                     # in BF16
                     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")
-                    yield about | sizes | timed(make, device, float32_as(fmt), reason)
+                    yield about | sizes | timed(make, device, fmt)
 
 
 def work(direction: str, fmt: str, hidden: int, batch: int, tokens: int, device: torch.device) -> Work:

@@ -80,4 +80,4 @@ def notes(about: About, rows: Iterable[Row], names: Sequence[str]) -> None:
         say(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.")
     busy = about.get("cpu_busy")
     if busy is not None and busy > BUSY and about["device"] == "cpu":
-        say(f"Other work kept {busy:.0%} of the CPU's cores busy when this began: the rates are too low.")
+        say(f"Other programs used {busy:.0%} of the CPU meanwhile: the rates are too low.")

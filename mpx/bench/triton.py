@@ -1,7 +1,6 @@
 """2:4 masks by magnitude: training's Triton kernel, PyTorch's operations, and the same operations compiled.
 
-Each returns the mask and the pruned weight. Compression for cuSPARSELt is a separate step, because the
-library does not document the layout of its metadata.
+Each returns the mask and the pruned weight.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +11,10 @@ import torch
 from torch import Tensor
 
 from mpx.acceleration.compiled import prepare_compiler
-from mpx.bench.gemm import missing_2of4
 from mpx.bench.tables import About, device_name, notes, pivot, say
 from mpx.bench.work import Row, Work, ladder, timed
-from mpx.measure.matmul import WrongProductError, missing, random_matrix
+from mpx.measure.matmul import WrongProductError, random_matrix
 from mpx.precision.formats import FORMATS
-from mpx.private.torch_kernels import compress_2of4
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import Curve, rates_figure
 from mpx.sparsity.patterns import keep_largest, mask_2of4
@@ -29,25 +26,13 @@ Masked = tuple[Tensor, Tensor]  # mask, pruned weight
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per way, format and size of a square weight, without and with compression. size: the
-    largest.
-    """
-    for way, (run, lacking) in ways(device).items():
+    """One row per way, format and size of a square weight. size: the largest."""
+    for way, (run, reason) in ways(device).items():
         for fmt in MEASURED:
             announce(f"2:4 masks in {fmt} by {way}")
             for n in ladder(SIZE[device.type] if size == "auto" else int(size), steps=4):
-                for compressed in (False, True):
-                    row = {
-                        "device": device.type,
-                        "way": way,
-                        "format": fmt,
-                        "size": n,
-                        "compressed": compressed,
-                    }
-                    reason = (
-                        lacking or missing(fmt, device) or (missing_2of4(fmt, device) if compressed else None)
-                    )
-                    yield row | timed(partial(work, run, fmt, n, device, compressed), device, reason=reason)
+                row = {"device": device.type, "way": way, "format": fmt, "size": n}
+                yield row | timed(partial(work, run, fmt, n, device), device, fmt, reason)
 
 
 def ways(device: torch.device) -> dict[str, tuple[Callable[[Tensor], Masked], str | None]]:
@@ -75,18 +60,12 @@ def _by_kernel(weight: Tensor) -> Masked:
     return mask, weight * mask
 
 
-def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device, compress: bool) -> Work:
+def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device) -> Work:
     """Masks must equal those of the weight in float64, bit for bit. Moved: weight read, mask and pruned
     weight written.
     """
     weight = random_matrix(fmt, (n, n), device, seed=0)
     weight[: n // 2] = (4 * weight[: n // 2]).round()  # equal magnitudes become frequent
-
-    def call() -> Masked:
-        made = run(weight)
-        if compress:
-            compress_2of4(made[1])
-        return made
 
     def error(made: Masked) -> float:
         exact = mask_2of4(weight.double())
@@ -94,29 +73,19 @@ def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device
             raise WrongProductError(f"wrong mask: {int((made[0] != exact).sum())} of {n * n} places differ")
         return 0.0
 
-    return Work(call, error, moved=n * n * (2 * FORMATS[fmt].dtype.itemsize + 1))
+    return Work(lambda: run(weight), error, moved=n * n * (2 * FORMATS[fmt].dtype.itemsize + 1))
 
 
 def show(about: About, rows: list[Row]) -> None:
     by_format = sorted(rows, key=lambda row: MEASURED.index(row["format"]))
-    alone, compressed = (
-        [row for row in by_format if row["compressed"] is with_it] for with_it in (False, True)
-    )
-    down = ("format", "way")
-    pivot(
-        f"2:4 mask and pruned weight on {device_name(about)}, GB/s by size", alone, down, "size", "gb_per_s"
-    )
-    pivot("The same, ms by size", alone, down, "size", "ms", ".4f")
-    pivot("With compression for cuSPARSELt after it, ms by size", compressed, down, "size", "ms", ".4f")
+    title, down = f"2:4 mask and pruned weight on {device_name(about)}", ("format", "way")
+    pivot(f"{title}, GB/s by size", by_format, down, "size", "gb_per_s")
+    pivot("The same, ms by size", by_format, down, "size", "ms", ".4f")
     say(
         "GB/s: the weight read once, mask and pruned weight written once. Every mask equals float64's, bit "
         "for bit."
     )
-    notes(
-        about,
-        [row | {"how": "compressed by" if row["compressed"] else "by"} for row in rows],
-        ("format", "how", "way"),
-    )
+    notes(about, rows, down)
 
 
 def plot(about: About, rows: list[Row]) -> Picture:
@@ -124,9 +93,7 @@ def plot(about: About, rows: list[Row]) -> Picture:
     panels: dict[str, list[Curve]] = {}
     for fmt in dict.fromkeys(row["format"] for row in rows):
         for number, way in enumerate(names, 1):
-            of_one = [
-                row for row in rows if (row["way"], row["format"], row["compressed"]) == (way, fmt, False)
-            ]
+            of_one = [row for row in rows if (row["way"], row["format"]) == (way, fmt)]
             points = [(row["size"], row["gb_per_s"]) for row in of_one if row["gb_per_s"]]
             panels.setdefault(fmt, []).append(Curve(way, points, number))
     draw = partial(rates_figure, panels, "rows and columns", "GB/s")

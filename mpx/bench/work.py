@@ -1,7 +1,6 @@
 """Check a kernel against float64, then time it, called one by one or several times in a CUDA graph."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
@@ -10,16 +9,15 @@ import torch
 from torch import Tensor
 
 from mpx.errors import one_line
-from mpx.measure.matmul import Product, WrongProductError, relative_error
+from mpx.measure.matmul import Product, WrongProductError, float32_as, missing, relative_error
 from mpx.measure.peaks import Card, card
-from mpx.measure.timing import elapsed, median_time
+from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
+from mpx.precision.modes import cpu_has_bf16
 
 Row = dict[str, Any]
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
 BUDGET_S, WARMUP_S = 0.1, 0.03  # per kernel; the warm-up is short because another kernel has just run
-MAX_CALL_S = {"cpu": 0.15, "cuda": 1.0}  # a kernel that would take longer is left out, and the reason says so
-PROBES = 3  # calls, of which the fastest counts, because other programs may delay one
 GRAPH_CALLS = 10  # in one CUDA graph, so that launching it costs little beside them
 
 
@@ -40,20 +38,17 @@ class Work:
 
 
 def timed(
-    make: Callable[[], Work],
-    device: torch.device,
-    within: AbstractContextManager | None = None,
-    reason: str | None = None,
+    make: Callable[[], Work], device: torch.device, fmt: str = "fp32", reason: str | None = None
 ) -> Row:
     """The columns of RESULT, or only `reason` where the kernel is refused or wrong, or lacks memory.
 
-    within: a context for the call. reason: why it is known not to run; nothing is made then.
+    fmt: in which it computes. reason: why it is known not to run; nothing is made then.
     """
     nothing = dict.fromkeys(RESULT)
-    if reason is not None:
+    if (reason := reason or lacking(fmt, device)) is not None:
         return nothing | {"reason": reason}
     try:
-        with torch.no_grad(), within or nullcontext():
+        with torch.no_grad(), float32_as(fmt):
             work = make()
             error = work.error(work.call())
             timing = median_time(work.call, device, BUDGET_S, WARMUP_S)
@@ -131,18 +126,14 @@ def graphed(work: Work) -> Work:
     return replace(work, call=replay, repeats=GRAPH_CALLS)
 
 
-def too_slow(probe: Work, flops: float, device: torch.device) -> str | None:
-    """Why a kernel of `flops` operations is left out, judged by a small `probe`.
+def lacking(fmt: str, device: torch.device) -> str | None:
+    """Why nothing is timed in `fmt` on `device`; None where it can be.
 
-    Some CPUs are 100 times slower in FP16 than in FP32.
+    A CPU without instructions for a format can be 100 times slower in it than in FP32.
     """
-    elapsed(probe.call, device, 1)  # the first one loads kernels
-    seconds = min(elapsed(probe.call, device, 1) for _ in range(PROBES))
-    return would_take(seconds / probe.flops * flops, device)
-
-
-def would_take(seconds: float, device: torch.device) -> str | None:
-    return f"one call would take about {seconds:.2g} s" if seconds > MAX_CALL_S[device.type] else None
+    if device.type == "cpu" and (fmt == "fp16" or (fmt == "bf16" and not cpu_has_bf16())):
+        return f"this CPU has no instructions for {fmt.upper()}"
+    return missing(fmt, device)
 
 
 def ladder(largest: int, steps: int = 6) -> list[int]:

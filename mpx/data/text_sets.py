@@ -12,7 +12,7 @@ from typing import Any
 
 from mpx.data.files import download, find, folder, need, read_text
 from mpx.data.splits import Data
-from mpx.data.targets import Part, from_cell, held_out, text_data
+from mpx.data.targets import Named, Part, from_cell, held_out, text_data
 from mpx.errors import UserError
 from mpx.system.printing import how_many
 
@@ -85,30 +85,39 @@ def load_csv(cfg: SimpleNamespace) -> Data:
     """Rows of `path`, `val_path` and `test_path`. If one of the last two is null, a fixed tenth of `path`
     replaces it.
     """
+    return text_data(cfg, csv_parts(cfg), cfg.task)
+
+
+def csv_parts(cfg: SimpleNamespace) -> Named:
+    """The rows of each split, and the file that each comes from."""
     keys = {"train": "path", "val": "val_path", "test": "test_path"}
     parts = {name: _rows(cfg, key) for name, key in keys.items() if getattr(cfg, key) is not None}
-    return text_data(cfg, held_out(parts, cfg.task), cfg.task)
+    return held_out(parts, cfg.task)
 
 
 def _rows(cfg: SimpleNamespace, key: str) -> tuple[str, Part]:
     """(path, rows) of the file that the setting `key` names. Raises UserError."""
     path = Path(str(getattr(cfg, key))).expanduser()
-    literal = path.name.removesuffix(".gz").endswith(".tsv")
     parse = partial(from_cell, cfg.task)
     empty = cfg.task == "multilabel"
-    return str(path), read_table(path, cfg.text_column, cfg.label_column, literal, empty=empty, parse=parse)
+    part = read_table(path, cfg.text_column, cfg.label_column, is_tsv(path), empty=empty, parse=parse)
+    return str(path), part
+
+
+def is_tsv(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(".tsv")
 
 
 def read_table(
     path: Path,
     text_column: str,
-    label_column: str,
+    label_column: str | None,
     literal: bool,
     *,
     empty: bool = False,
     parse: Callable[[str], Any] = str,
 ) -> Part:
-    """(texts, labels) of a file whose first line names the columns.
+    """(texts, labels) of a file whose first line names the columns. label_column: None for no labels.
 
     literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with
     quoting. empty: whether labels may be empty. parse: makes the label of a cell, or raises ValueError.
@@ -120,14 +129,16 @@ def read_table(
         if literal
         else csv.reader(source, strict=True)
     )
-    texts, labels = [], []
+    texts: list[str] = []
+    labels: list[Any] = []
     try:
         header = next(rows, [])
-        at = [_column(path, header, text_column), _column(path, header, label_column)]
+        names = (text_column,) if label_column is None else (text_column, label_column)
+        at = [_column(path, header, name) for name in names]
         for row in filter(None, rows):  # without blank lines
-            text, label = _checked(path, rows.line_num, row, header, at, empty=empty)
+            text, *label = _checked(path, rows.line_num, row, header, at, empty=empty)
             texts.append(text)
-            labels.append(parse(label))
+            labels += map(parse, label)
     except UserError:
         raise
     except (csv.Error, ValueError) as error:
@@ -151,16 +162,18 @@ def _column(path: Path, header: list[str], name: str) -> int:
 
 def _checked(
     path: Path, line: int, row: list[str], header: list[str], at: list[int], *, empty: bool
-) -> tuple[str, str]:
-    """(text, label) of one row. at: the indices of their columns. Raises a UserError that names the line."""
+) -> list[str]:
+    """The cells of one row. at: the indices of the text's column and the label's, if there are labels. Raises
+    a UserError that names the line.
+    """
     if len(row) != len(header):
         raise UserError(
             f"data file {path}, line {line}: {how_many(len(row), 'column')} where the header has "
             f"{len(header)} "
             f"({', '.join(header)}): correct that line; in CSV, quote texts that contain commas"
         )
-    text, label = (row[i].strip() for i in at)
-    if not text or not (label or empty):
+    text, *label = cells = [row[i].strip() for i in at]
+    if not text or not (all(label) or empty):
         name = header[at[1] if text else at[0]]
         raise UserError(f"data file {path}, line {line}: the {name} is empty: fill it or remove the line")
-    return text, label
+    return cells

@@ -7,10 +7,12 @@ prepare.py     folds batch norms into convolutions and, for 8 bits, measures the
 products.py    multiplies a weight by rows with each kernel of a GPU: INT8, FP8, 2:4
 kernels.py     lists the kernels that can serve a layer, times them, and replaces layers by chosen ones
 algorithms.py  finds cuSPARSELt's fastest algorithm for a product
-backends.py    calls a model eagerly, compiled, from a CUDA graph or by TensorRT, and times the calls;
+backends.py    calls a model eagerly, compiled or from a CUDA graph, and times the calls;
                onnx.py: by ONNX Runtime
 choose.py      chooses by measuring which kernels and which backend serve a batch
 serve.py       joins these steps for one run in one format
 export.py      writes files that load without mpx: safetensors, pt2, ONNX
+predict.py     writes the served model's answers to samples without labels
+verdict.py     says which of several ways to serve is fastest at no loss
 show.py        prints the tables and writes the model card
 """

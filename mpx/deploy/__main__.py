@@ -6,6 +6,7 @@ $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # 
 $ python -m mpx.deploy run=FOLDER 'format=[fp16,int8]' 'weights=[dense,2of4]' # four ways, and a table of them
 $ python -m mpx.deploy 'run=outputs/default/*/seed*' 'format=[fp32,int8]'     # every run of a study
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
+$ python -m mpx.deploy run=FOLDER predict=new.csv                             # its answers for your texts, or images
 $ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights without a run
 $ python -m mpx.deploy --help                                                 # every key
 """  # noqa: E501
@@ -19,7 +20,17 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.deploy.record import CARD, ROW_KEY, Row, add_row, check_writable, completed_run, own_files, writing
+from mpx.deploy.record import (
+    CARD,
+    PREDICTIONS,
+    ROW_KEY,
+    Row,
+    add_row,
+    check_writable,
+    completed_run,
+    own_files,
+    writing,
+)
 from mpx.errors import UserError
 from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import WORDS, check_chosen, check_deploy, listed
@@ -43,31 +54,36 @@ def job(cfg: DictConfig) -> None:
 
 
 def serve_all(run: str | None, format: str | list[str], weights: str | list[str], **options: Any) -> None:
-    """Serve each run in each format with each kind of weights. A way that fails does not stop the others.
+    """Serve each run in each format with each kind of weights. A way that fails, and a file that cannot be
+    exported, do not stop the others; their errors are repeated at the end.
 
-    Raises UserError if the only way fails; exits with 1 if one of several does.
+    Raises UserError if the only way fails; exits with 1 if something is missing.
     """
     pattern = run is not None and not os.path.isdir(run)
     runs: list[str | None] = [*sorted(filter(os.path.isdir, glob(str(run))))] if pattern else []
     ways = list(product(runs or [run], listed(format), listed(weights)))
     rows: list[tuple[str, Row]] = []
+    errors: list[str] = []
     for name, fmt, kind in ways:
+        where = " ".join(
+            f"{key}={value}" for key, value in (("run", name), ("format", fmt), ("weights", kind)) if value
+        )
         try:
             rows.append(_serve(name, format=fmt, weights=kind, **options))
+            refused = rows[-1][1]["exports_refused"]
+            errors += [f"{where}: export={file} is not possible: {why}" for file, why in refused.items()]
         except UserError as error:
             if len(ways) == 1:
                 raise
-            where = " ".join(
-                f"{key}={value}"
-                for key, value in (("run", name), ("format", fmt), ("weights", kind))
-                if value
-            )
-            print(f"error: {where}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+            errors.append(f"{where}: {' '.join(str(error).split())}")
+            print(f"error: {errors[-1]}", file=sys.stderr, flush=True)
     if len(rows) > 1:
         from mpx.deploy.show import show_all
 
         show_all(rows)
-    if len(rows) < len(ways):
+    for line in errors:
+        print(f"error: {line}", file=sys.stderr)
+    if errors:
         sys.exit(1)
 
 
@@ -97,18 +113,22 @@ def _serve(
     def announce(part: str) -> None:
         print(f"measuring {part} …", file=sys.stderr, flush=True)
 
-    row, files = serve(folder, record, chosen(accelerator), announce, ckpt=ckpt, **options)
+    row, files, predicted = serve(folder, record, chosen(accelerator), announce, ckpt=ckpt, **options)
+    way = "-".join(row[key] for key in ROW_KEY)
     row["exports"] = {}
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
     show(row, record)  # first, since the folder may have become full
-    row["exports"] = write(folder, "-".join(row[key] for key in ROW_KEY), files)
-    replaced = add_row(folder, row)
-    if ckpt is None:
-        with writing(folder):
+    row["exports"] = write(folder, way, files)
+    add_row(folder, row)
+    with writing(folder):
+        if ckpt is None:
             write_whole(folder / CARD, card(folder, record))
+        if predicted is not None:
+            write_whole(folder / PREDICTIONS.format(way), predicted)
+            print(f"predictions written to {folder / PREDICTIONS.format(way)}")
     written = f"{folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}"
-    print(f"written to {written}{', in place of an earlier row' if replaced else ''}")
+    print(f"written to {written}")
     return str(folder), row
 
 

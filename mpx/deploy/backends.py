@@ -1,13 +1,10 @@
-"""Ways to call a model: layer by layer, compiled, replayed from a CUDA graph, or by TensorRT; and how long a
-call takes.
+"""Ways to call a model: layer by layer, compiled, or replayed from a CUDA graph; and how long a call takes.
 
 onnx.py has ONNX Runtime's. A new backend needs its name in mpx/settings/deploy.py, a description in
 conf/deploy.yaml and docs/deploy.md, here the reason why a machine lacks it (`lacking`), and in `Served` or
 onnx.py the object that calls the model.
 """
 
-import importlib
-import importlib.util
 import math
 import time
 from collections.abc import Callable
@@ -23,7 +20,6 @@ from mpx.errors import UserError, one_line
 from mpx.measure.memory import out_of_memory, reset_peak
 from mpx.measure.timing import median_time
 from mpx.private.torch_modules import compiler_errors
-from mpx.settings.extras import install
 from mpx.system.machine import builds_kernels
 
 Call = Callable[[Tensor], Tensor]
@@ -35,41 +31,20 @@ SEARCH = {  # by autotune
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
-# Without these options, PyTorch computes what TensorRT fails to build, and any five operations in a row or
-# fewer.
-TENSORRT = {"pass_through_build_failures": True, "min_block_size": 1, "use_explicit_typing": True}
-COMPILED: dict[str, dict[str, Any]] = {  # arguments of torch.compile
-    "compile": {},
-    "autotune": {"options": SEARCH},
-    "tensorrt": {"backend": "torch_tensorrt", "options": TENSORRT},
-}
-SLOW = ("autotune", "tensorrt")  # they take minutes
+COMPILED: dict[str, dict[str, Any]] = {"compile": {}, "autotune": {"options": SEARCH}}  # of torch.compile
 ONNX_FORMATS = ("fp32", "int8")
-TENSORRT_FORMATS = ("tf32", "fp16", "bf16")  # it multiplies FP32 in TF32
 WARMUP = 3  # calls before a recording, to load, compile and choose kernels
 BUDGET_S = 1.0  # seconds for the latency, and for the throughput, of one batch size
 MIN_CALLS, MAX_CALLS = 10, 2000  # calls whose latency is measured
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
-def gpu_is_lost() -> bool:
-    """Whether a kernel's fault, such as an access to memory that is not its own, has ended CUDA for this
-    process.
-    """
-    try:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
-
-
 def reason_of(error: BaseException) -> str:
     """An error of REFUSED in one line.
 
-    Raises it again if memory ran out or the GPU is lost, since that says nothing about the backend.
+    Raises it again if memory ran out, since that says nothing about the backend.
     """
-    if out_of_memory(error) or gpu_is_lost():
+    if out_of_memory(error):
         raise error
     return one_line(error)
 
@@ -86,7 +61,7 @@ def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
             "format=fp32."
         )
     if requested == "auto":
-        return [name for name in usable if name not in SLOW]
+        return [name for name in usable if name != "autotune"]  # which takes minutes
     if missing[requested] is not None:
         raise UserError(f"backend={requested}: {missing[requested]}. Use backend=auto or {usable[0]}.")
     return [requested]
@@ -105,7 +80,6 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
         "compile": no_compiler,
         "autotune": no_compiler,
         "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
-        "tensorrt": _no_tensorrt(fmt, on_cpu),
         "onnx": onnx.missing() if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
     }
     if on_cpu and fmt == "int8":
@@ -117,15 +91,6 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
     return missing
 
 
-def _no_tensorrt(fmt: str, on_cpu: bool) -> str | None:
-    if on_cpu:
-        return "TensorRT needs a CUDA device"
-    if fmt not in TENSORRT_FORMATS:
-        return f"mpx calls TensorRT in {', '.join(TENSORRT_FORMATS)}, not in {fmt}"
-    absent = importlib.util.find_spec("torch_tensorrt") is None
-    return f"torch_tensorrt is not installed; {install('tensorrt')} brings it" if absent else None
-
-
 class Served:
     """Calls `model` by a backend, which prepares itself at the first call with each shape.
 
@@ -135,12 +100,9 @@ class Served:
 
     def __init__(self, model: nn.Module, backend: str, device: torch.device):
         self.model = model
-        self.recorded = backend not in ("eager", "tensorrt") and device.type == "cuda"
+        self.recorded = backend != "eager" and device.type == "cuda"
         self.recordings: dict[tuple[int, ...], Recording] = {}
         self.call: Call = model
-        if backend == "tensorrt":
-            with onnx.as_runtime_errors(), onnx.quiet():
-                importlib.import_module("torch_tensorrt")  # makes torch.compile know it
         if backend in COMPILED:
             prepare_compiler()
             self.call = torch.compile(model, dynamic=False, **COMPILED[backend])
@@ -202,8 +164,8 @@ def latency(call: Call, x: Tensor) -> dict[str, float | int]:
         times.append((time.perf_counter() - start) * 1e3)
     quantiles = torch.tensor(list(PERCENTILES.values()), dtype=torch.float64)
     values = torch.tensor(times, dtype=torch.float64).quantile(quantiles).tolist()
-    found = {f"latency_ms_{name}": value for name, value in zip(PERCENTILES, values, strict=True)}
-    return found | {"latency_calls": len(times)}
+    latencies = {f"latency_ms_{name}": value for name, value in zip(PERCENTILES, values, strict=True)}
+    return latencies | {"latency_calls": len(times)}
 
 
 def relative_error(out: Tensor, reference: Tensor) -> float | None:

@@ -32,7 +32,12 @@ from mpx.settings.target import named
 from mpx.training.tasks import Meters
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
-HALF = (torch.float16, torch.bfloat16)
+# dtype of the weights -> what casts a model's floating point numbers to it and leaves complex ones alone
+CAST = {
+    torch.float32: nn.Module.float,
+    torch.float16: nn.Module.half,
+    torch.bfloat16: nn.Module.bfloat16,
+}
 Settings = dict[str, Any]
 # for settings that mpx did not write
 DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -123,19 +128,10 @@ def _refuse_code(folder: Path, config: Settings, confirmed: list[str]) -> None:
     confirm.
     """
     custom = [group for group in ("model", "data") if config[group].get("family") == "custom"]
-    targets = list(
-        dict.fromkeys(str(target) for group in custom for _, target in named(group, config[group]))
-    )
-    if set(targets) != set(confirmed):
+    targets = dict.fromkeys(str(target) for group in custom for _, target in named(group, config[group]))
+    if targets.keys() - set(confirmed):
         wanted = f"[{','.join(targets)}]" if len(targets) > 1 else "".join(targets)
-        do = (
-            f"Importing it runs its code: confirm that by target={wanted}."
-            if targets
-            else "Leave target= out."
-        )
-        raise UserError(
-            f"run={folder} imports {wanted or 'nothing'}, and target={','.join(confirmed) or 'null'}. {do}"
-        )
+        raise UserError(f"run={folder} runs code of {wanted}. Confirm that by target={wanted}.")
     model = config["model"]
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
@@ -148,57 +144,21 @@ def _refuse_code(folder: Path, config: Settings, confirmed: list[str]) -> None:
             )
 
 
-def refuse_changing(model: nn.Module, x: Tensor) -> None:
-    """Raise UserError if calls change what later calls return: each measuring call would change the
-    accuracy.
-    """
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    same = torch.equal(model(x), model(x))
-    changed = [
-        name
-        for name, value in model.named_buffers()
-        if name in before and not torch.equal(value, before[name])
-    ]
-    if changed and not same:  # otherwise it draws random numbers
-        raise UserError(
-            f"the model changes its buffer {changed[0]} at each call, also in evaluation, so what it "
-            "returns depends on the "
-            "calls before. Change it in training alone (if self.training)."
-        )
-
-
 def in_format(trained: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """A copy of the model on `device` in the format of `mode`. Its convolutions have the memory layout of
     Tensor Cores.
 
-    In FP32, what the user made FP64 or complex stays so, as in training, and 16 bits become 32. Raises
-    UserError for complex weights in 16 bits.
+    Norms with running statistics are FP32: variances may exceed FP16's range. PyTorch applies them to any
+    format.
     """
-    served = copy.deepcopy(trained.model).to(device)
-    if mode.weights == torch.float32:
-        for value in (*served.parameters(), *served.buffers()):
-            value.data = value.data.float() if value.dtype in HALF else value.data
-    else:
-        _to_16_bits(served, trained.model, mode.weights)
+    served = CAST[mode.weights](copy.deepcopy(trained.model).to(device))
+    for name, layer in trained.model.named_modules():
+        if isinstance(layer, NORM_WITH_STATISTICS):
+            served.get_submodule(name).float().load_state_dict(layer.state_dict())
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
     if device.type == "cuda" and mode.narrowest != "fp32" and convolves and trained.data.spec.kind == "image":
         _channels_last(served, cast(sample(trained.data.spec), mode).to(device))
     return served
-
-
-def _to_16_bits(served: nn.Module, model: nn.Module, dtype: torch.dtype) -> None:
-    """Norms with running statistics stay FP32: variances may exceed FP16's range. PyTorch applies them to any
-    format.
-    """
-    if name := next((name for name, value in model.state_dict().items() if value.is_complex()), None):
-        kind = str(dtype).removeprefix("torch.")
-        raise UserError(
-            f"its {name} is complex, and in {kind} would lose its imaginary part. Use format=fp32."
-        )
-    served.to(dtype)
-    for name, layer in model.named_modules():
-        if isinstance(layer, NORM_WITH_STATISTICS):
-            served.get_submodule(name).float().load_state_dict(layer.state_dict())
 
 
 def _channels_last(model: nn.Module, x: Tensor) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mpx.deploy import onnx
-from mpx.deploy.backends import reason_of, relative_error
+from mpx.deploy.backends import relative_error
 from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
 from mpx.deploy.record import EXPORTS
 from mpx.errors import UserError
@@ -43,23 +43,15 @@ def check_packages(kinds: Collection[str]) -> None:
 
 def program(model: nn.Module, x: Tensor, reference: Tensor) -> File:
     """A program of torch.export. model, x: on the CPU, in the served format. reference: the outputs for x in
-    FP32.
+    FP32. Raises RuntimeError if the model cannot be exported.
     """
     file = io.BytesIO()
-    try:
-        with onnx.as_runtime_errors(), onnx.quiet():
-            shapes = ({0: torch.export.Dim("batch", min=1)},)
-            torch.export.save(torch.export.export(model, (two_of(x),), dynamic_shapes=shapes), file)
-            file.seek(0)
-            error = relative_error(torch.export.load(file).module()(x), reference)
-    except RuntimeError as refused:
-        raise _impossible("pt2", refused) from refused
+    with onnx.as_runtime_errors(), onnx.quiet():
+        shapes = ({0: torch.export.Dim("batch", min=1)},)
+        torch.export.save(torch.export.export(model, (two_of(x),), dynamic_shapes=shapes), file)
+        file.seek(0)
+        error = relative_error(torch.export.load(file).module()(x), reference)
     return File(file.getvalue(), {"relative_error": error})
-
-
-def graph(content: bytes, metrics: Mapping[str, float | None], error: float | None) -> File:
-    """The ONNX graph, with its metrics and error on the test set by ONNX Runtime."""
-    return File(content, {"metrics": dict(metrics), "relative_error": error})
 
 
 def two_of(x: Tensor) -> Tensor:
@@ -88,9 +80,6 @@ def weights_file(
             values, scale = int8_rows(
                 weight.flatten(1), onnx.largest_weight() if largest is None else INT8_LARGEST
             )
-        # from which weight_norm computes the weight
-        computed = (f"{name}.weight_", f"{name}.parametrizations.weight.")
-        tensors = {key: value for key, value in tensors.items() if not key.startswith(computed)}
         tensors |= {f"{name}.weight": values.view_as(weight), f"{name}.weight_scale": scale}
         if largest is not None:
             tensors[f"{name}.input_scale"] = torch.tensor(
@@ -142,7 +131,3 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
         kind: {"file": f"{EXPORTS}/{name}/model.{kind}", "bytes": len(file.content)} | file.about
         for kind, file in files.items()
     }
-
-
-def _impossible(kind: str, error: RuntimeError) -> UserError:
-    return UserError(f"export={kind} is not possible for this model: {reason_of(error)}. Leave it out.")

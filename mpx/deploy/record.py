@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ from mpx.runs.result import SCHEMA_VERSION
 from mpx.system.whole_file import try_writing, write_whole
 
 CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder
+PREDICTIONS = "predictions-{}.csv"
 MAX_WAIT_S = 10  # for another process that has locked the folder
 Row = dict[str, Any]  # of deploy.json
 ROW_KEY = ("format", "weights", "device")  # deploy.json has one row for each combination
-# with the same ROW_KEY: rows of the same weights
-WEIGHTS_KEY = ("checkpoint_sha256", "config", "quantised_layers")
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
@@ -60,14 +59,6 @@ def own_files(model: Row, data: Row, ckpt: str, out: str | None) -> tuple[Path, 
     return folder, {"config": {"model": model, "data": data, "trainer": {}}, "metrics": {}}
 
 
-def tested_whole(trainer: dict[str, Any]) -> bool:
-    """Whether the training tested the whole test set. The share 1.0 means all batches, the number 1 one
-    batch.
-    """
-    limit = trainer.get("limit_test_batches")
-    return isinstance(limit, float) and limit == 1
-
-
 def check_writable(folder: Path) -> None:
     """Raise UserError before the measuring if writing into `folder` would fail after it."""
     rows_of(folder)
@@ -78,21 +69,12 @@ def check_writable(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def add_row(folder: Path, row: Row) -> bool:
-    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY. Returns
-    whether there was one.
-
-    Exported files of the same weights stay in it, if this call wrote none.
-    """
+def add_row(folder: Path, row: Row) -> None:
+    """Write `row` to the folder's deploy.json, in place of an earlier row with the same ROW_KEY."""
     with writing(folder):
-        rows = rows_of(folder)
-        kept = [old for old in rows if not _agree(old, row, ROW_KEY)]
-        for old in rows:
-            if not row["exports"] and _agree(old, row, (*ROW_KEY, *WEIGHTS_KEY)):
-                row = row | {"exports": old.get("exports", {})}
+        kept = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in ROW_KEY)]
         text = json.dumps({"schema_version": 1, "rows": [*kept, row]}, indent=2, allow_nan=False)
         write_whole(folder / DEPLOYED, text + "\n")
-    return len(kept) < len(rows)
 
 
 @contextmanager
@@ -124,10 +106,6 @@ def rows_of(folder: Path) -> list[Row]:
             f"{path} cannot be read, or was not written by mpx. Allow reading it, or remove it."
         ) from error
     return rows
-
-
-def _agree(old: Row, row: Row, keys: Iterable[str]) -> bool:
-    return all(old.get(key) == row.get(key) for key in keys)
 
 
 def _unwritable(folder: Path, error: OSError) -> UserError:

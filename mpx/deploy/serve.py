@@ -5,7 +5,6 @@ backend. The fastest serves that batch and the whole test set. A smaller batch c
 were possible there and multiply 8 bits in the same layers, so the accuracy of the largest holds for it, too.
 """
 
-import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,33 +20,34 @@ from torch import Tensor, nn
 from torch.backends import mha
 
 from mpx.acceleration.apply import searching
+from mpx.data.unlabelled import unlabelled
 from mpx.deploy import algorithms, onnx
 from mpx.deploy.backends import (
     Call,
     Served,
     backends,
-    gpu_is_lost,
     latency,
     reason_of,
     relative_error,
     throughput,
 )
-from mpx.deploy.build import Samples, Trained, cast, in_format, mode_of, of_run, own, refuse_changing
+from mpx.deploy.build import Samples, Trained, cast, in_format, mode_of, of_run, own
 from mpx.deploy.choose import UNFIT, Announce, Way, choose, differs_from, free, impossible, plans, unfit
-from mpx.deploy.export import File, check_packages, graph, program, two_of, weights_file
+from mpx.deploy.export import File, check_packages, program, two_of, weights_file
 from mpx.deploy.kernels import MAX_EPSILONS, Kernel, Layer, layers, with_kernels
 from mpx.deploy.onnx import OnnxModel
+from mpx.deploy.predict import answers
 from mpx.deploy.prepare import folded, ranges
-from mpx.errors import UserError, one_line
+from mpx.errors import UserError
 from mpx.measure.environment import environment
-from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
+from mpx.measure.exclusive import CpuUse, ExclusivityChecks
 from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
-from mpx.runs.folder import LAST
+from mpx.settings.deploy import EXPORTS as KINDS
 from mpx.settings.deploy import QUANTISED, listed
-from mpx.system.machine import GIB, memory_bytes
+from mpx.system.machine import GIB
 from mpx.training.tasks import primary_metric
 
 CPU = torch.device("cpu")
@@ -85,9 +85,10 @@ def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce, *, format: str,
     weights: str, backend: str,
     batch: int | list[int], export: str | list[str], target: str | list[str] | None, ckpt: str | None,
-) -> tuple[dict[str, Any], dict[str, File]]:  # fmt: skip
+    predict: str | None,
+) -> tuple[dict[str, Any], dict[str, File], str | None]:  # fmt: skip
     """(a row of deploy.json for the run in `folder`, or for the weights in the file `ckpt`; the files to
-    export, by kind).
+    export, by kind; the answers to the samples in `predict`, as CSV).
 
     announce: called with the name of what is measured next. Raises UserError for settings that this run or
     device lacks.
@@ -98,13 +99,10 @@ def serve(
         raise UserError("weights=2of4: 2:4 kernels need a CUDA device. Use weights=auto or dense.")
     config, sizes = record["config"], sorted(listed(batch), reverse=True)
     given = of_run(folder, config, target) if ckpt is None else own(ckpt, config)
-    too_large = UserError(f"batch={sizes[0]} needs more memory than there is. Lower batch=.")
-    # Linux would kill the process
-    if sizes[0] * 4 * math.prod(given.data.spec.shape) > (memory_bytes() or math.inf):
-        raise too_large
-    with open(folder / LAST if ckpt is None else ckpt, "rb") as file:
-        row: dict[str, Any] = {"format": format, "weights": weights, "checkpoint_sha256": _sha256(file)}
-    checks, busy = ExclusivityChecks(device), cpu_busy()
+    names, asked = ([], None) if predict is None else unlabelled(config["data"], given.data, predict)
+    predicted = None
+    row: dict[str, Any] = {"format": format, "weights": weights}
+    checks = ExclusivityChecks(device)
     try:
         with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
             # PyTorch does not join BF16 weights.
@@ -118,32 +116,30 @@ def serve(
             # The fast path of nn.TransformerEncoderLayer reads weights that a product lacks.
             opened.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
             mha.set_fastpath_enabled(False)
-            refuse_changing(given.model, test.batch(2).cpu())
             serving = _prepared(given, format, mode, test, val, sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                files = _programs(kinds, serving, test)
+                files, refused = _programs(kinds, serving, test)
                 ways, table = _ways(serving, weights, wanted, cast(test.batch(sizes[0]), mode), announce)
                 chosen, measured = _measured(serving, ways, test, announce)
                 # in a container NVML shows the host's process ids: its child would count as another process
                 algorithms.stop()
-                alone, reason = checks.verdict()
+                alone, reason = checks.verdict(measured["cpu_used_by_others"])
+                if asked is not None:
+                    samples = opened.enter_context(Samples(asked, data.spec, config["data"], device))
+                    call = serving.call(chosen)
+                    parts = [call(cast(x, mode)).float().cpu() for x, _ in samples.batches(sizes[0])]
+                    predicted = answers(names, torch.cat(parts), data.spec)
                 if "safetensors" in kinds:
                     files["safetensors"] = _weights(given, serving, chosen, config)
     except RuntimeError as error:
-        if gpu_is_lost():
-            raise gpu_lost(error, weights) from error
         if out_of_memory(error):
-            raise too_large from error
+            raise UserError(f"batch={sizes[0]} needs more memory than there is. Lower batch=.") from error
         raise
-    where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type}
-    return row | measured | {"layers": [layer.record(chosen.kernels) for layer in table]} | where | {
-        "environment": environment()
-    }, files
-
-
-def _sha256(file: Any) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+    row |= measured | {"layers": [layer.record(chosen.kernels) for layer in table]}
+    row |= {"exports_refused": refused, "environment": environment()}
+    row |= {"exclusive": alone, "exclusive_reason": reason, "device": device.type}
+    return row, files, predicted
 
 
 def _prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples, sizes: list[int]) -> Serving:
@@ -173,26 +169,34 @@ def _prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples,
     return Serving(fmt, mode, device, trained, largest, references, onnx_model)
 
 
-def _programs(kinds: list[str], serving: Serving, test: Samples) -> dict[str, File]:
-    """The wanted files that compute (pt2, onnx), checked. Raises UserError if the model cannot be exported
-    so.
-    """
+def _programs(kinds: list[str], serving: Serving, test: Samples) -> tuple[dict[str, File], dict[str, str]]:
+    """The wanted files that compute (pt2, onnx), checked, and why wanted files of any kind cannot be made."""
     files: dict[str, File] = {}
-    size, largest = min(serving.references), max(serving.references)
-    if "pt2" in kinds:
-        x = cast(test.batch(size).cpu(), serving.mode)
-        files["pt2"] = program(in_format(serving.trained, serving.mode, CPU), x, serving.references[size])
-    if "onnx" in kinds:
-        try:
-            model = serving.onnx_model()
-            metrics = finite(test.evaluate(lambda x: model(x.cpu()).to(x.device), largest))
-            error = relative_error(model(test.batch(size).cpu()), serving.references[size])
-        except RuntimeError as refused:
-            raise UserError(
-                f"export=onnx is not possible for this model: {reason_of(refused)}. Leave it out."
-            ) from refused
-        files["onnx"] = graph(model.content, metrics, error)
-    return files
+    refused: dict[str, str] = {}
+    makers = {"pt2": _program, "onnx": _graph}
+    for kind in kinds:
+        if serving.fmt not in KINDS[kind]:
+            refused[kind] = f"it can hold {', '.join(KINDS[kind])}, not {serving.fmt}"
+        elif kind in makers:
+            try:
+                files[kind] = makers[kind](serving, test)
+            except RuntimeError as error:
+                refused[kind] = reason_of(error)
+    return files, refused
+
+
+def _program(serving: Serving, test: Samples) -> File:
+    size = min(serving.references)
+    x = cast(test.batch(size).cpu(), serving.mode)
+    return program(in_format(serving.trained, serving.mode, CPU), x, serving.references[size])
+
+
+def _graph(serving: Serving, test: Samples) -> File:
+    """The ONNX graph, with its metrics and error on the test set by ONNX Runtime."""
+    model, size = serving.onnx_model(), min(serving.references)
+    metrics = finite(test.evaluate(lambda x: model(x.cpu()).to(x.device), max(serving.references)))
+    error = relative_error(model(test.batch(size).cpu()), serving.references[size])
+    return File(model.content, {"metrics": metrics, "relative_error": error})
 
 
 def _ways(
@@ -201,15 +205,17 @@ def _ways(
     """All that are worth measuring, and the times of the layers by which the plans were made. x: of the
     largest batch.
     """
-    found: dict[str, dict[str, Kernel]] = {"": {}}
+    by_name: dict[str, dict[str, Kernel]] = {"": {}}
     table: list[Layer] = []
-    if x.is_cuda and wanted != ["tensorrt"]:
+    if x.is_cuda:
         announce(f"layers, batch {len(x)}")
         table = layers(serving.model(), x, serving.fmt, sparse=weights != "dense")
-        found = plans(table, serving.fmt, weights)
-    return [
-        Way(plan if len(found) > 1 else "", found[plan], backend) for plan, backend in product(found, wanted)
-    ], table
+        by_name = plans(table, serving.fmt, weights)
+    ways = [
+        Way(plan if len(by_name) > 1 else "", by_name[plan], backend)
+        for plan, backend in product(by_name, wanted)
+    ]
+    return ways, table
 
 
 def _measured(
@@ -236,8 +242,10 @@ def _measured(
         if (reason := differs(out)) is not None:
             raise impossible(choice.way, size, reason)
         error_to_fp32 = relative_error(out, serving.references[size])
+        cpu = CpuUse()
         rates = {"batch": size, "serve_samples_per_s": throughput(call, x), **latency(call, x)}
-        speed.insert(0, rates | {"relative_error": error_to_fp32} | choice.record())
+        rates |= {"cpu_used_by_others": cpu.by_others(), "relative_error": error_to_fp32}
+        speed.insert(0, rates | choice.record())
         if not row:
             announce(f"{choice.way}, accuracy on the test set")
             chosen = choice.way
@@ -248,6 +256,8 @@ def _measured(
             possible = [way for way in ways if str(way) not in choice.refused]
             ways = [way for way in possible if set(way.quantised) == set(chosen.quantised)]
         del call  # frees its recordings
+    used = [at["cpu_used_by_others"] for at in speed]
+    row["cpu_used_by_others"] = None if None in used else max(used)
     return chosen, row
 
 
@@ -292,13 +302,3 @@ def _weights(given: Trained, serving: Serving, way: Way, config: dict[str, Any])
             name: None for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
         }
     return weights_file(model, serving.fmt, in_8_bits, config)
-
-
-def gpu_lost(error: RuntimeError, weights: str) -> UserError:
-    less = (
-        "; weights=dense leaves out the kernels of cuSPARSELt"
-        if weights != "dense" and algorithms.used()
-        else ""
-    )
-    said = f"a library's kernel failed ({one_line(error)}), and this process cannot use the GPU any more"
-    return UserError(f"the GPU: {said}. Start the command again{less}.")

@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.served import device_of, format_of
-from mpx.compare.statistics import wilson
 from mpx.compare.words import digits, number, rate_spec
 from mpx.data import LICENCES
-from mpx.deploy.record import Row, rows_of, tested_whole
-from mpx.measure.exclusive import BUSY
+from mpx.deploy.record import Row, rows_of
+from mpx.deploy.verdict import verdict
 from mpx.render.table import Column, Table, console, escaped, in_markdown, print_table, words
-from mpx.runs.folder import LAST
 
 MAX_LAYERS = 40  # lines of the table of layers
-CONFIDENCE = 0.95
 VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
 CARD = """\
 # {title}
 
 - Data: {data}. Licence: {licence}.
-- {accuracy}.
+- {metric} after training: {value}. The test set has {samples:,} samples.
 - {sparsity}
 
 ## Served
@@ -38,11 +35,7 @@ Measure it again:
 
 ## How to load it
 
-In the folder of this card:
-
-```python
 {loading}
-```
 
 ## How it was made
 
@@ -59,21 +52,6 @@ LOADING = {  # kind of exported file -> code that loads it
     "onnx": "import onnxruntime\n\nsession = onnxruntime.InferenceSession(FILE)\n"
     '# (logits,) = session.run(["logits"], {"x": x})',
 }
-CHECKPOINT = f"""\
-import torch
-
-checkpoint = torch.load("{LAST.as_posix()}", weights_only=True)
-model.load_state_dict(checkpoint["state_dict"])  # model: built as for the training"""
-AVERAGES = """\
-averages = checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these
-for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).items():
-    averages[name] = averages[name] * mask
-model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there"""
-PADDED = """\
-# For token ids x, call it with attention_mask=mask, where mask = (x != pad_id).long(). If texts begin with padding and the
-# network numbers its positions, as GPT-2 does, it also needs position_ids=(mask.cumsum(1) - 1).clamp(min=0)"""  # noqa: E501
-
-
 def show(row: Row, record: dict[str, Any]) -> None:
     """row: of deploy.json. record: of the served run."""
     for table in (*tables([row]), *_layers(row)):
@@ -83,10 +61,13 @@ def show(row: Row, record: dict[str, Any]) -> None:
 
 
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
-    """One table of several rows, each with its run's folder."""
+    """One table of several rows, each with its run's folder, and a verdict if they are of one run."""
     above = os.path.commonpath([os.path.abspath(folder) for folder, _ in rows])
     for table in tables([row | {"run": os.path.relpath(folder, above)} for folder, row in rows]):
         print_table(table, framed=False)
+    if len({folder for folder, _ in rows}) == 1:
+        for line in verdict([row for _, row in rows]):
+            console().print(line)
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -102,7 +83,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def _line(row: Row, at: Row) -> list[str]:
-    shared = " (shared)" if row["exclusive"] is False else ""
+    shared = ""
+    if row["exclusive"] is False:
+        shared = f" (shared, {row['cpu_used_by_others']:.0%})" if row["device"] == "cpu" else " (shared)"
     return [
         row.get("run", ""),
         format_of(row),
@@ -157,17 +140,12 @@ def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
             f"The training's test averaged several views of each image (data.tta={tta}); a served model "
             "sees one."
         )
-    if after and not tested_whole(config["trainer"]):
-        limit = config["trainer"].get("limit_test_batches")
-        yield (
-            f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a "
-            "served model takes all."
-        )
     if (served_in := format_of(row)) != row["format"]:
         yield f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}."
     if row["quantised_layers"]:
         yield f"layers that multiply {row['format'].upper()}: {len(row['quantised_layers'])}"
-    if row["weights"] == "auto" and not row["sparse_layers"] and row["layers"]:
+    pruned = "2of4" in (record.get("sparsity") or {"pattern": "2of4"})["pattern"]
+    if row["weights"] == "auto" and not row["sparse_layers"] and row["layers"] and pruned:
         reason = next(
             (f"{layer['name']}: {layer['reason']}" for layer in row["layers"] if layer["reason"]),
             "it is faster dense",
@@ -182,6 +160,8 @@ def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
             )
         for way, reason in at["refused"].items():
             yield f"not possible at batch {at['batch']:,}: {way} ({reason})"
+    for file, why in row["exports_refused"].items():
+        yield f"not exported: {file} ({why})"
     yield f"weights {_mib(row['weights_gib'])} MiB, peak memory {_memory(row['memory'])}"
     yield from _on_other_work(row)
 
@@ -190,22 +170,17 @@ def _on_other_work(row: Row) -> Iterator[str]:
     """Whether other work on the machine made the speed too low."""
     if row["exclusive"] is False:
         yield f"Not alone on the device ({row['exclusive_reason']}): the speed is too low."
-    elif row["exclusive"] is None and row["device"] != "cpu":
+    elif row["exclusive"] is None:
         yield (
             f"It is unknown whether others used the device ({row['exclusive_reason']}): the speed may be "
             "too low."
-        )
-    if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
-        yield (
-            f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed "
-            "is too low."
         )
 
 
 def card(folder: Path, record: dict[str, Any]) -> str:
     """The model card, from the run's record and its deploy.json."""
     rows, config, setting, about = rows_of(folder), record["config"], record["setting"], record["environment"]
-    data = config["data"]
+    data, metric = config["data"], rows[-1]["metric"]["name"]
     commands = dict.fromkeys(str(row["environment"].get("command")) for row in rows)
     parts = {
         "title": escaped(
@@ -214,13 +189,15 @@ def card(folder: Path, record: dict[str, Any]) -> str:
         ),
         "data": escaped(setting["data"]),
         "licence": LICENCES.get(str(data.get("family") or data.get("name")), "unknown"),
-        "accuracy": escaped(_accuracy(record, rows)),
+        "metric": escaped(metric.replace("/", " ")),
+        "value": _value(record["metrics"], metric),
+        "samples": rows[-1]["test_samples"],
         "sparsity": _sparsity(
             record.get("sparsity") or {"pattern": "dense"}, any(row["device"] == "cpu" for row in rows)
         ),
         "tables": "\n\n".join(f"{escaped(table.title)}:\n\n{in_markdown(table)}" for table in tables(rows)),
         "commands": "\n".join(commands),
-        "loading": "\n\n".join(_loading(rows, config)),
+        "loading": _loading(rows),
         "command": about.get("command") or "# unknown",
         "versions": ", ".join(
             f"{name} {escaped(str(about[name]))}" for name in VERSIONS if about.get(name) is not None
@@ -229,38 +206,22 @@ def card(folder: Path, record: dict[str, Any]) -> str:
     return CARD.format(**parts)
 
 
-def _accuracy(record: dict[str, Any], rows: Sequence[Row]) -> str:
-    """The metric that the run is judged by; an accuracy with its binomial interval, if the whole test set was
-    tested.
-    """
-    metric = rows[-1]["metric"]["name"]
-    value, label = record["metrics"].get(metric), metric.replace("/", " ")
-    if value is None or metric != "test/accuracy" or not tested_whole(record["config"]["trainer"]):
-        return f"{label} after training: {_value(record['metrics'], metric)}"
-    samples = rows[-1]["test_samples"]
-    low, high = wilson(value, samples, CONFIDENCE)
-    interval = f"{low:.4f} to {high:.4f}, {CONFIDENCE * 100:g} % confidence, {samples:,} samples"
-    return f"{label} after training: {value:.4f} ({interval})"
-
-
 def _sparsity(sparsity: dict[str, Any], on_cpu: bool) -> str:
     if sparsity["pattern"] == "dense":
         return "Sparsity: dense."
     verified = "verified" if sparsity.get("verified") is True else "not verified"
     density = number(sparsity.get("density"), ".3f")
-    served = " Served dense on a CPU: 2:4 kernels need a CUDA device." if on_cpu else ""
+    no_kernels = on_cpu and "2of4" in sparsity["pattern"]
+    served = " Served dense on a CPU: 2:4 kernels need a CUDA device." if no_kernels else ""
     return f"Sparsity: {sparsity['pattern']}, density {density} over the pruned layers, {verified}.{served}"
 
 
-def _loading(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[str]:
+def _loading(rows: Sequence[Row]) -> str:
     files = {kind: file["file"] for row in rows for kind, file in row.get("exports", {}).items()}
-    for kind, file in files.items():
-        yield LOADING[kind].replace("FILE", json.dumps(file))
-    yield CHECKPOINT
-    if config["trainer"].get("ema_decay") is not None:
-        yield AVERAGES
-    if (config["model"].get("family"), config["data"].get("kind")) == ("hf", "text"):
-        yield PADDED
+    if not files:
+        return "`export=safetensors`, `pt2` or `onnx` of mpx.deploy writes a file that loads without mpx."
+    code = "\n\n".join(LOADING[kind].replace("FILE", json.dumps(file)) for kind, file in files.items())
+    return f"In the folder of this card:\n\n```python\n{code}\n```"
 
 
 def _value(metrics: Row, name: str) -> str:

@@ -44,13 +44,6 @@ def alone_on_cpu(used_by_others: float | None) -> Answer:
     return False, f"other programs used {used_by_others:.0%} of the CPU"
 
 
-def cpu_busy(seconds: float = 0.2) -> float | None:
-    """The share of the cores' time that is in use while this process sleeps."""
-    use = CpuUse()
-    time.sleep(seconds)
-    return use.by_others()
-
-
 def _seconds_of_others() -> float | None:
     """The time that the cores have spent on other programs since the machine started. Source:
     proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal."""

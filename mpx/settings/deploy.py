@@ -19,15 +19,17 @@ EXPORTS = {  # kind of file -> the formats that it supports
     "pt2": ("fp32", "tf32", "fp16", "bf16"),
     "onnx": ("fp32", "tf32", "int8"),
 }
+MAX_BATCH = 65536
 DEPLOY = {
     "run": text(also=(None,), example="outputs/default/resnet20-digits-fp32-dense/seed0"),
     "ckpt": text(also=(None,), example="weights.pt"),
     "out": text(also=(None,), example="served"),
     "format": one_or_more(choice(*FORMATS)),
     "weights": one_or_more(choice("auto", "dense", "2of4")),
-    "backend": choice("auto", "eager", "compile", "autotune", "graph", "tensorrt", "onnx"),
-    "batch": one_or_more(whole(1, example="[1,64,256]")),
+    "backend": choice("auto", "eager", "compile", "autotune", "graph", "onnx"),
+    "batch": one_or_more(whole(1, MAX_BATCH, example="[1,64,256]")),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
+    "predict": text(also=(None,), example="new.csv"),
     "accelerator": choice("auto", "cpu", "gpu"),
     "target": either(
         text(also=(None,), example="my_net.Net"),
@@ -68,12 +70,11 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
             "model=, data= and ckpt=."
         )
     for kind in listed(settings["export"]):
-        for fmt in listed(settings["format"]):
-            if fmt not in EXPORTS[kind]:
-                raise UserError(
-                    f"export={kind} is not possible with format={fmt}. Use "
-                    f"format={' or '.join(EXPORTS[kind])}."
-                )
+        if not set(listed(settings["format"])) & set(EXPORTS[kind]):
+            raise UserError(
+                f"export={kind} is not possible with format={settings['format']}. Use "
+                f"format={' or '.join(EXPORTS[kind])}."
+            )
 
 
 def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:

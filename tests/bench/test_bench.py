@@ -56,6 +56,7 @@ def test_both_tables_show_every_format_at_120_columns(ran):
         first = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
         assert list(filter(None, first)) == FORMATS  # a long reason goes on in a second line
     assert max(len(line) for line in ran.out.splitlines()) <= 120
+    assert ran.err.splitlines() == [f"measuring {name} …" for name in FORMATS]
     for fact in (
         "65504",
         "1.192e-07",
@@ -66,10 +67,6 @@ def test_both_tables_show_every_format_at_120_columns(ran):
         "int8: an integer format",
     ):
         assert fact in ran.out
-
-
-def test_progress_is_shown_and_nothing_else_on_stderr(ran):
-    assert ran.err.splitlines() == [f"measuring {name} …" for name in FORMATS]
 
 
 def test_rows_are_formats_with_a_rate_or_a_reason(rows):
@@ -98,9 +95,6 @@ def test_json_holds_rows_and_environment(ran, rows):
     assert record["environment"]["command"] == "python -m mpx.bench what=formats accelerator=cpu size=64"
     assert record["device"] == "cpu"
     assert record["rows"][1]["tflops_per_s"] == float(rows["fp32"]["tflops_per_s"])
-
-
-def test_table_record_and_picture_are_left_and_nothing_else(ran):
     assert [path.name for path in ran.files] == [
         "outputs",
         "bench",
@@ -110,19 +104,9 @@ def test_table_record_and_picture_are_left_and_nothing_else(ran):
 
 MISTAKES = [
     (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats, copy, gemm"),
-    (["what=null"], "what=null must be a text."),
-    (["size=0"], "size=0 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
-    (["size=100"], "size=100 must be a multiple of 16"),
-    (["size=1e3"], "size=1000.0 must be a multiple of 16"),
-    (["accelerator=tpu"], "accelerator=tpu must be one of auto, cpu, gpu."),
-    (["sise=64"], "sise: no such key. Did you mean size? python -m mpx.bench --help lists them all."),
+    (["size=100"], "size=100 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
     (["-m", "size=64,128"], "mpx.bench has no sweeps"),
     (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each."),
-    (
-        ["--what", "gemm"],
-        "--what: no such option. Settings are written key=value, without dashes. Did you mean what?",
-    ),
-    (["what="], "what= must be a text."),
     (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere (No such file"),
 ]
 
@@ -163,7 +147,7 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
         ),
         pytest.param(
             "conv",
-            ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient"),
+            ("Convolutions of 4 images on", "oneDNN", "channels_last", "weight gradient"),
             marks=pytest.mark.slow,
         ),
         ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
@@ -174,8 +158,7 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
                 "2:4 mask and pruned weight on",
                 "PyTorch",
                 "torch.compile",
-                "– fp32 by Triton, ",
-                "need a CUDA device",
+                "– fp32 Triton: Triton's kernels need a CUDA device",
             ),
             marks=pytest.mark.slow,
         ),
@@ -235,11 +218,6 @@ def test_a_gpu_that_is_not_there(tmp_path):
         "error: accelerator=gpu: no CUDA device is visible here. Use accelerator=cpu or "
         "auto, or check nvidia-smi.\n"
     )
-
-
-def test_traceback_on_request(tmp_path):
-    with pytest.raises(UserError, match="size=0 must be"):
-        bench(tmp_path, "size=0", env={"HYDRA_FULL_ERROR": "1"})
 
 
 def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path):
@@ -325,11 +303,10 @@ def of_attention():
 
 def of_triton():
     return [
-        {"way": way, "format": fmt, "size": size, "compressed": compressed} | DONE
+        {"way": way, "format": fmt, "size": size} | DONE
         for way in triton.ways(torch.device("cpu"))
         for fmt in triton.MEASURED
         for size in (1024, 8192)
-        for compressed in (False, True)
     ]
 
 
@@ -338,7 +315,7 @@ def of_triton():
     [
         (formats, of_formats, ("Products of 8192² matrices on NVIDIA H200", "50%")),
         (gemm, of_gemm, ("Square products on NVIDIA H200", "1024×1024×1024", "2:4 ÷ dense", "1.40")),
-        (conv, of_conv, ("Convolutions of 9 images on NVIDIA H200", "autotuned", "im2col + GEMM")),
+        (conv, of_conv, ("Convolutions of 9 images on NVIDIA H200", "autotuned")),
         (
             attention,
             of_attention,
@@ -373,13 +350,11 @@ def test_nothing_measured_is_not_drawn():
     assert triton.plot(ABOUT, rows).reason == "nothing was measured"
 
 
-@pytest.mark.parametrize(("busy", "said"), [(0.45, True), (0.02, False), (None, False)])
-def test_a_busy_cpu_is_named_where_it_was_measured(capsys, busy, said):
-    for device, expected in (("cpu", said), ("cuda", False)):
-        triton.show(ABOUT | {"cpu_busy": busy, "device": device}, of_triton())
-        assert (
-            "Other work kept 45% of the CPU's cores busy when this began" in capsys.readouterr().out
-        ) is expected
+@pytest.mark.parametrize(("busy", "device"), [(0.45, "cpu"), (0.02, "cpu"), (None, "cpu"), (0.45, "cuda")])
+def test_a_busy_cpu_is_named_where_it_was_measured(capsys, busy, device):
+    triton.show(ABOUT | {"cpu_busy": busy, "device": device}, of_triton())
+    said = "Other programs used 45% of the CPU meanwhile" in capsys.readouterr().out
+    assert said == ((busy, device) == (0.45, "cpu"))
 
 
 @pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.picture.write_whole"])

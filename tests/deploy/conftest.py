@@ -24,6 +24,14 @@ RUNS = {
         "data=text_csv",
         "data.path={folder}/a.csv",
     ),
+    "photos": (
+        "model=mlp",
+        "data=image_folder",
+        "data.path={folder}/photos",
+        "data.image_size=16",
+        "data.resize=16",
+        "data.batch_size=16",
+    ),
     "custom": ("model=custom", "model._target_=own_net.Net", "+model.kwargs.width=16"),
     "lstm": (  # whose decoder has the embedding's weights
         "model=lstm",
@@ -42,6 +50,7 @@ def runs(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("runs"), {}
     made_data.text_csv(folder / "a.csv")
     made_data.text_file(folder / "a.txt")
+    made_data.image_folder(folder / "photos")
 
     def run(name: str) -> Path:
         if name not in made:

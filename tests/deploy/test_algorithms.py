@@ -8,7 +8,6 @@ import pytest
 
 from mpx.deploy import algorithms
 from mpx.deploy.algorithms import Problem
-from mpx.deploy.serve import gpu_lost
 
 PROBLEM = Problem("float16", "float16", 32, 64, 16, bias=True, scaled=False, transposed=True)
 CHILD = """
@@ -63,18 +62,6 @@ def test_a_child_that_hangs_is_ended(child, monkeypatch):
     log = child("if number == 2: time.sleep(60)")
     assert algorithms.fastest(PROBLEM) == 3
     assert log.read_text() == "0 3 "
-
-
-def test_a_lost_gpu_is_advised_without_cusparselt_where_that_was_in_use(child):
-    child("pass")
-    error = RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
-    again = "and this process cannot use the GPU any more. Start the command again"
-    assert str(gpu_lost(error, "auto")).endswith(f"{again}.")  # a model that is not pruned
-    algorithms.fastest(PROBLEM)
-    assert str(gpu_lost(error, "auto")).endswith(
-        f"{again}; weights=dense leaves out the kernels of cuSPARSELt."
-    )
-    assert str(gpu_lost(error, "dense")).endswith(f"{again}.")
 
 
 def test_no_algorithm_works(child):

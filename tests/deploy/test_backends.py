@@ -9,7 +9,7 @@ from torch._inductor.exc import InductorError
 
 from mpx.data import load
 from mpx.deploy import backends
-from mpx.deploy.backends import Served, gpu_is_lost, latency, reason_of, relative_error
+from mpx.deploy.backends import Served, latency, reason_of, relative_error
 from mpx.deploy.build import Trained, cast, in_format
 from mpx.errors import UserError
 from mpx.models import build
@@ -86,22 +86,6 @@ def test_memory_that_a_cpu_does_not_have_is_no_backends_fault():
     )
 
 
-def test_a_lost_gpu_is_no_backends_fault(monkeypatch):
-    """As PyTorch behaves after a kernel's fault; with a real one: tests/gpu/test_gpu_deploy.py."""
-    error = RuntimeError("CUDA error: internal error when calling `cusparseLtMatmul`")
-
-    def lost():
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    assert not gpu_is_lost()
-    assert reason_of(error) == str(error)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lost)
-    assert gpu_is_lost()
-    with pytest.raises(RuntimeError, match="internal error"):
-        reason_of(error)
-
-
 def test_backends_of_a_cpu(monkeypatch):
     monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
     assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]
@@ -121,7 +105,6 @@ def test_backends_of_a_cpu(monkeypatch):
             r"backend=auto or onnx\.",
         ),
         ("onnx", "fp32", CUDA, r"backend=onnx: mpx calls ONNX Runtime on CPUs only; use accelerator=cpu\."),
-        ("tensorrt", "fp16", CUDA, "backend=tensorrt: torch_tensorrt is not installed; "),
         ("compile", "fp32", CPU, "backend=compile: torch.compile finds no compiler"),
     ],
 )

@@ -76,10 +76,9 @@ def by_the_card(run):
     files' folder.
     """
     (code,) = blocks("python", [run / "card.md"])
-    exported = code.partition("import torch\n\ncheckpoint")[0]
-    assert all(f"model.{kind}" in exported for kind in USES)
+    assert all(f"model.{kind}" in code for kind in USES)
     uses = "\n".join(USES.values())
-    return f"import os\nos.chdir('../..')\nexec({f'{exported}{uses}'!r}, {{}})\n"
+    return f"import os\nos.chdir('../..')\nexec({f'{code}{uses}'!r}, {{}})\n"
 
 
 @pytest.fixture
@@ -171,19 +170,18 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
         assert ranges(folder)["relu"] == pytest.approx(hidden[0], rel=1e-5)
 
 
-def test_files_of_an_earlier_call_stay_listed_while_the_checkpoint_does(deploy):
-    words = ("batch=[4]", "backend=eager")
-    _, (first,) = deploy("mlp", *words, "export=safetensors")
-    _, (row,) = deploy("mlp", *words)
-    assert row["exports"] == first["exports"] != {}
-    assert 'load_file("served/fp32-auto-cpu/model.safetensors")' in (deploy.folder / "card.md").read_text()
-    last = deploy.folder / "checkpoints" / "last.ckpt"
-    checkpoint = torch.load(last)
-    last.unlink()  # best.ckpt may be the same file
-    checkpoint["state_dict"]["layers.6.bias"] += 1
-    torch.save(checkpoint, last)
-    _, (row,) = deploy("mlp", *words)
-    assert row["exports"] == {}
+def test_a_file_that_a_format_cannot_have_is_left_out_and_said(deploy, tmp_path):
+    words = ("format=[fp32,int8]", "export=[safetensors,pt2]", "batch=[4]")
+    done, _ = deploy("mlp", *words)
+    assert done.code == 1
+    fp32, int8 = json.loads((deploy.folder / "deploy.json").read_text())["rows"]
+    assert (fp32["exports"].keys(), fp32["exports_refused"]) == ({"safetensors", "pt2"}, {})
+    assert (int8["exports"].keys(), int8["exports_refused"].keys()) == ({"safetensors"}, {"pt2"})
+    why = "it can hold fp32, tf32, fp16, bf16, not int8"
+    assert f"not exported: pt2 ({why})" in done.words
+    assert done.err.splitlines()[-1] == (
+        f"error: run=outputs/s/setting/seed0 format=int8 weights=auto: export=pt2 is not possible: {why}"
+    )
 
 
 def ranges(folder):

@@ -75,14 +75,6 @@ def test_a_layer_is_the_dense_one_in_values_and_layout(by_dense_products, name, 
         }
 
 
-def test_int8_is_exact_for_numbers_that_it_holds():
-    dense = nn.Linear(16, 16).requires_grad_(False)
-    dense.weight.copy_(torch.randint(-127, 128, (16, 16)) / 127)
-    dense.weight[:, 0] = 1.0
-    x = torch.randint(-127, 128, (32, 16)).float()
-    torch.testing.assert_close(Kernel("int8").serve(dense, 127.0)(x), dense(x), rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("layer", "fmt", "reason"),
     [

@@ -102,30 +102,14 @@ def test_mistakes(served, tmp_path, words, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def meta(state):
-    return {name: value.to("meta") for name, value in state.items()}
-
-
-def nested():
-    return torch.nested.nested_tensor([torch.ones(10)], layout=torch.strided)
-
-
 DAMAGED = {
     "code": (
         lambda state, path: torch.save({"state_dict": Code()}, path),
         "holds something other than tensors and plain values",
     ),
-    "a whole model": (
-        lambda state, path: torch.save(torch.nn.Linear(1, 1), path),
-        "Save the weights alone, as by torch.save(model.state_dict()",
-    ),
     "a name too many": (
         lambda state, path: torch.save(state | {"x": torch.ones(1)}, path),
         "x is (1,) there and missing in this one.",
-    ),
-    "not a number": (
-        lambda state, path: torch.save(state | {"out.bias": torch.ones(10) / 0}, path),
-        "has infinite or NaN values as out.",
     ),
     "half a file": (
         lambda state, path: (torch.save(state, path), path.write_bytes(path.read_bytes()[:5000])),
@@ -134,9 +118,6 @@ DAMAGED = {
 }
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Validating sparse tensor", "ignore:Sparse invariant checks", "ignore:The PyTorch API of nested"
-)
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_or_hostile_file(served, weights, tmp_path, case):
     save, message = DAMAGED[case]

@@ -79,13 +79,13 @@ def test_2of4_products_are_right_eagerly_and_in_a_graph(fmt, search):
 
 
 def convolution(direction, fmt, layout, algorithm):
-    make = partial(conv.work, conv.LAYERS[1], direction, fmt, layout, algorithm, 64, 128, GPU)
-    return conv.in_new_thread(algorithm, make, GPU, fmt, None)
+    make = partial(conv.work, conv.LAYERS[1], direction, fmt, layout, 64, 128, GPU)
+    return conv.in_new_thread(algorithm, make, GPU, fmt)
 
 
 @pytest.mark.parametrize("direction", conv.DIRECTIONS)
 @pytest.mark.parametrize("fmt", conv.MEASURED)
-def test_convolutions_are_right_either_way_cudnn_chooses_and_by_products(direction, fmt):
+def test_convolutions_are_right_either_way_cudnn_chooses(direction, fmt):
     if (reason := missing(fmt, GPU)) is not None:
         pytest.skip(reason)
     for layout, algorithm in conv.ways(GPU):
