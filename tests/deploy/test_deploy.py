@@ -309,4 +309,4 @@ def test_data_of_the_users_own(train, tmp_path, monkeypatch):
     del sys.modules["their_data"]
     done = start(main, tmp_path, *words, "target=[their_data.Net,their_data.make]")
     assert done.code == 2
-    assert "the train, val and test data are no longer those that it was trained on" in done.err
+    assert "data are no longer those that it was trained on" in done.err
