@@ -14,6 +14,7 @@ From Python:
 
     mpx.run(["precision=amp"])               train one setting; returns its record
     mpx.judge("default")                     compare the runs of a study; returns the comparison
+    mpx.list_runs("outputs")                 all runs as flat records, as for pandas.DataFrame
     mpx.Recorder(setting=…)                  record any PyTorch loop as a run
     mpx.UserError                            the error for every mistake that a user can fix, in one line
 
@@ -43,6 +44,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpx.compare.listing import list_runs as list_runs
     from mpx.errors import UserError as UserError
     from mpx.from_python import judge as judge
     from mpx.from_python import run as run
@@ -66,6 +68,7 @@ PUBLIC = {
     "Throughput": "mpx.measure.throughput:Throughput",
     "UserError": "mpx.errors:UserError",
     "judge": "mpx.from_python:judge",
+    "list_runs": "mpx.compare.listing:list_runs",
     "run": "mpx.from_python:run",
 }
 

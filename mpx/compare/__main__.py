@@ -5,6 +5,8 @@ $ python -m mpx.compare study=default  # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
 $ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"' # against one setting of a sweep
 $ python -m mpx.compare results=experiments/grid/results.csv  # again, from a committed table of runs
+$ python -m mpx.compare list=true                     # all runs; also with study=, status=, setting=
+$ python -m mpx.compare remove=failed                 # the folders of failed runs
 $ python -m mpx.compare --help                                          # every key
 """
 
@@ -20,11 +22,14 @@ from omegaconf import DictConfig
 from mpx.compare.collect import collect, is_study, newest
 from mpx.compare.comparison import Comparison
 from mpx.compare.groups import by_label, by_pair, ran, settings
+from mpx.compare.listing import remove_failed, show_runs
 from mpx.compare.run import AUTO, Run
 from mpx.compare.table import DIFFERENCES, RESULTS, differences_csv, read_results, results_csv
 from mpx.errors import UserError, nearest
-from mpx.settings.compare import COMPARE, check_compare, typed_text
+from mpx.settings.compare import COMPARE, LISTING, check_compare, typed_text
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
+from mpx.settings.values import key_of
+from mpx.system.printing import how_many
 from mpx.system.whole_file import below_output_dir, try_writing, write_whole
 
 MAX_LISTED = 20  # settings that an error lists
@@ -37,8 +42,27 @@ def job(cfg: DictConfig) -> None:
     with errors_in_one_line(COMPARE, "mpx.compare"):
         keys = {str(key): cfg[key] for key in cfg}
         words: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
-        check_compare(keys, typed(words))
-        run(**keys)
+        overrides = typed(words)
+        check_compare(keys, overrides)
+        listing = {key: keys.pop(key) for key in LISTING}
+        if listing.pop("list") or listing["remove"]:
+            _list(keys, overrides, **listing)
+        else:
+            run(**keys)
+
+
+def _list(
+    keys: dict[str, Any], overrides: list[str], remove: str | None, status: str | None, setting: str | None
+) -> None:
+    """List the runs of all studies, or of the one that is named; or remove those that failed."""
+    study = keys["study"] if "study" in map(key_of, overrides) else None
+    if remove is None:
+        show_runs(keys["output_dir"], study, status, setting)
+        return
+    removed = remove_failed(keys["output_dir"], study, setting)
+    print(
+        "\n".join([*(f"removed {folder}" for folder in removed), f"{how_many(len(removed), 'run')} removed"])
+    )
 
 
 def run(

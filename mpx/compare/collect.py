@@ -40,7 +40,7 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     sorted by folder.
     """
     runs, left_out = [], []
-    folders = _folders(study)
+    folders = run_folders(study)
     for folder in track(folders, "reading runs", len(folders)):
         name = folder.relative_to(study).as_posix()
         try:
@@ -55,10 +55,10 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
 
 def is_study(folder: Path) -> bool:
     """Whether it holds runs, which may be unfinished: that of mpx.bench holds none."""
-    return bool(_folders(folder))
+    return bool(run_folders(folder))
 
 
-def _folders(study: Path) -> list[Path]:
+def run_folders(study: Path) -> list[Path]:
     """The folders with a run's record or configuration. Folders of sweeps and reports, whose names start with
     '_', do not count.
     """

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.extras import CONF
-from mpx.settings.rules import choice, folder_name, number, text
+from mpx.settings.rules import choice, flag, folder_name, number, text
 from mpx.settings.values import check_value, key_of
 
 COMPARE = {
@@ -27,7 +27,12 @@ COMPARE = {
     "margin_for": choice("test_set", "population"),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
     "output_dir": text(example="outputs"),
+    "list": flag(),
+    "status": choice(None, "completed", "diverged", "failed", "interrupted", "running", "cut_off"),
+    "setting": text(also=(None,), example="amp-2of4"),
+    "remove": choice(None, "failed"),
 }
+LISTING = ("list", "remove", "status", "setting")  # keys of the list of runs
 # with margin_is=absolute, of a metric of any scale
 IN_ITS_UNIT = {"margin": number(0, open_low=True, example=0.01)}
 # on which a verdict depends
@@ -50,6 +55,10 @@ def check_compare(settings: Mapping[str, Any], overrides: Iterable[str] = ()) ->
         other := {"study", "output_dir"}.intersection(map(key_of, overrides))
     ):
         raise UserError(f"results and {max(other)} both say which runs to compare. Leave one of them out.")
+    if not settings["list"] and settings["remove"] is None:
+        for key in ("status", "setting"):
+            if settings[key] is not None:
+                raise UserError(f"{key}={settings[key]} chooses among runs that are listed. Add list=true.")
 
 
 def compare_command(study: str, **how: str | float) -> str:

@@ -1,0 +1,95 @@
+"""All runs below a folder as flat records, whatever became of them; and the removal of those that failed."""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.collect import run_folders
+from mpx.compare.run import judged_by_record
+from mpx.errors import InUse
+from mpx.runs.folder import DONE, goes_on, locked, read_result
+
+RUNNING, CUT_OFF = "running", "cut_off"  # beside the statuses of a record
+SPEEDS = ("train_samples_per_s", "step_ms_p50", "time_to_train_s", "exclusive", "cpu_used_by_others")
+
+
+def list_runs(
+    output_dir: str | os.PathLike[str] = "outputs",
+    *,
+    study: str | None = None,
+    status: str | None = None,
+    setting: str | None = None,
+) -> list[dict[str, Any]]:
+    """All runs below a folder, one flat dict each, whatever became of them.
+
+        frame = pandas.DataFrame(mpx.list_runs("outputs", status="completed"))
+
+    A dict has `study`, `setting`, `label`, `status`, `error`; the settings (`model`, `data`, `precision`,
+    `sparsity`, `seed`, and what differs from the defaults, such as `optimizer.lr`); `metric`, the name of the
+    metric that counts, and all metrics, such as `test/accuracy`; speeds, such as `train_samples_per_s`; and
+    `folder`. docs/run-folder.md explains them.
+
+    study, status: only runs with it. status: completed, diverged, failed, interrupted, running, or cut_off.
+    setting: only runs whose setting has this text, such as "amp-2of4".
+    """
+    root = Path(output_dir)
+    wanted = {"study": study, "status": status}
+    return [
+        run
+        for run in (_record(folder, root) for folder in run_folders(root))
+        if all(value in (None, run[key]) for key, value in wanted.items())
+        if setting is None or setting in run["setting"]
+    ]
+
+
+def _record(folder: Path, root: Path) -> dict[str, Any]:
+    record = read_result(folder) or {}
+    status, metrics = record.get("status", CUT_OFF), record.get("metrics") or {}
+    if status not in DONE and goes_on(folder):
+        status = RUNNING
+    return {
+        "study": folder.relative_to(root).parts[0],
+        "setting": folder.parent.name,
+        "label": record.get("label"),
+        "status": status,
+        "error": record.get("error"),
+        **record.get("setting", {}),
+        "metric": judged_by_record(record).name if metrics else None,
+        **metrics,
+        **{name: record.get("speed", {}).get(name) for name in SPEEDS},
+        "folder": str(folder),
+    }
+
+
+def remove_failed(output_dir: str, study: str | None = None, setting: str | None = None) -> list[str]:
+    """Remove the folders of failed runs, and return them. A run that goes on is never touched: its process
+    holds its lock."""
+    removed = []
+    for run in list_runs(output_dir, study=study, status="failed", setting=setting):
+        folder = Path(run["folder"])
+        with suppress(InUse):
+            held = locked(folder)
+            if (read_result(folder) or {}).get("status") == "failed":  # also now that nobody changes it
+                shutil.rmtree(folder)
+                removed.append(str(folder))
+            held.release()
+    return removed
+
+
+def show_runs(output_dir: str, study: str | None, status: str | None, setting: str | None) -> None:
+    """Print a table of the runs."""
+    from mpx.compare.words import UNKNOWN, digits, number, rate_spec
+    from mpx.render.table import Table, print_table, words
+
+    runs = list_runs(output_dir, study=study, status=status, setting=setting)
+    rows = []
+    for run in runs:
+        rate, seconds, metric = run["train_samples_per_s"], run["time_to_train_s"], run["metric"]
+        value = f"{metric} {run[metric]:.4g}" if metric and run.get(metric) is not None else UNKNOWN
+        speed = number(rate, rate_spec(rate or 0.0)), number(seconds, digits(seconds, 1), " s")
+        name = run["label"] or run["setting"]
+        rows.append([run["study"], name, str(run.get("seed", UNKNOWN)), run["status"], value, *speed])
+    heads = words("study", "setting", "seed", "status", "metric", "samples/s", "time to train")
+    print_table(Table("", heads, rows).known(), framed=False)
