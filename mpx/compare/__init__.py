@@ -11,6 +11,7 @@ decide    decisions.py: test, correct, decide; with statistics.py over seeds, po
 speed     speed.py: the Place in which speeds count, and speed-ups
 say       fastest.py: who is fastest; verdict.py: the sentences; notes.py: caveats; words.py: figures;
           commands.py: how to repeat a study
+list      listing.py: all runs as flat records, and the removal of failed ones
 __main__  `python -m mpx.compare`
 
 A new figure of a run needs a field of Run, which becomes a column of results.csv, and its place in the record

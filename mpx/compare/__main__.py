@@ -60,9 +60,9 @@ def _list(
         show_runs(keys["output_dir"], study, status, setting)
         return
     removed = remove_failed(keys["output_dir"], study, setting)
-    print(
-        "\n".join([*(f"removed {folder}" for folder in removed), f"{how_many(len(removed), 'run')} removed"])
-    )
+    for folder in removed:
+        print(f"removed {folder}")
+    print(f"{how_many(len(removed), 'run')} removed")
 
 
 def run(
