@@ -41,7 +41,7 @@ class Numerics(Callback):
 
     every: optimizer steps from one sample to the next; auto: 200. A sampled step takes longer
     (experiments/numerics_cost). histogram: also count the exponents of the gradients of each layer's outputs.
-    network: a function from the LightningModule to the module whose layers these are.
+    network: a function from the LightningModule to the module whose layers these are; None: it is this one.
 
     In manual optimization, all backward passes of a sampled step count, and the norm is that of the first
     optimizer's gradients. Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740 (figure 2).
@@ -52,7 +52,7 @@ class Numerics(Callback):
         every: int | str = "auto",
         *,
         histogram: bool = False,
-        network: Callable[[pl.LightningModule], nn.Module] = lambda pl_module: pl_module,
+        network: Callable[[pl.LightningModule], nn.Module] | None = None,
     ):
         self.every, self.histogram, self.network = (
             sampling_interval(every, replayed=False),
@@ -80,7 +80,8 @@ class Numerics(Callback):
         self.totals = None if self.totals is None else self.totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
         if self.histogram:
-            for name, layer in self.network(pl_module).named_modules():
+            network = pl_module if self.network is None else self.network(pl_module)
+            for name, layer in network.named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
                     gather = partial(self._gather, trainer.precision_plugin, name)
                     self._hooks[name] = layer.register_forward_hook(gather)

@@ -21,8 +21,8 @@ class Pruning(Callback):
 
     before: called in order just before the pruning; each returns findings for the record (`sensitivity`,
     `permutation`). after: called right after the pruning, to restart what dense training had advanced, such
-    as the schedule. replayed: returns how many steps a CUDA graph has replayed. In these, no hook of the
-    optimizer's step is called.
+    as the schedule. replayed: returns how many steps a CUDA graph has replayed, in which no hook of the
+    optimizer's step is called; None: there is no graph.
     Raises RuntimeError if a saved or finished model breaks its pattern.
     """
 
@@ -33,7 +33,7 @@ class Pruning(Callback):
         *,
         before: Sequence[Callable[[pl.Trainer], dict[str, Any]]] = (),
         after: Sequence[Callable[[pl.Trainer], None]] = (),
-        replayed: Callable[[], int] = lambda: 0,
+        replayed: Callable[[], int] | None = None,
     ):
         self.masks, self.recipe = masks, recipe
         self.before, self.after, self.replayed = before, after, replayed
@@ -93,7 +93,7 @@ class Pruning(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        before, self._replayed = self._replayed, self.replayed()
+        before, self._replayed = self._replayed, 0 if self.replayed is None else self.replayed()
         if not self._open and not (self.masks.active and self._replayed > before):
             return
         self._open = False

@@ -68,7 +68,7 @@ def build_measuring(
     numerics = Numerics(
         every,
         histogram=cfg.numerics.histogram,
-        network=(lambda pl_module: pl_module) if own else attrgetter("model"),
+        network=None if own else attrgetter("model"),
     )
     profile = None
     if cfg.profile:

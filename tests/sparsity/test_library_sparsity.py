@@ -2,6 +2,7 @@
 length.
 """
 
+import pickle
 from copy import deepcopy
 
 import pytest
@@ -143,3 +144,9 @@ def test_sr_ste_with_manual_optimization_is_refused():
 
     with pytest.raises(mpx.UserError, match=r"recipe=sr_ste with manual optimization"):
         fit(mpx.Sparsity("2of4", recipe="sr_ste", start=0.0), module=ByHand())
+
+
+@pytest.mark.parametrize("make", [mpx.Precision, mpx.Sparsity, mpx.Numerics, mpx.Throughput, mpx.Record])
+def test_a_part_goes_to_processes_that_lightning_spawns(make):
+    """strategy="ddp_spawn" pickles the Trainer."""
+    assert type(pickle.loads(pickle.dumps(make()))) is make
