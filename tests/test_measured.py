@@ -141,7 +141,9 @@ def test_what_2of4_changes_to_dense_runs_without_the_second_rise(model, data):
 
 def test_the_fastest_formats():
     faster = sorted(float(cells(task)[5]) for task in TASKS)
-    assert f"trains {faster[0]:.2f} to {faster[-1]:.2f} times as fast as FP32 at no loss of accuracy" in SUMMARY
+    assert (
+        f"trains {faster[0]:.2f} to {faster[-1]:.2f} times as fast as FP32 at no loss of accuracy" in SUMMARY
+    )
 
 
 def test_dense_cifar10_without_the_second_rise():

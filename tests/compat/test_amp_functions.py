@@ -100,19 +100,6 @@ def test_sigmoid_before_binary_cross_entropy(how, monkeypatch):
     assert out.item() == pytest.approx(0.6931, abs=1e-4)
 
 
-@pytest.mark.parametrize("outputs", [None, torch.float16])
-def test_autocast_gives_what_emulation_gives(monkeypatch, outputs):
-    torch.manual_seed(0)
-    results = []
-    for yes in (True, False):
-        emulate(monkeypatch, yes)
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
-        results.append(amp.initialize(model, verbosity=0, cast_model_outputs=outputs)(torch.randn(4, 8)))
-    assert results[0].dtype == results[1].dtype == (outputs or torch.float32)
-    assert torch.allclose(*results, atol=2e-3)
-
-
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_compiles_without_graph_break(monkeypatch, level):
     emulate(monkeypatch, False)

@@ -79,12 +79,6 @@ def test_eligibility():
     assert names(layers, whitelist=[MyLinear]) == expected[:1]
 
 
-def test_shared_weight_is_pruned_once():
-    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
-    model[1].weight = model[0].weight
-    assert names(model) == ["0.weight"]
-
-
 @pytest.mark.parametrize("name", ["m4n2_2d_best", "m4n2_2d_greedy"])
 def test_2d_masks(name):
     model = nn.Sequential(nn.Linear(32, 16), nn.Conv2d(16, 8, 3))

@@ -147,19 +147,9 @@ def test_a_training_that_begins_again_is_refused(tmp_path):
             raise RuntimeError("CUDA out of memory.")
 
     model.bert.register_forward_hook(fail_once)
-    with pytest.raises(
-        mpx.UserError,
-        match=r"records one Trainer\.train, and this is another one, as "
-        r"auto_find_batch_size",
-    ):
-        train(
-            tmp_path,
-            sparsity="dense",
-            model=model,
-            auto_find_batch_size=True,
-            eval_strategy="no",
-            max_steps=6,
-        )
+    smaller = {"auto_find_batch_size": True, "eval_strategy": "no", "max_steps": 6}
+    with pytest.raises(mpx.UserError, match=r"records one Trainer\.train, and this is another one, as auto_"):
+        train(tmp_path, sparsity="dense", model=model, **smaller)
     (file,) = tmp_path.glob("hf/*/seed0/result.json")
     assert json.loads(file.read_text())["status"] == "failed"
 
@@ -202,9 +192,7 @@ def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
 
 def test_mistakes():
     with pytest.raises(
-        mpx.UserError,
-        match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean "
-        r"2of4\?",
+        mpx.UserError, match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean 2of4"
     ):
         SparsityCallback("2of5")
     with pytest.raises(mpx.UserError, match=r"sparsity.start=1.5 must be a number of at least 0 and below 1"):
@@ -225,9 +213,7 @@ def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
         [callback] if order == "missing" else [callback, pruning], bert(), None, None, None
     )
     with pytest.raises(
-        mpx.UserError,
-        match=r"Trainer was not given before it. Write Trainer\(…, "
-        r"callbacks=\[pruning, RecorderCallback",
+        mpx.UserError, match=r"not given before it. Write Trainer\(…, callbacks=\[pruning, Rec"
     ):
         handler.on_train_begin(Arguments(), TrainerState(max_steps=4), TrainerControl())
 

@@ -49,11 +49,7 @@ def test_an_optimizer_steps_as_it_likes_when_the_training_is_over():
 @pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.scaled])
 def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, monkeypatch):
     monkeypatch.setattr(Fit, "configure_optimizers", lambda self: torch.optim.LBFGS(self.parameters()))
-    with pytest.raises(
-        UserError,
-        match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* "
-        "Use precision=amp_bf16",
-    ):
+    with pytest.raises(UserError, match=f"precision={mode} with LBFGS, which .* Use precision=amp_bf16"):
         trained("plain", mode)
 
 
@@ -82,9 +78,7 @@ def test_an_optimizer_that_asks_for_a_closure_trains(mode, monkeypatch):
 def test_an_optimizer_that_computes_the_loss_twice_is_refused_where_the_loss_is_scaled(monkeypatch):
     monkeypatch.setattr(Fit, "configure_optimizers", lambda self: NeedsClosure(self.parameters(), calls=2))
     trained("plain", "amp_bf16")
-    with pytest.raises(
-        UserError, match="precision=amp with NeedsClosure, which computes the loss several times a step"
-    ):
+    with pytest.raises(UserError, match="precision=amp with NeedsClosure, which computes the loss several"):
         trained("plain", "amp")
 
 

@@ -119,7 +119,9 @@ def test_a_checkpoint_that_leaves_no_step_is_refused(train, finished, words):
     before, file = finished
     ran = train(*before, *words, f"ckpt_path={file}", "study=another")
     assert ran.code == 2, ran.out
-    assert ran.err.startswith(f"error: ckpt_path={file} has trained for 16 steps, which leaves this run none.")
+    assert ran.err.startswith(
+        f"error: ckpt_path={file} has trained for 16 steps, which leaves this run none."
+    )
     assert ran.err.count("\n") == 1
     assert not (ran.outputs / "another").exists()
 
