@@ -52,7 +52,7 @@ class SparsityCallback(TrainerCallback):
             )
         check_value("sparsity.start", start, SPARSITY, "SparsityCallback")
         self.pattern, self.start, self.rules = pattern, start, rules or Rules()
-        self.masks = Masks([], PATTERNS[pattern])  # of the model, from the beginning of the training
+        self.masks = Masks([], PATTERNS[pattern])  # of the model, once the training has begun
         self._continued = False  # from weights that were pruned already
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -94,11 +94,11 @@ class SparsityCallback(TrainerCallback):
                 "Trainer(…, callbacks=[pruning])."
             )
         parameter = self.masks.weights[0].parameter
-        found = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
+        sparsity = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
         if self._continued:  # what the pruning kept was measured before
-            found |= {"kept_magnitude": None, "kept_magnitude_reason": RESUMED}
-            found["layers"] = [layer | {"kept_magnitude": None} for layer in found["layers"]]
-        return found
+            sparsity |= {"kept_magnitude": None, "kept_magnitude_reason": RESUMED}
+            sparsity["layers"] = [layer | {"kept_magnitude": None} for layer in sparsity["layers"]]
+        return sparsity
 
 
 class RecorderCallback(TrainerCallback):
@@ -113,7 +113,7 @@ class RecorderCallback(TrainerCallback):
         self, recorder: Recorder, pruning: SparsityCallback | None = None, *, samples: int | None = None
     ):
         self.recorder, self.pruning, self.samples = recorder, pruning, samples
-        self._counting: RemovableHandle | None = None  # from the beginning of the training
+        self._counting: RemovableHandle | None = None  # once the training has begun
         self._counted = 0  # samples of the current step, without those of the newest batch
         self._batch = 0  # samples of the newest batch
         self._shapes: set[Shapes] = set()  # of the samples in each call of the current step

@@ -61,16 +61,18 @@ def weights(
     ones, stay dense. A target network or a teacher follows weights that are pruned, and gets no masks itself.
     None: every weight counts as trained. Raises UserError for a name in `skip` or `only` that no layer has.
     """
-    found: dict[int, Weight] = {}
+    by_parameter: dict[int, Weight] = {}
     for prefix, layer in model.named_modules():
         for name, parameter in _matrices(layer):
             full = f"{prefix}.{name}" if prefix else name
             kind = _type(layer)
-            found.setdefault(id(parameter), Weight(full, kind, parameter, _by_type(kind), prefix, layer))
+            by_parameter.setdefault(
+                id(parameter), Weight(full, kind, parameter, _by_type(kind), prefix, layer)
+            )
     for layer in model.modules():  # an embedding shared with a decoder must stay dense for its lookups
-        if isinstance(layer, nn.Embedding) and id(layer.weight) in found:
-            found[id(layer.weight)].reason = "shared with an embedding"
-    every = list(found.values())
+        if isinstance(layer, nn.Embedding) and id(layer.weight) in by_parameter:
+            by_parameter[id(layer.weight)].reason = "shared with an embedding"
+    every = list(by_parameter.values())
     _refuse_unknown_names(every, rules)
     learning = (
         None if trained is None else {id(parameter) for parameter in trained if parameter.requires_grad}
@@ -138,8 +140,8 @@ def _refuse_unknown_names(every: list[Weight], rules: Rules) -> None:
                 )
 
 
-def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
-    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or (
+def nothing_to_prune(pattern: Pattern, every: list[Weight]) -> str:
+    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in every[:3]) or (
         "no linear, convolution or recurrent layer"
     )
     return (

@@ -118,10 +118,10 @@ class Sparsity(Pruning):
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         trained = [parameter for group in groups for parameter in group["params"]]
         pattern = self.masks.pattern
-        found = weights(pl_module, pattern, choose_rules(self.settings), trained)
-        self.masks = Masks(found, pattern, remember=self.recipe.remember)
+        every = weights(pl_module, pattern, choose_rules(self.settings), trained)
+        self.masks = Masks(every, pattern, remember=self.recipe.remember)
         if not self.masks.pruned:
-            raise UserError(nothing_to_prune(pattern, found))
+            raise UserError(nothing_to_prune(pattern, every))
         if self._loaded is not None:
             super().load_state_dict(self._loaded)
             self._loaded = None

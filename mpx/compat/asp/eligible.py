@@ -94,17 +94,17 @@ def find(
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if unknown := [name for name in (*(allowed or ()), *disallowed) if name not in modules]:
         say(1, f"Warning: {unknown} are not layers of this model")
-    found: dict[int, Weight] = {}
+    eligible: dict[int, Weight] = {}
     for layer, module in modules.items():
         if isinstance(module, types) and layer not in disallowed and (allowed is None or layer in allowed):
             names = next(table[parent] for parent in type(module).__mro__ if parent in table)
             for name, parameter in module.named_parameters():
                 if _eligible(f"{layer}::{name}", parameter, name in names, say):
                     full = f"{layer}.{name}" if layer else name
-                    found.setdefault(
+                    eligible.setdefault(
                         id(parameter), Weight(full, type(module).__name__, parameter, None, layer, module)
                     )
-    return list(found.values())
+    return list(eligible.values())
 
 
 def _eligible(name: str, parameter: nn.Parameter, listed: bool, say: Callable[[int, str], None]) -> bool:
