@@ -11,7 +11,14 @@ from contextlib import suppress
 
 from mpx.system.imports import heavy
 
-MORE = ("sklearn.datasets", "tensorboard.summary", "torch.utils.serialization", "torch.utils.tensorboard")
+MORE = (
+    "mpx.training.outcome",
+    "mpx.training.fit",
+    "sklearn.datasets",
+    "tensorboard.summary",
+    "torch.utils.serialization",
+    "torch.utils.tensorboard",
+)
 
 os.setsid()
 with heavy():

@@ -91,6 +91,10 @@ def test_started_again_a_sweep_skips_what_is_finished(train):
     first = train(*words)
     assert first.code == 0
     assert all("test accuracy" in (path / "log.txt").read_text() for path in first.folders)
+    starts = {
+        json.loads((path / "result.json").read_text())["environment"]["started_at"] for path in first.folders
+    }
+    assert len(starts) > 1, "each is its job's, and not that of the process which they are forks of"
     for path in first.folders:
         shutil.rmtree(path / "checkpoints")
     (first.folders[2] / "result.json").unlink()
