@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import shutil
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from mpx.precision.modes import MODES, emulated, lacking
 from mpx.render.table import Table, words
 from mpx.settings import apex
 from mpx.settings.deploy import FORMATS
-from mpx.settings.extras import CONF, checkout, install
+from mpx.settings.extras import CONF, install
 from mpx.sparsity.kernels import unsupported_device, unsupported_pattern
 from mpx.system.machine import GIB, builds_kernels
 from mpx.system.printing import how_many
@@ -152,21 +151,21 @@ def packages() -> Table:
 
 
 def extras() -> dict[str, list[str]]:
-    """extra -> its requirements, from the checkout, or from what an installed wheel says of itself."""
-    if (folder := checkout()) is not None:
-        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-        found = tomllib.loads(text)["project"]["optional-dependencies"]
-    else:
-        required = [Requirement(text) for text in importlib.metadata.requires("mpx") or ()]
-        found = {
-            extra: [
-                f"{one.name}{one.specifier}"
-                for one in required
-                if one.marker and one.marker.evaluate({"extra": extra})
-            ]
-            for extra in importlib.metadata.metadata("mpx").get_all("Provides-Extra", [])
-        }
-    return {extra: requirements for extra, requirements in found.items() if extra != FOR_DEVELOPERS}
+    """extra -> its requirements, as mpx was installed; none where it was not."""
+    try:
+        about = importlib.metadata.metadata("mpx")
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    required = [Requirement(text) for text in about.get_all("Requires-Dist", [])]
+    return {
+        extra: [f"{one.name}{one.specifier}" for one in required if _is_of(one, extra)]
+        for extra in about.get_all("Provides-Extra", [])
+        if extra != FOR_DEVELOPERS
+    }
+
+
+def _is_of(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
 
 
 def _satisfied(requirement: Requirement) -> bool:

@@ -228,10 +228,8 @@ def remove_killed(sweeps: Path) -> None:
 def is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's
     return True
 
 
