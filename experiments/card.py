@@ -55,7 +55,7 @@ def update_card(folder: Path) -> list[Path]:
         )
     comparison = compare_file(results, options(found[2], card))
     by_setting = styles(comparison)
-    drawn = [pictures(group, comparison, {}, by_setting, CARD_PARTS) for group in comparison.groups]
+    drawn = [pictures(group, comparison, by_setting, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group], folder / PLOTS)
     part = f"{found[1]}\n{results_part(comparison, drawn)}\n\n{found[3]}"
     write_whole(card, text[: found.start()] + part + text[found.end() :])

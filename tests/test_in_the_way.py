@@ -58,7 +58,6 @@ WRITTEN = [
     "predictions.json",
     "profile.csv",
     "trace.json.gz",
-    "sensitivity.png",
     ".lock",
 ]
 IN_RUNS = [

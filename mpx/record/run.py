@@ -207,6 +207,6 @@ class Scalars:
         """
         with suppress(Exception) if lost else nullcontext():
             self.write()
-        tensorboard.write_final(self._writer, record, step)
+        tensorboard.write_final(self._writer, record, step, self.newest)
         self._writer.close()
         self._curves.close()

@@ -2,6 +2,8 @@
 seed surrounds the mean.
 """
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,21 +14,30 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mpx.compare.run import Metric
 from mpx.render.colours import Style, Styles
-from mpx.render.picture import NothingToDraw, canvas, legend_below, percent_axis, plain_log_ticks, plain_ticks
-from mpx.runs.result import CURVES, ROW, TAGS, rows
+from mpx.render.picture import (
+    NothingToDraw,
+    canvas,
+    legend_below,
+    metric_axis,
+    percent_axis,
+    plain_log_ticks,
+    plain_ticks,
+)
+from mpx.runs.result import CURVES, ROW, rows
 
 SCALE = "numerics/loss_scale"
-LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
+LOSSES = {"train/loss": "train loss", "val/loss": "val loss"}
 NUMERICS = {SCALE: "loss scale", "numerics/gradient_underflow_fraction": "share of gradients that vanish"}
 POINTS = 200  # points per curve: more than a plot's width can show
 
-Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
+Curve = Mapping[int, float]  # step -> value
 
 
 @dataclass(frozen=True)
 class Band:
-    """Mean, minimum and maximum over seeds, on a common grid of steps [N]."""
+    """Mean, minimum and maximum over seeds at each step [N]."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -38,70 +49,53 @@ class Band:
 Bands = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 
 
-def read_curves(folder: Path) -> dict[str, Curve]:
-    """At most POINTS values of each tag in TAGS, as the run in `folder` logged them: of each step the
-    newest.
-    """
-    # values are still text, since thinning drops most of a long curve
-    logged: dict[str, dict[int, str]] = defaultdict(dict)
+def read_curves(folder: Path) -> dict[str, dict[int, float]]:
+    """{tag: curve} of the values that the run in `folder` logged: of each step the newest."""
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
     path = folder / CURVES
     for row in rows(path) if path.is_file() else ():
         if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
-            logged[point[1]][int(point[2])] = point[3]
-    curves = {}
-    for tag, points_of in logged.items():
-        points = sorted(points_of.items())
-        steps, values = zip(*(points[i] for i in spaced(len(points), POINTS)), strict=True)
-        curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
+            curves[point[1]][int(point[2])] = float(point[3])
     return curves
-
-
-def spaced(count: int, points: int) -> np.ndarray:
-    """At most `points` of `count` positions, evenly spaced, including the first and the last."""
-    return np.arange(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int)
 
 
 def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
     """{tag: {setting: band}} of the logged tags. folders: setting -> the folders of its runs."""
-    by_tag: dict[str, dict[str, Band]] = {tag: {} for tag in TAGS}
+    by_tag: dict[str, dict[str, Band]] = defaultdict(dict)
     for setting, places in folders.items():
         curves = [read_curves(place) for place in places]
-        for tag in TAGS:
-            one = band([curve[tag] for curve in curves if tag in curve], stepwise=tag == SCALE)
-            if one is not None:
+        for tag in {tag for curve in curves for tag in curve}:
+            if one := band([curve[tag] for curve in curves if tag in curve]):
                 by_tag[tag][setting] = one
     return by_tag
 
 
-def band(curves: Sequence[Curve], *, stepwise: bool = False) -> Band | None:
-    """The band of one setting's seeds, on the grid of the longest curve. A seed counts up to its last step.
-
-    Seeds of different lengths are thinned to different steps. Between its own steps a seed lies on the line
-    that joins them; stepwise: it keeps its last value, as a loss scale does. None without finite values.
+def band(curves: Sequence[Curve]) -> Band | None:
+    """The band of one setting's seeds, at no more than POINTS of their steps. A seed counts at the steps that
+    it logged. None without finite values.
     """
-    curves = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
-    curves = [curve for curve in curves if len(curve[0])]
-    if not curves:
+    values: dict[int, list[float]] = defaultdict(list)
+    for curve in curves:
+        for step, value in curve.items():
+            if math.isfinite(value):
+                values[step].append(value)
+    if not values:
         return None
-    grid = max((steps for steps, _ in curves), key=lambda steps: (steps[-1], len(steps)))
-    between = _kept if stepwise else np.interp
-    values = np.stack([between(grid, steps, kept) for steps, kept in curves])  # [seeds, N]
-    values[[(grid < steps[0]) | (grid > steps[-1]) for steps, _ in curves]] = np.nan
-    count = np.isfinite(values).sum(0)
-    grid, values = grid[count > 0], values[:, count > 0]
-    return Band(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), len(curves))
+    steps = np.array(sorted(values))
+    steps = steps[np.linspace(0, len(steps) - 1, min(len(steps), POINTS)).round().astype(int)]
+    mean, low, high = (np.array([summary(values[step]) for step in steps]) for summary in (np.mean, min, max))
+    return Band(steps, mean, low, high, len(curves))
 
 
-def _kept(grid: np.ndarray, steps: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The newest of the values at each step of the grid."""
-    return values[np.searchsorted(steps, grid, side="right").clip(1) - 1]
-
-
-def loss_figure(drawn: Bands, styles: Styles) -> Figure:
-    figure, panels = _panels(drawn, LOSSES, styles)
+def loss_figure(drawn: Bands, metric: Metric, styles: Styles) -> Figure:
+    """The losses, and the metric by which runs are judged."""
+    judged = re.sub("^test/", "val/", metric.name)
+    figure, panels = _panels(drawn, LOSSES | {judged: judged.replace("/", " ")}, styles)
     for axes, tag in panels:
         values = np.concatenate([one.mean for one in drawn[tag].values()])
-        if values.min() > 0 and values.max() > 30 * values.min():
+        if tag == judged and judged not in LOSSES:
+            metric_axis(axes, "y", metric, values.max())
+        elif values.min() > 0 and values.max() > 30 * values.min():
             axes.set_yscale("log")
             plain_log_ticks(axes.yaxis)
         else:
@@ -121,10 +115,13 @@ def numerics_figure(drawn: Bands, styles: Styles) -> Figure:
 
 
 def _panels(curves: Bands, titles: Mapping[str, str], styles: Styles) -> tuple[Figure, list[tuple[Any, str]]]:
-    """The figure, and its axes with their tags. Raises NothingToDraw."""
-    tags = [tag for tag in titles if curves.get(tag)]
-    if not tags:
+    """The figure, and its axes with their tags. Flat lines say nothing. Raises NothingToDraw."""
+    logged = [tag for tag in titles if curves.get(tag)]
+    if not logged:
         raise NothingToDraw("the runs logged no such curves, or they no longer exist")
+    tags = [tag for tag in logged if any(one.high.max() > one.low.min() for one in curves[tag].values())]
+    if not tags:
+        raise NothingToDraw("it never changes")
     figure, axes = canvas(3.0, columns=len(tags), squeeze=False)
     for panel, tag in zip(axes[0], tags, strict=True):
         for setting, one in curves[tag].items():

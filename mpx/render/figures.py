@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare import speed
-from mpx.compare.comparison import Comparison, Estimate, Group, Row
+from mpx.compare.comparison import Comparison, Estimate, Group, Row, Speedup
 from mpx.compare.run import text_of
 from mpx.compare.words import confidence, number, rate_spec, title
 from mpx.render.colours import INK, Style, Styles
@@ -25,10 +25,10 @@ from mpx.render.picture import (
     canvas,
     height_for,
     legend_below,
+    metric_axis,
     names_on_y,
     percent_axis,
     picture,
-    plain_ticks,
     rate_ticks,
 )  # fmt: skip
 
@@ -36,13 +36,14 @@ BAND = (
     "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to "
     "its last finite value."
 )
-PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow")
-CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # parts that need no run folder
+PARTS = ("front", "seeds", "speedup", "time", "memory", "serve", "loss", "numerics", "underflow")
+CURVE_PARTS = {"loss", "numerics"}
+CARD_PARTS = tuple(part for part in PARTS if part not in CURVE_PARTS)  # parts that need no run folder
 MAX_FILE_NAME = 100  # characters, without the suffix
-Bar = tuple[str, float, float, float, str]  # setting, length, error to the left, error to the right, label
+Bar = tuple[str, float, float, float, str]  # setting, length, lowest, highest, label
 
 
-def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
+def group_curves(group: Group, comparison: Comparison) -> Bands:
     """{tag: {setting: band}} for the drawn settings: the control and the fastest."""
     drawn = group.rows[:MAX_CURVES]
     return bands(
@@ -51,18 +52,20 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
 
 
 def pictures(
-    group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS
+    group: Group, comparison: Comparison, styles: Styles, parts: Iterable[str] = PARTS
 ) -> list[Picture]:
     name, start, spread = group.metric.words.capitalize(), file_start(group), "bars of one standard deviation"
+    curves = group_curves(group, comparison) if CURVE_PARTS & set(parts) else {}
     shown = (
         f"The control and the {MAX_CURVES - 1} settings next to it in"
         if group.control
-        else (f"The first {MAX_CURVES} settings of")
+        else f"The first {MAX_CURVES} settings of"
     )
     only = f" {shown} the table." if len(group.rows) > MAX_CURVES else ""
+    known = [row for row in group.rows if row.throughput and row.metric]
     elsewhere = (
         " Not in it: settings whose speed was measured under other conditions."
-        if side_by_side(group)[1]
+        if len(side_by_side(group)) < len(known)
         else ""
     )
     interval = f"the line at its end is the {confidence(comparison)} interval"
@@ -82,15 +85,28 @@ def pictures(
         "speedup": (
             "Speed-up of training",
             f"Throughput over the control's; {interval}, where there are seeds enough.",
-            lambda: speedup_figure(group, styles),
+            lambda: bars_figure(speedup_bars(group), "speed-up of training over the control", styles),
         ),
-        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, styles)),
+        "time": (
+            "Time to train",
+            f"As measured, also beside other programs; mean over seeds, {spread}.",
+            lambda: bars_figure(bars(group, "time_to_train_s"), "time to train, s", styles),
+        ),
+        "memory": (
+            "Peak memory",
+            f"Mean over seeds, {spread}.",
+            lambda: bars_figure(bars(group, "peak_gib"), "peak memory, GiB", styles),
+        ),
         "serve": (
             "Speed of serving",
             f"Of the deployed model; mean over seeds, {spread}.",
-            lambda: serve_figure(group, styles),
+            lambda: bars_figure(bars(group, "serve"), "served samples per second", styles),
         ),
-        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, styles)),
+        "loss": (
+            "Training curves",
+            BAND + only,
+            lambda: loss_figure(curves, group.metric, styles),
+        ),
         "numerics": (
             "Loss scale and underflow over training",
             BAND + only,
@@ -102,12 +118,13 @@ def pictures(
             lambda: underflow_figure(group, styles),
         ),
     }
-    # without deployed models a "not drawn" reason would only distract
-    if all(row.serve is None for row in group.rows):
-        del wanted["serve"]
-    drawn = ((part, *wanted[part]) for part in parts if part in wanted)
+    # a "not drawn" reason would only distract: without deployed models, and of a time beside a speed-up
+    without = {"time"} if any(row.speedup for row in group.rows) else set()
+    without |= set() if any(row.serve for row in group.rows) else {"serve"}
     return [
-        picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn
+        picture(f"{start}-{part}", what, title(group), caption, draw)
+        for part, (what, caption, draw) in wanted.items()
+        if part in parts and part not in without
     ]
 
 
@@ -126,7 +143,7 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     """The metric against throughput: one point per setting. The line joins the settings on the Pareto
     front.
     """
-    rows, _ = side_by_side(group)
+    rows = side_by_side(group)
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
     figure, axes = canvas(3.7)
@@ -135,9 +152,17 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     best = pareto(points, lower)
     front = [points[i] for i in best]
     axes.plot(*zip(*front, strict=True), color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
-    handles = [_point(axes, x, y, styles[row.setting], i in best) for i, (row, x, y) in enumerate(rows)]
+    handles = []
+    for i, (row, x, y) in enumerate(rows):
+        style = styles[row.setting]
+        spread = {"xerr": x.std, "yerr": y.std, "ecolor": style.colour}  # None for a single run
+        handles += axes.errorbar(
+            x.mean, y.mean, **spread, elinewidth=1.1, capsize=2.5,
+            fmt=style.marker, color=style.colour, markersize=8 if i in best else 6,
+            markeredgecolor=INK, markeredgewidth=0.7, clip_on=False,
+        )[:1]  # fmt: skip
     axes.margins(0.08)
-    plain_ticks(axes, "y")
+    metric_axis(axes, "y", group.metric, max(y for _, y in points))
     rate_ticks(axes)
     axes.set_xlabel("training samples per second (further right is faster)")
     axes.set_ylabel(group.metric.words + (" (lower is better)" if lower else ""))
@@ -145,35 +170,14 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     return figure
 
 
-def side_by_side(
-    group: Group,
-) -> tuple[list[tuple[Row, Estimate, Estimate]], list[tuple[Row, Estimate, Estimate]]]:
-    """The rows with both a throughput and a metric, in two lists: those that can be compared with each other,
-    and the others.
-
-    The rows of the first list were timed where the control was, and with its batch size. If the control's
-    speed does not count, they were timed at the most common place.
+def side_by_side(group: Group) -> list[tuple[Row, Estimate, Estimate]]:
+    """The rows with both a throughput and a metric that can be compared with each other: timed where the
+    control was, and with its batch size. If the control's speed does not count, at the most common place.
     """
     place = speed.place_in(group)
     shared = place or speed.usual_place(group.runs)
     known = [(row, row.throughput, row.metric) for row in group.rows if row.throughput and row.metric]
-    same = [one for one in known if speed.place_for(one[0].runs, place) == shared]
-    return same, [one for one in known if one not in same]
-
-
-def _point(axes: Any, x: Estimate, y: Estimate, style: Style, on_front: bool) -> Line2D:
-    """The spread is None for a single run."""
-    axes.errorbar(
-        x.mean, y.mean, xerr=x.std, yerr=y.std, fmt="none", ecolor=style.colour, elinewidth=1.1, capsize=2.5
-    )
-    look: dict[str, Any] = {
-        "color": style.colour,
-        "marker": style.marker,
-        "markeredgecolor": INK,
-        "markeredgewidth": 0.7,
-    }
-    axes.plot(x.mean, y.mean, linestyle="none", markersize=8 if on_front else 6, **look)
-    return Line2D([], [], linestyle="none", markersize=6, **look)
+    return [one for one in known if speed.place_for(one[0].runs, place) == shared]
 
 
 def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
@@ -205,11 +209,13 @@ def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     colours = [colour for _, colour in known.values()]
     axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
     axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
+    values = [
+        [run.metrics[metric.name] for run in row.completed if metric.name in run.metrics] for row in rows
+    ]
     for i, row in enumerate(rows):
-        values = [run.metrics[metric.name] for run in row.completed if metric.name in run.metrics]
-        _marks(axes, values, i, styles[row.setting], markersize=5.5, alpha=0.85)
+        _marks(axes, values[i], i, styles[row.setting], markersize=5.5, alpha=0.85)
     names_on_y(axes, names)
-    plain_ticks(axes, "x")
+    metric_axis(axes, "x", metric, max(map(max, filter(None, values))))
     axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
 
@@ -228,6 +234,7 @@ def _marks(axes: Any, values: Sequence[float], y: int, style: Style, **look: flo
         color=style.colour,
         markeredgecolor=INK,
         markeredgewidth=0.6,
+        clip_on=False,
         **look,
     )
 
@@ -244,83 +251,59 @@ def _control(axes: Any, mean: float, limit: float, sign: int) -> None:
         )  # fmt: skip
 
 
-def speedup_figure(group: Group, styles: Styles) -> Figure:
-    bars = []
-    for row in group.rows:
-        if (speedup := row.speedup) is not None:
-            ends = [
-                end if end is not None and end < 1e3 * speedup.ratio else speedup.ratio
-                for end in (speedup.low, speedup.high)
-            ]
-            bars.append(
-                (
-                    row.setting,
-                    speedup.ratio,
-                    speedup.ratio - ends[0],
-                    ends[1] - speedup.ratio,
-                    f"{speedup.ratio:.2f}×",
-                )
-            )
-    if not bars:
+def speedup_bars(group: Group) -> list[Bar]:
+    known = [(row.setting, row.speedup) for row in group.rows if row.speedup]
+    if not known:
         reasons = dict.fromkeys(row.speed_note for row in group.rows if row.speed_note)
         raise NothingToDraw("; ".join(reasons) or "no throughput counts")
-    figure, axes = _bars(bars, styles)
-    axes.axvline(1.0, color=INK, linewidth=0.9)
-    axes.set_xlabel("speed-up of training over the control")
-    return figure
-
-
-def memory_figure(group: Group, styles: Styles) -> Figure:
-    bars = [_estimated(row, row.peak_gib, "#.3g") for row in group.rows if row.peak_gib is not None]
-    if not bars:
-        raise NothingToDraw("no run recorded its memory")
-    figure, axes = _bars(bars, styles)
-    axes.set_xlabel("peak memory, GiB")
-    return figure
-
-
-def serve_figure(group: Group, styles: Styles) -> Figure:
-    """group: one with at least one deployed model."""
-    figure, axes = _bars(
-        [_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve], styles
-    )
-    axes.set_xlabel("served samples per second")
-    rate_ticks(axes)
-    return figure
-
-
-def _estimated(row: Row, value: Estimate, spec: str) -> Bar:
-    spread = value.std or 0.0
-    return row.setting, value.mean, spread, spread, number(value.mean, spec)
-
-
-def _bars(bars: Sequence[Bar], styles: Styles) -> tuple[Figure, Any]:
-    """Bars labelled with their value."""
-    names = [name for name, *_ in bars]
-    figure, axes = canvas(height_for(names))
-    colours = [styles[name].colour for name in names]
-    axes.barh(
-        range(len(bars)),
-        [length for _, length, *_ in bars],
-        height=0.62,
-        color=colours,
-        edgecolor=INK,
-        linewidth=0.6,
-    )
-    known = [
-        (length, y, max(left, 0.0), max(right, 0.0))
-        for y, (_, length, left, right, _) in enumerate(bars)
-        if left or right
+    control = (str(group.control), 1.0, 1.0, 1.0, "control")
+    return [control] + [
+        (setting, gain.ratio, gain.low or gain.ratio, _end(gain), f"{gain.ratio:.2f}×")
+        for setting, gain in known
     ]
-    if known:
-        x, ys, *errors = zip(*known, strict=True)
-        axes.errorbar(x, ys, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
-    for y, (_, length, _, right, text) in enumerate(bars):
-        at = (length + max(right, 0.0), y)
-        axes.annotate(text, at, xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
-    axes.set_xlim(0, 1.14 * max(length + max(right, 0.0) for _, length, _, right, _ in bars) or 1.0)
+
+
+def _end(gain: Speedup) -> float:
+    """The interval's upper end, if it has one that a picture can show."""
+    return gain.high if gain.high is not None and gain.high < 1e3 * gain.ratio else gain.ratio
+
+
+def bars(group: Group, field: str) -> list[Bar]:
+    """field: of Row."""
+    known = [(row.setting, value) for row in group.rows if (value := getattr(row, field)) is not None]
+    return [
+        (
+            setting,
+            value.mean,
+            value.mean - (value.std or 0.0),
+            value.mean + (value.std or 0.0),
+            number(value.mean, rate_spec(value.mean)),
+        )
+        for setting, value in known
+    ]
+
+
+def bars_figure(bars: Sequence[Bar], x: str, styles: Styles) -> Figure:
+    """Bars labelled with their value. x: label of the axis. Equal bars say nothing."""
+    if not bars:
+        raise NothingToDraw("no run recorded it")
+    names, lengths, lows, highs, texts = zip(*bars, strict=True)
+    if len({*texts}) == 1:
+        raise NothingToDraw(f"nothing differs, {texts[0]}")
+    figure, axes = canvas(height_for(names))
+    rows = range(len(bars))
+    colours = [styles[name].colour for name in names]
+    axes.barh(rows, lengths, height=0.62, color=colours, edgecolor=INK, linewidth=0.6)
+    errors = np.maximum([np.subtract(lengths, lows), np.subtract(highs, lengths)], 0.0)
+    errors[:, (errors == 0).all(0)] = np.nan  # no line for a single run
+    axes.errorbar(lengths, rows, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
+    for y, high, text in zip(rows, highs, texts, strict=True):
+        axes.annotate(text, (high, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.set_xlim(0, 1.14 * max(highs))
     names_on_y(axes, names)
-    return figure, axes
+    rate_ticks(axes)
+    axes.set_xlabel(x)
+    return figure
 
 
 def underflow_figure(group: Group, styles: Styles) -> Figure:
@@ -331,6 +314,8 @@ def underflow_figure(group: Group, styles: Styles) -> Figure:
     rows = [row for row in group.rows if shares[row.setting]]
     if not rows:
         raise NothingToDraw("no run sampled its gradients (numerics.every)")
+    if not any(map(any, shares.values())):
+        raise NothingToDraw("no sampled gradient vanishes")
     figure, axes = canvas(height_for([row.setting for row in rows]))
     unscaled = [
         (share, y) for y, row in enumerate(rows) for share in _shares(row.runs, "gradient_underflow_unscaled")

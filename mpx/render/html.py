@@ -2,26 +2,26 @@
 environment and commands.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import confidence, environment_rows, margin, places, title
 from mpx.render.colours import INK, Styles
 from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
 from mpx.render.figures import file_start
-from mpx.render.markdown import HEADS
+from mpx.render.markdown import question
 from mpx.render.picture import Picture, inline
+from mpx.render.table import Cell, Column
 from mpx.system.printing import how_many
 
 TEMPLATES = Path(__file__).with_name("templates")
 FEW_RUNS = 60  # a longer list of runs starts collapsed
 MAX_TITLES = 4  # groups that the head of the page names
-PAGE_HEADS = HEADS | {"rate": "samples/s", "time": "train time, s"}
 SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
     "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z",
     "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
@@ -34,12 +34,13 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
     """drawn: the pictures of each group."""
     return _template().render(
         study=comparison.study,
+        question=question(comparison),
         about=_about(comparison),
         groups=[
             _group(group, comparison, pictures, styles)
             for group, pictures in zip(comparison.groups, drawn, strict=True)
         ],
-        left_out=left_out_table("Runs left out", comparison),
+        left_out=left_out_table(comparison),
         commands=comparison.commands,
         environment=environment_rows(comparison.runs),
         css=(TEMPLATES / "page.css").read_text(encoding="utf-8"),
@@ -56,8 +57,19 @@ def _template():
         keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["inline"] = inline
-    environment.filters["broken"] = lambda text: Markup(str(escape(text)).replace("=", "=<wbr>"))
+    environment.filters["lines"] = lines
     return environment.get_template("report.html")
+
+
+def lines(cell: Cell, column: Column) -> list[str]:
+    """The text of a cell: a figure, a setting or a decision, then what the page shows in small print below
+    it.
+    """
+    if cell.badge:
+        return cell.text.split(", ", 1)
+    if cell.style and "=" in cell.text:  # a label has spaces, and no changes
+        return cell.text.split(" ")
+    return [cell.text] if column.words else re.split(r" (?=[±(])", cell.text)
 
 
 def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], styles: Styles) -> dict[str, Any]:
@@ -67,10 +79,10 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], style
         "title": title(group),
         "anchor": file_start(group),
         "about": about.strip(),
-        "settings": settings_table(f"Settings of {title(group)}", group, PAGE_HEADS, styles),
+        "settings": settings_table(group, styles),
         "served": served_tables(group, styles),
         "pictures": drawn,
-        "runs": runs_table(f"Runs of {title(group)}", group, comparison.folder, styles),
+        "runs": runs_table(group, comparison.folder, styles),
     }
 
 

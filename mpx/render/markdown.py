@@ -9,20 +9,12 @@ from mpx.render.picture import Picture
 from mpx.render.table import escaped, in_markdown
 
 PLOTS = "plots"  # folder of the pictures, beside report.md
-HEADS = {
-    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference",
-    "population": "for the population",
-    "decision": "decision", "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB",
-    "time": "time to train, s",
-    "skipped": "skipped steps", "underflow": "gradients that vanish", "density": "density",
-    "serve": "served samples/s",
-}  # fmt: skip
 
 
 def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> str:
     """drawn: the pictures of each group."""
     parts = [
-        f"# {escaped(comparison.study)}",
+        f"# {escaped(question(comparison))}",
         verdicts(comparison),
     ]
     for group, pictures in zip(comparison.groups, drawn, strict=True):
@@ -48,6 +40,14 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) 
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def question(comparison: Comparison) -> str:
+    """The title of a report."""
+    names = {group.metric.words for group in comparison.groups}
+    metric = names.pop() if len(names) == 1 else "metric"
+    what = words.title(comparison.groups[0]) if len(comparison.groups) == 1 else "each model"
+    return f"Which setting trains {what} fastest with no worse {metric}?"
+
+
 def verdicts(comparison: Comparison) -> str:
     blocks = []
     for group in comparison.groups:
@@ -68,8 +68,7 @@ def about(group: Group, comparison: Comparison) -> str:
 
 
 def group_table(group: Group) -> str:
-    """One row per setting, without columns of unknown values."""
-    return in_markdown(settings_table("", group, HEADS, {}, least=3))
+    return in_markdown(settings_table(group, {}))
 
 
 def served_part(group: Group) -> str:

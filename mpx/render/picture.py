@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 from PIL import Image
 
+from mpx.compare.run import Metric
 from mpx.render.colours import INK
 from mpx.system.whole_file import own_folder, write_whole
 
@@ -178,6 +179,14 @@ def plain_ticks(axes, which: str) -> None:
         axes.ticklabel_format(style="plain", useOffset=False, axis=which)
     else:
         getattr(axes, f"{which}axis").set_major_formatter(lambda value, _: f"{value:.8g}")
+
+
+def metric_axis(axes, which: str, metric: Metric, largest: float) -> None:
+    """Label an axis of the metric. One that should rise and has no value above 1 is a share: an accuracy."""
+    plain_ticks(axes, which)
+    if metric.sign > 0 and largest <= 1:
+        low, high = getattr(axes, f"get_{which}lim")()
+        getattr(axes, f"set_{which}lim")(low, min(high, 1.0))
 
 
 def plain_log_ticks(axis) -> None:

@@ -28,7 +28,7 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
 
 
 def _table(profile: dict[str, Any]) -> Table:
-    columns = [Column("kernel" if profile["launches"] is not None else "operation", words=True, max_width=60)]
+    columns = [Column("kernel" if profile["launches"] is not None else "operation", words=True)]
     columns += [
         Column(head, words=head in ("format", "Tensor Cores")) for head in ("calls", "ms", "share", "format")
     ]

@@ -9,11 +9,17 @@ from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.measure.exclusive import BUSY
 from mpx.render.table import Table, console, print_table, words
 from mpx.runs.result import EMULATED, VALIDATED_AT
+from mpx.system.csv_file import to_text
 from mpx.system.printing import shown
+from mpx.system.whole_file import write_whole
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 MAX_METRICS = 8
-FRAME = 7  # the lines and spaces of two columns
+AUDIT = (
+    "kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores",
+)  # fmt: skip
+SENSITIVITY = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")
+CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether Tensor Cores were used
 STAGES = ("val", "test", "own/")  # the first parts of an evaluation's metrics
 
 
@@ -39,13 +45,8 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows.append(("sparsity", _sparsity(sparsity)))
     rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows += _permuted(sparsity.get("permutation"))
-    place, fits = (
-        ("folder", str(folder)),
-        len(str(folder)) + max(len(name) for name, _ in rows) + FRAME <= console().width,
-    )
-    print_table(Table(folder.parent.name, words("", ""), rows + [place] * fits), head=False)
-    if not fits:  # broken within the table, it could not be copied
-        console().print(shown(" ".join(place)), soft_wrap=True)
+    print_table(Table(folder.parent.name, words("", ""), rows), head=False)
+    console().print(shown(f"folder {folder}"), soft_wrap=True)  # broken, it could not be copied
 
 
 def _judged(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -135,28 +136,32 @@ def print_coverage(layers: list[dict[str, Any]]) -> None:
     )
 
 
-def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
-    """The most sensitive layers."""
-    rows = [
+def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Print the most sensitive layers, and write all to sensitivity.csv. rows: those of
+    mpx.sparsity.sensitivity.
+    """
+    ranked = [
+        row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1)
+    ]
+    write_whole(folder / "sensitivity.csv", to_text(SENSITIVITY, ranked))
+    lines = [
         (
-            str(rank),
+            str(row["rank"]),
             row["name"],
             f"{row['loss_change']:+.5f}",
             number(row["loss"], ".5f"),
             number(row["kept_magnitude"], ".1%"),
         )
-        for rank, row in enumerate(found[:MAX_SENSITIVE], 1)
+        for row in ranked[:MAX_SENSITIVE]
     ]
     title = "sensitivity: the validation loss with only one layer pruned"
-    print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), rows))
-    if len(found) > MAX_SENSITIVE:
-        print(f"and {len(found) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
+    print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), lines))
+    if len(rows) > MAX_SENSITIVE:
+        print(f"and {len(rows) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
 
 
-def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]]) -> None:
-    """One row per operation of the audited step, those with the most FLOPs first. layers: the linear layers
-    of a run in FP8.
-    """
+def print_audit(audit: dict[str, Any]) -> None:
+    """One row per operation of the audited step, those with the most FLOPs first."""
     total = sum(row["flops"] for row in audit["operations"]) or 1
     rows = [
         (
@@ -166,40 +171,11 @@ def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]]) -> None
         )
         for row in audit["operations"]
     ]  # fmt: skip
-    heads = (
-        "kind",
-        "operation",
-        "calls",
-        "FLOPs",
-        "inputs",
-        "multiplied in",
-        "sums in",
-        "output",
-        "Tensor Cores",
-    )
-    print_table(Table("audit of one training step", words(*heads), rows))
+    print_table(Table("audit of one training step", words(*AUDIT), rows))
     shares = ", ".join(f"{kind} {share:.1%}" for kind, share in audit["as_promised"].items())
     print(f"FLOPs in the formats that the mode promises: {shares}")
     if not audit["kernels_seen"]:
         print("Tensor Cores: only a CUDA device's kernels can tell.")
-    if layers:
-        print_table(Table("linear layers", words("format", "shape", "layers", "", "why"), _by_format(layers)))
-
-
-def _by_format(layers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """One row for all layers of one shape, format and reason."""
-    found: dict[tuple, list[str]] = {}
-    for layer in layers:
-        found.setdefault(
-            (layer["format"], "×".join(map(str, layer["shape"])), layer["reason"] or ""), []
-        ).append(layer["name"])
-    return [
-        (fmt, shape, str(len(names)), names[0] if len(names) == 1 else f"{names[0]}, …", why)
-        for (fmt, shape, why), names in found.items()
-    ]
-
-
-CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether Tensor Cores were used
 
 
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
@@ -220,15 +196,13 @@ def _sparsity(sparsity: dict[str, Any]) -> str:
     )
 
 
-def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """The gain from reordering the channels, and the layers that it left out."""
-    if found is None:
+def _permuted(permutation: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The gain from reordering the channels."""
+    if permutation is None:
         return []
-    if found["reason"] is not None:
-        return [("permutation", f"none: {found['reason']}")]
-    before, after = number(found["kept_before"], ".1%"), number(found["kept_after"], ".1%")
-    rows = [("permutation", f"2of4 then keeps {after} of the magnitude instead of {before}")]
-    return rows + _reasons("not permuted", [layer for layer in found["layers"] if not layer["permuted"]])
+    before, after = (number(permutation[name], ".1%") for name in ("kept_before", "kept_after"))
+    gain = f"2of4 then keeps {after} of the magnitude instead of {before}"
+    return [("permutation", f"none: {permutation['reason']}" if permutation["reason"] else gain)]
 
 
 def _reasons(what: str, layers: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -1,9 +1,9 @@
 """The one table model, and its terminal and Markdown forms (HTML is in templates/)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mpx.compare.words import UNKNOWN
 from mpx.render.colours import Style
@@ -15,42 +15,23 @@ if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
 
 
 GAP = 3  # characters between two columns
-MIN_WORDS_WIDTH = 24  # characters of a column of words, which may wrap; longer words break
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A rounded number, which HTML shows at full precision on hover."""
-
-    text: str
-    value: float | int | None
-
-    @property
-    def full(self) -> str:
-        return repr(self.value)
-
-
-Line = tuple[str | Figure, ...]
+LONG_WORD = 40  # characters; longer words of a column of words may break
 
 
 @dataclass(frozen=True)
 class Cell:
-    """text: for the terminal and Markdown. All other fields are for HTML."""
+    """text: the same in every format. The other fields are for HTML."""
 
     text: str
-    main: Line = ()  # () means the text
-    small: tuple[Line, ...] = ()  # lines below it
     badge: str | None = None  # the kind of decision: good, bad or open
-    style: Style | None = None  # the setting's marker in the plots
-    name: bool = False  # a setting's name, which may be broken after "="
-    html: str | None = None  # replaces all of the above
+    style: Style | None = None  # of a setting: its marker in the plots
+    html: str | None = None  # replaces the text
 
 
 @dataclass(frozen=True)
 class Column:
     head: str
     words: bool = False  # left-aligned, may wrap; numbers are right-aligned and do not wrap
-    max_width: int | None = None  # on the terminal, in characters
 
 
 @dataclass(frozen=True)
@@ -59,12 +40,12 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell | str]]
 
-    def known(self, least: int = 1) -> "Table":
-        """The table without columns of unknown values. The first `least` columns always stay."""
+    def known(self, least: int) -> "Table":
+        """The table without columns in which all is unknown or zero. The first `least` columns stay."""
         kept = [
             i
             for i in range(len(self.columns))
-            if i < least or any(text_of(row[i]) not in ("", UNKNOWN) for row in self.rows)
+            if i < least or any(text_of(row[i]).strip("0.%") not in ("", UNKNOWN) for row in self.rows)
         ]
         return Table(
             self.title, [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
@@ -95,64 +76,56 @@ def console() -> "Console":
 def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None:
     """Print it, in several parts where the terminal is too narrow for all columns side by side."""
     out = console()
-    for part, fits in parts(table, out.width - framed):
-        out.print(on_terminal(part, framed=framed, head=head, wrap=not fits))
+    terminal = out.width - framed
+    for part in parts(table, terminal):
+        rooms = [room(part, i) for i in range(len(part.columns))]
+        spare = terminal - sum(least for least, _ in rooms)
+        # a number that is cut would read as another number: rather too wide for the terminal
+        out.width += max(0, -spare)
+        widths = []
+        for least, whole in rooms:
+            more = max(min(whole - least, spare), 0)
+            widths.append(least + more - GAP)
+            spare -= more
+        out.print(on_terminal(part, widths, framed=framed, head=head))
 
 
-def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
-    """The columns in one or more tables that each begin with the table's first columns of words, and whether
-    that fits the width.
-
-    A number that is cut or broken would read as another number. Words wrap, but do not break where there is
-    room for them.
-    """
-    texts = [
-        [column.head, *(text_of(row[i]) for row in table.rows)] for i, column in enumerate(table.columns)
-    ]
-    rooms = [_room(column, cells) for column, cells in zip(table.columns, texts, strict=True)]
+def parts(table: Table, width: int) -> list[Table]:
+    """The columns in one or more tables, each of which begins with the table's first columns of words."""
     first = next((i for i, column in enumerate(table.columns) if not column.words), len(table.columns))
     groups = [[*range(first)]]
     for i in range(first, len(table.columns)):
-        if len(groups[-1]) > first and sum(rooms[at][0] for at in [*groups[-1], i]) > width:
+        if len(groups[-1]) > first and sum(room(table, at)[0] for at in [*groups[-1], i]) > width:
             groups.append([*range(first)])
         groups[-1].append(i)
-    tables: list[tuple[Table, bool]] = []
-    for group in groups:
-        columns, spare = [], width - sum(rooms[i][0] for i in group)
-        fits = spare >= 0
-        for i in group:
-            least, whole = rooms[i]
-            more = min(whole - least, max(spare, 0))
-            columns.append(
-                replace(table.columns[i], max_width=least + more - GAP) if fits else table.columns[i]
-            )
-            spare -= more
-        tables.append(
-            (
-                Table(
-                    "" if tables else table.title, columns, [[row[i] for i in group] for row in table.rows]
-                ),
-                fits,
-            )
+    return [
+        Table(
+            "" if number else table.title,
+            [table.columns[i] for i in group],
+            [[row[i] for i in group] for row in table.rows],
         )
-    return tables
+        for number, group in enumerate(groups)
+    ]
 
 
-def _room(column: Column, texts: Sequence[str]) -> tuple[int, int]:
-    """The least and the greatest width of a column in characters, with the gap beside it."""
+def room(table: Table, i: int) -> tuple[int, int]:
+    """The least and the greatest width of column i in characters, with the gap beside it. Numbers do not
+    break, and words and heads at spaces only.
+    """
     from rich.cells import cell_len
 
-    lines = [line for text in texts for line in shown(text).split("\n")]
-    longest = max(map(cell_len, lines))
-    whole = min(longest, column.max_width or longest)
-    if not column.words:
-        return whole + GAP, whole + GAP
-    word = max((cell_len(word) for line in lines for word in line.split()), default=0)
-    return min(whole, MIN_WORDS_WIDTH, max(word, -(-whole // 2))) + GAP, whole + GAP
+    column = table.columns[i]
+    lines = [line for row in table.rows for line in shown(text_of(row[i])).split("\n")]
+    widest = max(map(cell_len, lines), default=0)
+    whole = max(widest, cell_len(shown(column.head)))
+    breaking = [column.head, *lines] if column.words else [column.head]
+    word = max((cell_len(word) for line in breaking for word in line.split()), default=0)
+    least = min(max(word, -(-whole // 2)), LONG_WORD) if column.words else max(word, widest)
+    return min(whole, least) + GAP, whole + GAP
 
 
-def on_terminal(table: Table, *, framed: bool, head: bool, wrap: bool) -> "RichTable":
-    """framed: draw lines around every column. wrap: numbers too, as words always do."""
+def on_terminal(table: Table, widths: Sequence[int], *, framed: bool, head: bool) -> "RichTable":
+    """framed: draw lines around every column."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -162,12 +135,9 @@ def on_terminal(table: Table, *, framed: bool, head: bool, wrap: bool) -> "RichT
         header_style="bold", show_header=head,
         box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD, pad_edge=framed,
     )  # fmt: skip
-    for column in table.columns:
-        drawn.add_column(
-            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold",
-            no_wrap=not wrap and not column.words,
-            max_width=column.max_width,
-        )  # fmt: skip
+    for column, width in zip(table.columns, widths, strict=True):
+        justify: Literal["left", "right"] = "left" if column.words else "right"
+        drawn.add_column(Text(shown(column.head)), justify=justify, overflow="fold", width=width)
     for row in table.rows:
         drawn.add_row(*(Text(shown(text_of(cell))) for cell in row))
     return drawn

@@ -48,10 +48,12 @@ UNKNOWN = {  # the record's parts of a run that did not get as far as training
 }
 
 CURVES = "curves.csv"
-TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
+# What is drawn: these, and all that a run logs in validation or, as a project, without a stage.
+TAGS = ("train/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
+STAGES = ("val/", "valid/", "validation/", "own/")
 HEADER = "tag,step,value\n"
 # tag, step, value
-ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)
+ROW = re.compile(r"([^,\x00-\x1f]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)
 PREDICTIONS = "predictions.json"
 LAYOUT = 1  # version of the file
 MAX_SAMPLES = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
@@ -142,8 +144,8 @@ def line_of(error: BaseException) -> str:
 
 
 class CurveFile:
-    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first removes the rows that it
-    will write again.
+    """Appends a row `tag,step,value` for every value that is drawn, by its name in the record. A resumed run
+    first removes the rows that it will write again.
 
     first_step: the first step that this part of the run may write; 0 for a new run.
     """
@@ -158,7 +160,12 @@ class CurveFile:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def append(self, values: Mapping[str, float], step: int) -> None:
-        self._file.writelines(f"{tag},{step},{float(values[tag])!r}\n" for tag in TAGS if tag in values)
+        named = {metric_name(tag): float(value) for tag, value in values.items()}
+        self._file.writelines(
+            f"{name},{step},{value!r}\n"
+            for name, value in named.items()
+            if name in TAGS or name.startswith(STAGES)
+        )
 
     def close(self) -> None:
         self._file.close()

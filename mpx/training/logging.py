@@ -36,6 +36,7 @@ class RunLogger(TensorBoardLogger):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._folder, self._purge_step = folder, purge_step
         self._curves: CurveFile | None = None  # the run has not begun, or another process writes
+        self.tags: set[str] = set()  # all that was logged
 
     def begin(self) -> None:
         """The run begins, in the process that writes."""
@@ -49,6 +50,7 @@ class RunLogger(TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log everything but `epoch`, which Lightning adds to the values of every epoch."""
         if self._curves is not None:
+            self.tags |= metrics.keys()
             with signals.held():
                 super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
                 self._curves.append(metrics, step or 0)

@@ -83,6 +83,6 @@ def conclude_audit(precision: ModePrecision, audit: Audit, *, show: bool, strict
     format than the mode promises.
     """
     if show and launch().rank == 0:
-        print_audit(audit.record(), precision.record().get("linear_layers", []))
+        print_audit(audit.record())
     if strict and (line := complaint(audit)) is not None:
         raise UserError(line)

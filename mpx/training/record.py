@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
@@ -16,11 +17,11 @@ from mpx.precision.plugin import ModePrecision
 from mpx.record.parts import precision_part, sparsity_part, speed_part
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
-from mpx.render.run import print_coverage, print_run
-from mpx.render.run_figures import report_sensitivity
+from mpx.render.run import print_coverage, print_run, report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.runs.result import Predictions, note_validation, write_predictions
+from mpx.settings.fields import changes_result
 from mpx.training.assemble import Run
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric
@@ -28,15 +29,19 @@ from mpx.training.tasks import primary_metric
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
     """Before training, write settings, layout and environment to TensorBoard."""
-    more = {}
+    hparams = dict(record["setting"])
     if "optimizer" in cfg:  # a project has its own
-        more = {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
+        hparams |= {key: OmegaConf.select(cfg, key) for key in ("optimizer.lr", "data.batch_size")}
+        hparams["optimizer"] = cfg.optimizer.name
+    # what was typed, also where it is the default, which a sweep's other jobs change
+    for key in (word.partition("=")[0].lstrip("+") for word in HydraConfig.get().overrides.task):
+        value = OmegaConf.select(cfg, key)
+        if changes_result(key) and value is not None and not OmegaConf.is_config(value):
+            hparams[key] = value
     config = OmegaConf.to_yaml(cfg, resolve=True)
     logger: Any = trainer.logger
     with signals.held():  # as in RunLogger
-        tensorboard.write_first(
-            logger.experiment, record["setting"], trial, config, record["environment"], **more
-        )
+        tensorboard.write_first(logger.experiment, hparams, trial, config, record["environment"])
 
 
 def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
@@ -81,7 +86,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     of the mode's format.
     """
     # and with it matplotlib, only where there is something to draw
-    from mpx.render.run_figures import exponent_figure
+    from mpx.render.exponents import exponent_figure
 
     scale, fmt = precision.loss_scale, FORMATS[precision.mode.narrowest]
     layers = {name: counts.tolist() for name, counts in numerics.layers.items()}
@@ -104,7 +109,7 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     trainer, numerics = run.trainer, run.measuring.numerics
     logger: Any = trainer.logger
     with signals.held():
-        tensorboard.write_final(logger.experiment, record, trainer.global_step)
+        tensorboard.write_final(logger.experiment, record, trainer.global_step, logger.tags)
         if numerics.layers:
             logger.experiment.add_figure(
                 "numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step

@@ -110,8 +110,7 @@ def test_every_report_shows_both(capsys):
     print_comparison(comparison)
     assert text in capsys.readouterr().out
     assert text in markdown_report(comparison, [()])
-    html = html_report(comparison, [()], {})
-    assert all(f"{value:.4f}" in html for value in (-decision.population.low, decision.population.high))
+    assert text in html_report(comparison, [()], {})
     (row,) = csv.DictReader(io.StringIO(differences_csv(comparison)))
     assert [float(row[name]) for name in ("low", "high", "population_low", "population_high")] == [
         decision.low, decision.high, decision.population.low, decision.population.high,

@@ -31,7 +31,7 @@ def test_pictures_are_there(study):
 def test_the_table_has_a_row_per_setting_and_equal_columns(study):
     head, rule, *rows = group_table(study.groups[0]).splitlines()
     assert len(rows) == 6
-    assert {len(re.split(r"(?<!\\)\|", line)) for line in (head, rule, *rows)} == {14}
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in (head, rule, *rows)} == {15}
     row = study.groups[0].rows[2]
     assert f"{row.metric.mean:.4f} ± {row.metric.std:.4f}" in rows[2]
     assert "3, 1 diverged" in rows[2]

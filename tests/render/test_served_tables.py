@@ -88,5 +88,5 @@ def test_on_the_terminal_in_markdown_and_on_the_page(comparison, capsys):
     assert f"{TITLE}:\n\n| setting | figure | Dense FP16, graph | Sparse INT8, graph |" in markdown
     page = html_report(comparison, [[]], {})
     assert f"<h3>{TITLE}</h3>" in page
-    assert '<data value="3000.0" title="3000.0">3,000</data>' in page
+    assert "<td>3,000<small>± 1,581</small>" in page
     assert "Served on" not in html_report(compared([*CONTROL, *AMP]), [[]], {})

@@ -191,4 +191,3 @@ def test_coverage_and_sensitivity_are_reported(train):
     lines = (ran.folder / "sensitivity.csv").read_text().splitlines()
     assert lines[0] == "rank,name,type,shape,kept_magnitude,dense_loss,loss,loss_change"
     assert len(lines) == 1 + len(rows)
-    assert (ran.folder / "sensitivity.png").read_bytes()[:4] == b"\x89PNG"

@@ -85,7 +85,7 @@ def test_two_processes_compute_the_gradients_of_one(forked):
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
     losses = [
-        read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")
+        read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"] for study in ("one", "two")
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # of all processes, not of the first
     outputs = [sum(counts.sum() for counts in part["layers"].values()) for part in numerics]
@@ -138,7 +138,7 @@ def test_each_label_counts_alike_however_many_processes(forked, tmp_path):
     ]
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
-    losses = [read_curves(folder)["train/loss"][1] for folder in found]
+    losses = [read_curves(folder)["train/loss"] for folder in found]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
