@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from mpx.compare.run import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
-# Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the
-# seeds.
+# keys that a repeated setting does not need: about resuming, output folders, printing, looks and seeds
 OMITTED = (
     "if_exists",
     "ckpt_path",

@@ -65,6 +65,7 @@ class Served:
     weights_gib: float
     exclusive: bool | None
     accurate: bool  # almost as accurate as after training
+    cpu_used_by_others: float | None = None  # share of the cores' time, of a model served on a CPU
     latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
 
 
