@@ -13,7 +13,9 @@ COMMANDS = (
     ["model=resnet"],
     ["model=resnet18", "data=sst2"],
     ["model=custom", "model._target_=no_such.Net"],
-    ["data=mnist", "data.root=nowhere/mnist"],
+    ["data=mnist", "data.root=nowhere", "data.download=false"],
+    ["model=resnet34"],
+    ["--help", "sparsity"],
 )
 PROGRAM = f"""
 import runpy, sys

@@ -11,16 +11,15 @@ from mpx.errors import UserError, nearest
 class Known(NamedTuple):
     """The facts about a set of images that are known before its files are read."""
 
-    train: int  # samples of the published training set (digits: without the samples that mpx holds out)
     channels: int
     side: int  # pixels
 
 
 IMAGES = {
-    "digits": Known(1297, 1, 8),
-    "mnist": Known(60_000, 1, 28),
-    "fashion_mnist": Known(60_000, 1, 28),
-    "cifar10": Known(50_000, 3, 32),
+    "digits": Known(1, 8),
+    "mnist": Known(1, 28),
+    "fashion_mnist": Known(1, 28),
+    "cifar10": Known(3, 32),
 }
 PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name identifies
 # of the user's own data, which the user may name
@@ -71,9 +70,6 @@ def check_data(data: Mapping[str, Any]) -> None:
         _check_images(data)
     else:
         _check_tokens(data)
-    samples = _train_samples(data)
-    if samples is not None:
-        check_batch(data, samples)
 
 
 def check_batch(data: Mapping[str, Any], samples: int) -> None:
@@ -84,13 +80,6 @@ def check_batch(data: Mapping[str, Any], samples: int) -> None:
             f"data.{key}={data[key]} must be at most the {samples} training samples of "
             f"data={family(data)}. Lower data.{key}."
         )
-
-
-def _train_samples(data: Mapping[str, Any]) -> int | None:
-    """Samples of the training split; None if they are unknown before the files are read."""
-    if family(data) in IMAGES:
-        return IMAGES[family(data)].train - data.get("val_size", 0)
-    return data.get("samples")
 
 
 def _check_images(data: Mapping[str, Any]) -> None:

@@ -54,12 +54,9 @@ def keys_of_group(group: str, paths: list[Path]) -> Iterator[Key]:
 
 
 def row(name: str, comment: str) -> str:
-    """Two columns, of which the second is wrapped."""
-    wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
-    wrap.subsequent_indent = " " * (COLUMN + 2)
-    wrap.initial_indent = f"  {name.replace('=???', '=VALUE'):{COLUMN - 2}}  "
-    wrapped = []
-    for line in comment.split("\n"):
-        wrapped += wrap.wrap(line) or [wrap.initial_indent.rstrip()]
-        wrap.initial_indent = wrap.subsequent_indent
-    return "\n".join(wrapped)
+    """Two columns, of which the second is wrapped. It begins on the next line if the first is too long."""
+    first, indent = f"  {name.replace('=???', '=VALUE'):{COLUMN - 2}}", " " * (COLUMN + 2)
+    wrapped = [part for line in comment.split("\n") for part in textwrap.wrap(line, WIDTH - len(indent))]
+    return f"\n{indent}".join(
+        [f"{first}  {wrapped[0]}", *wrapped[1:]] if len(first) <= COLUMN else [first, *wrapped]
+    )

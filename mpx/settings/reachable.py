@@ -20,7 +20,7 @@ from mpx.system.launch import check_layout
 from mpx.system.machine import usable_cores
 from mpx.system.printing import how_many
 
-# data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
+# data.name -> folders below data.root, one of which holds the set's files
 BELOW_ROOT = {
     "mnist": ("MNIST/raw",),
     "fashion_mnist": ("FashionMNIST/raw",),
@@ -113,23 +113,16 @@ def _check_paths(data: Mapping[str, Any]) -> None:
 
 
 def _check_root(data: Mapping[str, Any]) -> None:
-    """A download may make the root, but only in a folder that exists: any other root is probably mistyped."""
-    given, below = data.get("root"), BELOW_ROOT.get(family(data), ())
-    if given is None or not below:
+    """A folder that a download may make need not exist."""
+    below = BELOW_ROOT.get(family(data), ())
+    if not below or data["download"]:
         return
-    root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
-    if any(os.path.isdir(root / folder) for folder in below):
-        return
-    if not data["download"]:
+    root, held = Path(data["root"]).expanduser(), " or ".join(f"{folder}/" for folder in below)
+    if not any(os.path.isdir(root / folder) for folder in below):
         problem = f"holds no {held}" if os.path.isdir(root) else f"is not there (seen from {Path.cwd()})"
         raise UserError(
-            f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true."
-        )
-    if not os.path.isdir(root.absolute().parent):
-        raise UserError(
-            f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, "
-            "or one to download it to, "
-            "which is made in a folder that exists."
+            f"data.root={data['root']} {problem}. Give the folder that holds {held}, or set "
+            "data.download=true."
         )
 
 

@@ -37,7 +37,7 @@ def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
     keys without `sparsity.`
     """
     _check_read_by_recipe(sparsity, given)
-    _check_start(sparsity, given)
+    _check_end(sparsity)
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
         raise UserError(
             f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example "
@@ -55,21 +55,9 @@ def _check_read_by_recipe(sparsity: DictConfig, given: Set[str]) -> None:
             )
 
 
-def _check_start(sparsity: DictConfig, given: Set[str]) -> None:
-    starts = [
-        key for key in ("start", "start_step", "start_epoch") if key in given and sparsity[key] is not None
-    ]
-    if len(starts) > 1:
-        raise UserError(
-            f"sparsity.{starts[0]} and sparsity.{starts[1]} both say when the dense phase "
-            "ends. Give one of them."
-        )
-    if (
-        sparsity.recipe == "gradual"
-        and sparsity.start_step is None
-        and sparsity.start_epoch is None
-        and sparsity.end < sparsity.start
-    ):
+def _check_end(sparsity: DictConfig) -> None:
+    steps = sparsity.start_step is not None or sparsity.start_epoch is not None
+    if sparsity.recipe == "gradual" and not steps and sparsity.end < sparsity.start:
         raise UserError(
             f"sparsity.end={sparsity.end:g} must be at least "
             f"sparsity.start={sparsity.start:g}. For example sparsity.end=0.9."

@@ -78,19 +78,6 @@ def test_own_validation_and_test_files(config, rows, table):
     }
 
 
-def test_wordpiece_is_lowercase_padded_and_cut(config, rows):
-    data = mpx.data.load(csv_config(config, rows))
-    ids = data.train.ids
-    assert ids.dtype == torch.int32
-    assert (ids[:, 0] == 2).all()
-    assert ids.max() < data.spec.vocab_size
-    lengths = (ids != 0).sum(1)
-    assert lengths.max() == 8
-    for row, length in zip(ids, lengths.tolist(), strict=True):
-        assert row[length - 1] == 3
-        assert (row[length:] == 0).all()
-
-
 def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, monkeypatch):
     cfg = csv_config(config, rows)
     first = mpx.data.load(cfg)

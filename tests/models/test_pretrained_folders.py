@@ -2,7 +2,6 @@
 line.
 """
 
-import json
 import shutil
 
 import pytest
@@ -107,32 +106,14 @@ def test_a_pretrained_model_brings_its_tokenizer(train, folders, model):
     assert "tokenizer" not in ran.folder.parent.name
 
 
-def test_a_tuned_folder_is_as_accurate_as_at_its_training(train, folders, tuned, tmp_path):
-    """With its own tokenizer. In one that has the same words in another order, its words are others' and its
-    accuracy is lost.
-    """
+def test_a_tuned_folder_is_as_accurate_as_at_its_training(train, folders, tuned):
+    """With its own tokenizer, which another order of its words would spoil."""
     folder, accuracy = tuned
     held_still = ["optimizer.lr=1e-9", "trainer.limit_test_batches=1.0"]
     ran = train("model=hf", *texts(folders, folder), *held_still)
     assert ran.code == 0, ran.err
     assert accuracy == 1
     assert ran.record["metrics"]["test/accuracy"] >= accuracy
-    turned = Tokenizer(
-        models.WordLevel(
-            {word: i for i, word in enumerate(["[UNK]", "[PAD]", "[CLS]", "[SEP]", *WORDS[::-1]])}, "[UNK]"
-        )
-    )
-    turned.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=turned, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(
-        tmp_path / "turned"
-    )
-    turned_round = train(
-        "model=hf", *texts(folders, folder), *held_still, f"data.tokenizer={tmp_path}/turned", "study=turned"
-    )
-    assert (
-        json.loads(turned_round.folders[-1].joinpath("result.json").read_text())["metrics"]["test/accuracy"]
-        < 0.9
-    )
 
 
 @pytest.mark.parametrize("model", ["hf", "bert_small"])

@@ -27,7 +27,7 @@ def test_every_key_has_its_comment(tmp_path, command, keys):
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(command.__doc__.strip())
     for key in keys:
-        assert re.search(rf"^  {re.escape(key)}=.* +\w", ran.out, re.MULTILINE), key
+        assert re.search(rf"^  {re.escape(key)}=.*(  +|\n {{34}})\S", ran.out, re.MULTILINE), key
     assert max(map(len, ran.out[len(command.__doc__) :].splitlines())) <= 120
     if command is train:
         groups = ran.out.split("--help GROUP explains it.")[1].split("Keys:")[0]

@@ -29,11 +29,9 @@ def message(call, *given) -> str:
     "overrides",
     [
         ["data.crop=11"],
-        ["data.batch_size=1298"],
         ["data.mean=[0.1,0.2]"],
         ["data=synthetic", "model=mlp", "data.shape=[8,8]"],
         ["data=synthetic", "model=mlp", "data.kind=text", "data.shape=[8]", "data.vocab_size=1001"],
-        ["data=mnist", "data.val_size=59900"],  # leaves 100 for a batch of 128
         ["data=mnist", "data.root=nowhere", "data.download=false"],
         ["data=text_file", "model=lstm", "data.path=nowhere", "data.tokenizer=wordpiece"],
         ["data=text_file", "model=lstm", "data.path=nowhere"],

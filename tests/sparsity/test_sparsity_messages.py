@@ -14,7 +14,6 @@ sparsity=2of5 | sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4,
 sparsity=2of4 sparsity.recipe=aps | sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual,
 sparsity.start=0.3 | sparsity=dense has no start; use sparsity=2of4 sparsity.start=0.3, or
 sparsity=2of4 sparsity.start_step=-1 | sparsity.start_step=-1 must be a whole number of at least 0, or null.
-sparsity=2of4 sparsity.start_step=5 sparsity.start=0.1 | sparsity.start and sparsity.start_step both say when
 sparsity=2of4 sparsity.decay=1e-3 | sparsity.decay has no meaning for sparsity.recipe=asp. Leave it out, or use
 sparsity=2of4 sparsity.recipe=one_shot sparsity.start=0.2 | sparsity.start has no meaning for sparsity.recipe=one
 sparsity=2of4 sparsity.recipe=gradual sparsity.end=0.3 | sparsity.end=0.3 must be at least sparsity.start=0.5.

@@ -160,12 +160,6 @@ MISTAKES = [
     ),
     (
         "tokens",
-        None,
-        ["one " * 9 + "two," + "-100 " * 9 + label for label in "AB"] * 10,
-        "data.seq_len=8 tokens of any text of the train data",
-    ),
-    (
-        "tokens",
         "mlp",
         None,
         "data.task=tokens with model=mlp, which has no output for each token. Use "
