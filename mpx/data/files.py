@@ -54,11 +54,15 @@ def read_text(path: Path) -> str:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"data file {path} is not a whole gzip file ({error}): delete it and fetch it again"
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"data file {path} is not UTF-8 text ({error.reason}): save it as UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise UserError(
-            f"data file {path} cannot be read ({first_line(error)}): check the file and its permissions"
+            f"data file {path} cannot be read ({error.strerror or error}): check the path and its permissions"
         ) from error
 
 
