@@ -4,13 +4,15 @@ scale, schedule, average.
 The host then launches one graph per step instead of hundreds of kernels. Recording runs the step's Python
 once; replaying repeats its kernels on the same memory. Therefore each batch is copied to the memory of the
 recorded one, and everything that carries over from step to step (weights, optimizer state, loss scale,
-learning rate, masks) is written in place. Steps that a dispatch mode watches run as usual, between replays,
-on the same weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+learning rate, masks) is written in place. Batches of texts have a few lengths, and each has a recording;
+all recordings share their memory. Steps that a dispatch mode watches run as usual, between replays, on the
+same weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 import gc
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,30 @@ from mpx.system.processes import from_all
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording, which load and choose kernels, and make optimizer state and buffers
 WARMUP_OF_SEVERAL = 11  # DDP builds its buckets again after the first step and times itself in the first ten
+SHAPES = 8  # of batches that are recorded; those of further shapes run as usual
 ROOM = 2.2  # times the memory of a step; recorded and ordinary steps each have activations of their own
 
 
 def someone_watches() -> bool:
     """Whether a dispatch mode watches or replaces single operations: counting, auditing, emulating."""
     return dispatch_mode() is not None
+
+
+@dataclass
+class Recorded:
+    """The step for batches of one shape."""
+
+    inputs: Batch  # the memory from which the recorded step reads its batch
+    warm: int = 0  # steps that have run as usual before the recording
+    recording: Any = None
+    version: Any = None  # of the tensors that the recording reads and writes
+    result: Any = None  # Lightning's result of the recorded step; every replay overwrites its loss
+    plain: bool = False  # it cannot be recorded
+
+    def release(self) -> None:
+        if self.recording is not None:
+            self.recording.reset()
+        self.recording = self.result = self.version = None
 
 
 class StepGraph:
@@ -68,16 +88,12 @@ class StepGraph:
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
         self.recorded = self.replayed = 0  # number of recordings, of replayed steps
-        self._inputs: Batch | None = None  # the memory from which the recorded step reads its batch
-        self._in_place = False  # whether the step that runs now reads it
-        self._recording: Any = None
-        self._recorded_version: Any = None
-        self._result: Any = None  # Lightning's result of the recorded step; every replay overwrites its loss
-        self._warm = 0
+        self._steps: dict[tuple, Recorded] = {}  # by the shapes and types of their batches
+        self._in_place: Recorded | None = None  # whose memory the step that runs now reads
 
     def batch(self, batch: Batch) -> Batch:
         """The batch that the step that runs now reads instead of `batch`."""
-        return self._inputs if self._in_place and self._inputs is not None else batch
+        return batch if self._in_place is None else self._in_place.inputs
 
     def run(
         self,
@@ -93,93 +109,104 @@ class StepGraph:
 
         failed: called after a recording that failed, perhaps in the midst of a backward pass, on all ranks.
         """
-        if self._recording is not None and self._recorded_version is not self.version():
-            self.release()
-        if self.given_up is not None or not self._ready(batch, watched):
+        recorded = self._of(batch)
+        if recorded is not None and recorded.recording is not None and recorded.version is not self.version():
+            recorded.release()
+        if recorded is None or not self._ready(recorded, watched):
             step()
             return
-        if self._recording is None and not self._record(step, closure, failed):
+        for old, new in zip(recorded.inputs, batch, strict=True):
+            old.copy_(new)
+        if recorded.recording is None and not self._record(recorded, step, closure, failed):
             return
-        self._recording.replay()
+        recorded.recording.replay()
         self.replayed += 1
-        set_closure_result(closure, self._result)
+        set_closure_result(closure, recorded.result)
 
-    def _ready(self, batch: Batch, watched: bool) -> bool:
+    def _of(self, batch: Batch) -> Recorded | None:
+        """The step for batches of this shape; None for one that always runs as usual."""
+        if self.given_up is not None:
+            return None
+        key = tuple((tensor.shape, tensor.dtype) for tensor in batch)
+        if key not in self._steps and len(self._steps) < SHAPES:
+            x, y = (_place(tensor, self.channels_last) for tensor in batch)
+            self._steps[key] = Recorded((x, y))
+        recorded = self._steps.get(key)
+        return None if recorded is None or recorded.plain else recorded
+
+    def _ready(self, recorded: Recorded, watched: bool) -> bool:
         """Whether the step can be recorded or replayed. Before the recording, on all ranks: they warm up and
         record together.
         """
-        ready = not watched and self._takes(batch)
-        if self.ranks == 1 or self._recording is not None:
-            return ready
-        return agreed(None if ready else "another step") is None
+        if self.ranks == 1 or recorded.recording is not None:
+            return not watched
+        return agreed("it is watched" if watched else None) is None
 
-    def _takes(self, batch: Batch) -> bool:
-        """Copy the batch to the recorded one's memory. False if it has another shape."""
-        inputs = self._inputs or (_place(batch[0], self.channels_last), _place(batch[1], self.channels_last))
-        self._inputs = inputs
-        if any(
-            new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, inputs, strict=True)
-        ):
-            return False
-        for old, new in zip(inputs, batch, strict=True):
-            old.copy_(new)
-        return True
-
-    def _record(self, step: Callable[[], None], closure: Any, failed: Callable[[], None]) -> bool:
+    def _record(
+        self, recorded: Recorded, step: Callable[[], None], closure: Any, failed: Callable[[], None]
+    ) -> bool:
         """Record the step. False if it ran as usual instead."""
-        self._in_place = True
+        self._in_place = recorded
         try:
-            if self._warm < self.warmup:
-                self._warm_up(step)
+            if recorded.warm < self.warmup:
+                self._warm_up(recorded, step)
                 return False
             # a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream
             gc.collect()
-            if (reason := agreed(self._try(step))) is not None:
-                self._give_up(reason)
+            if (reason := agreed(self._try(recorded, step))) is not None:
+                self._give_up(recorded, reason)
                 failed()
                 step()
                 return False
         finally:
-            self._in_place = False
-        self._result, self._recorded_version = closure_result(closure), self.version()
-        self._result.closure_loss = self._result.loss  # frees the recorded step's autograd graph
+            self._in_place = None
+        recorded.result, recorded.version = closure_result(closure), self.version()
+        recorded.result.closure_loss = recorded.result.loss  # frees the recorded step's autograd graph
         self.recorded += 1
         return True
 
-    def _try(self, step: Callable[[], None]) -> str | None:
+    def _try(self, recorded: Recorded, step: Callable[[], None]) -> str | None:
         """Record the step, or return why that fails."""
+        recordings = (other.recording for other in self._steps.values())
+        beside = next((recording for recording in recordings if recording is not None), None)
         try:
-            self._recording = self.recorder.record(step)
+            recorded.recording = self.recorder.record(step, beside)
         except RuntimeError as error:
             return one_line(error)
         return None
 
-    def _warm_up(self, step: Callable[[], None]) -> None:
-        self._warm += 1
+    def _warm_up(self, recorded: Recorded, step: Callable[[], None]) -> None:
+        recorded.warm += 1
         with Repeatable(self.model) as repeatable:
             step()
-        if self._warm == self.warmup:
+        if recorded.warm == self.warmup:
             reason = agreed(repeatable.reason or (None if self.required else self.recorder.lacks_room()))
             if reason is not None:
-                self._give_up(reason)
+                self._give_up(recorded, reason)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, recorded: Recorded, reason: str) -> None:
+        """Run the step as usual from now on; where no other is recorded, all steps."""
         if self.required:
             raise graphs_refused(reason)
+        recorded.release()
+        recorded.plain = True
+        if any(other.recording is not None for other in self._steps.values()):
+            shape = "×".join(map(str, recorded.inputs[0].shape))
+            self.tell(f"speed: no CUDA graph for batches of {shape} ({reason})")
+            return
         self.given_up = reason
         self.release()
         self.tell(f"speed: no CUDA graphs after all ({reason})")
 
     def release(self) -> None:
-        """Free the recording and its memory."""
-        if self._recording is not None:
-            self._recording.reset()
-        self._recording = self._result = self._recorded_version = None
+        """Free the recordings and their memory."""
+        for recorded in self._steps.values():
+            recorded.release()
 
     def restart(self) -> None:
         """The step becomes another one: warm up and record again."""
         self.release()
-        self._warm = 0
+        self._steps.clear()
 
     def record(self) -> dict[str, Any]:
         """For result.json."""
@@ -202,15 +229,17 @@ def _place(value: Tensor, channels_last: bool) -> Tensor:
 
 class CudaRecorder:
     """Records on a side stream: the present one, on which DDP was built, or one of its own. The memory that
-    the step allocates then belongs to the recording.
+    the step allocates then belongs to the recordings. They share it, since they run one after another.
     """
 
-    def record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def record(self, step: Callable[[], None], beside: Any = None) -> torch.cuda.CUDAGraph:
+        """beside: another recording, whose memory this one shares."""
         stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        pool = None if beside is None else beside.pool()
         side = None if stream == torch.cuda.default_stream() else stream
         try:
             # threads that pin batches may go on
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool, side, capture_error_mode="thread_local"):
                 step()
         except RuntimeError:
             torch.cuda.set_stream(stream)  # torch 2.11 stays on the side stream after a failure

@@ -1,11 +1,15 @@
 """The data module for Lightning. No other file of mpx/data imports Lightning."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 
+from mpx.data.lengths import Lengths
 from mpx.data.loaders import EvalLoader, TrainLoader
+from mpx.data.order import train_batches
 from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Data
 from mpx.settings.values import checked
@@ -19,11 +23,16 @@ class DataModule(pl.LightningDataModule):
     use_distributed_sampler=False.
 
     data_cfg: the settings that `data` was loaded with. loader: "resident" or "workers"; None: `choose_loader`
-    decides when the trainer's device is known. Raises UserError for a setting that breaks its rule.
+    decides when the trainer's device is known. lengths: of the batches of texts, by the split; {}: those of
+    the data. Raises UserError for a setting that breaks its rule.
     """
 
-    def __init__(self, data: Data, data_cfg, seed: int, loader: str | None = None):
+    def __init__(
+        self, data: Data, data_cfg, seed: int, loader: str | None = None,
+        lengths: Mapping[str, Lengths] | None = None,
+    ):  # fmt: skip
         super().__init__()
+        self.lengths = lengths or {}
         self.data, self.cfg, self.seed, self.loader = (
             data,
             SimpleNamespace(**checked("data", data_cfg)),
@@ -34,13 +43,28 @@ class DataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> TrainLoader:
         reader, rank, world = self._reader(self.data.train)
-        return TrainLoader(reader, len(self.data.train), self.cfg.batch_size, self.seed, rank, world)
+        return TrainLoader(
+            reader, len(self.data.train), self.cfg.batch_size, self.seed, rank, world,
+            self.lengths.get("train"),
+        )  # fmt: skip
 
     def val_dataloader(self) -> EvalLoader:
-        return self._eval(self.data.val)
+        return self._eval("val")
 
     def test_dataloader(self) -> EvalLoader:
-        return self._eval(self.data.test)
+        return self._eval("test")
+
+    def padding(self, world: int) -> dict[str, Any]:
+        """What an epoch of texts consists of, for the record; {} for other data. world: number of ranks."""
+        if "train" not in self.lengths:
+            return {}
+        lengths, size = self.lengths["train"], self.cfg.batch_size * world
+        steps = lengths.grouped(train_batches(len(self.data.train), size, self.seed, 0), self.seed, 0)
+        return {
+            "lengths": list(lengths.allowed),
+            "padding_fraction": lengths.padding_fraction(steps),
+            "tokens_per_sample": float(lengths.tokens.double().mean()),
+        }
 
     def teardown(self, stage: str) -> None:
         """Stop worker processes at the end of fit, validate or test."""
@@ -52,9 +76,11 @@ class DataModule(pl.LightningDataModule):
         """Stop worker processes after a failure, when Lightning does not call teardown."""
         self.teardown("fit")
 
-    def _eval(self, split) -> EvalLoader:
+    def _eval(self, name: str) -> EvalLoader:
+        split = getattr(self.data, name)
         reader, rank, world = self._reader(split)
-        return EvalLoader(reader, len(split), self.cfg.eval_batch_size, rank, world)
+        size, lengths = self.cfg.eval_batch_size, self.lengths.get(name)
+        return EvalLoader(reader, len(split), size, rank, world, lengths)
 
     def _reader(self, split) -> tuple[ResidentReader | WorkerReader, int, int]:
         """(reader of the split on the trainer's device, rank, number of ranks)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mpx.data.lengths import Lengths
 from mpx.data.order import eval_batches, train_batches
 from mpx.errors import UserError
 from mpx.system.printing import how_many
@@ -35,7 +36,12 @@ class TrainLoader:
     asked for.
     """
 
-    def __init__(self, reader, count: int, batch_size: int, seed: int, rank: int = 0, world: int = 1):
+    def __init__(
+        self, reader, count: int, batch_size: int, seed: int, rank: int = 0, world: int = 1,
+        lengths: Lengths | None = None,
+    ):  # fmt: skip
+        self.lengths = lengths
+        self.allowed = None if lengths is None else list(lengths.allowed)
         self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = (
             reader,
             count,
@@ -73,8 +79,13 @@ class TrainLoader:
 
     def _draw(self, epoch: int, position: int) -> Iterator[Batch]:
         """The batches of `epoch` from number `position` on."""
-        indices = train_batches(self.count, self.batch_size, self.seed, epoch, self.rank, self.world)
-        return self.reader.batches(epoch, indices[position:])
+        # the samples of each step on all ranks, so that one length serves them all
+        everyone = train_batches(self.count, self.batch_size * self.world, self.seed, epoch)
+        if self.lengths is not None:
+            everyone = self.lengths.grouped(everyone, self.seed, epoch)
+        everyone = everyone[position:]
+        batches = self.reader.batches(epoch, [step[self.rank :: self.world] for step in everyone])
+        return batches if self.lengths is None else self.lengths.cut(batches, everyone)
 
     def batch(self, epoch: int, position: int) -> Batch:
         """One batch once more. Ends a pass that worker processes still serve."""
@@ -101,16 +112,18 @@ class TrainLoader:
         if epoch != self.epoch:
             self.epoch, self.position, self._start = epoch, 0, 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Lightning writes it into a checkpoint."""
-        return {name: getattr(self, name) for name in ("epoch", "position", "seed", "batch_size", "world")}
+        names = ("epoch", "position", "seed", "batch_size", "world", "allowed")
+        return {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the last batch handed out. Raises UserError if the rest of the epoch would come in
         another order.
         """
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
+        names |= {"allowed": "data.lengths"} if "allowed" in state else {}  # older checkpoints have none
         name = next((name for name in names if state[name] != getattr(self, name)), None)
         if name is not None and position % (self.count // state["world"] // state["batch_size"]):
             raise UserError(
@@ -124,12 +137,16 @@ class TrainLoader:
 class EvalLoader:
     """Every sample once, in order, spread over the ranks."""
 
-    def __init__(self, reader, count: int, batch_size: int, rank: int = 0, world: int = 1):
-        self.reader = reader
+    def __init__(
+        self, reader, count: int, batch_size: int, rank: int = 0, world: int = 1,
+        lengths: Lengths | None = None,
+    ):  # fmt: skip
+        self.reader, self.lengths = reader, lengths
         self.indices = eval_batches(count, batch_size, rank, world)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from self.reader.batches(0, self.indices)
+        batches = self.reader.batches(0, self.indices)
+        yield from batches if self.lengths is None else self.lengths.cut(batches, self.indices)

@@ -1,5 +1,8 @@
-"""Run the first training step under dispatch modes that record and count its operations."""
+"""Run the first training step, and the first of each length of texts, under dispatch modes that record and
+count its operations.
+"""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +14,10 @@ from mpx.measure.flops import FlopCounter
 from mpx.precision.audit import Audit
 from mpx.private.lightning import Entered
 
+MOST = 8  # shapes of samples whose operations are counted
 UNLIKE = (
-    "samples differ in size between batches, such as texts of several lengths, and only the first "
-    "batch's operations were counted"
+    f"samples differ in size between batches, and the operations of at most {MOST} sizes, which are known "
+    "before the step, are counted"
 )
 MANUAL = (
     "manual optimization may compute other operations in other batches, and only the first batch's "
@@ -22,40 +26,51 @@ MANUAL = (
 
 
 class FirstStep:
-    """The FLOPs of the first step, and by `audit` the formats of its operations. The step is always one of
-    the warm-up.
+    """The formats of the first step's operations by `audit`, and the FLOPs of the first step of each shape of
+    samples. The first step is always one of the warm-up.
 
     then: called with the audit after that step.
     """
 
     def __init__(self, audit: Audit, then: Callable[[Audit], None] = lambda audit: None):
-        self.audit, self.flops, self.then = audit, FlopCounter(), then
+        self.audit, self.then = audit, then
         self.samples = 0  # in the step; 0 before its end, and where their number is unknown
         self.unlike: str | None = None  # why its operations do not stand for those of the other steps
         self._over = False
-        self._shapes: Shapes | None = None  # of its samples
+        self._counter: FlopCounter | None = None  # of a step that is counted
+        self._flops: dict[Shapes | None, float] = {}  # per sample
+        self._trained: Counter[Shapes | None] = Counter()  # samples
         self._entered = Entered()
 
     @property
     def flops_per_sample(self) -> float | None:
-        return self.flops.total / self.samples if self.samples and self.unlike is None else None
+        """The mean over all samples."""
+        if self.unlike is not None or not self._trained.total():
+            return None
+        flops = sum(self._flops[shapes] * samples for shapes, samples in self._trained.items())
+        return flops / self._trained.total()
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin(self, shapes: Shapes | None = None) -> None:
+        """A step begins. shapes: of its samples, where they are known."""
+        another = shapes is not None and shapes not in self._flops and len(self._flops) < MOST
+        if not self._over or another:
+            self._counter = self._entered.enter_context(FlopCounter())
         if not self._over:
-            self._entered.enter_context(self.flops)
             self._entered.enter_context(self.audit)
 
     def end(self, samples: int | None, shapes: Shapes | None) -> None:
         """A step has ended. shapes: of its samples; None: they differ from one another."""
         self.abandon()
-        first, self._over = not self._over, True
+        if self._counter is not None and samples:
+            self._flops[shapes] = self._counter.total / samples
+        self._trained[shapes] += samples or 0
+        first, self._over, self._counter = not self._over, True, None
         if first:
-            self.samples, self._shapes = samples or 0, shapes
+            self.samples = samples or 0
             self.then(self.audit)
         if self.unlike is None and samples is None:
             self.unlike = UNCOUNTED
-        if self.unlike is None and (shapes is None or shapes != self._shapes):
+        if self.unlike is None and (shapes is None or shapes not in self._flops):
             self.unlike = UNLIKE
 
     def abandon(self) -> None:
@@ -76,7 +91,7 @@ class WatchFirstStep(Callback):
     ) -> None:
         if not pl_module.automatic_optimization:
             self.first.unlike = MANUAL
-        self.first.begin()
+        self.first.begin(shapes_in(batch, self.samples_of(batch)))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -50,6 +50,22 @@ def check_crop(model: nn.Module, spec: Spec, crop: int | None) -> None:
         )
 
 
+def reads_padding(model: nn.Module, spec: Spec, length: int) -> bool:
+    """Whether what the model says of a text of `length` tokens changes with the padding after it, as in an
+    LSTM that also reads backwards, or whether the model only takes texts of the data's length.
+    """
+    text = sample(spec)[:, :length]
+    padded = torch.full_like(sample(spec), spec.pad_id or 0)
+    padded[:, :length] = text
+    with torch.no_grad(), evaluating(model):
+        try:
+            short, whole = model(text), model(padded)
+        except REFUSALS:
+            return True
+    whole = whole[:, :length] if spec.task == "tokens" else whole
+    return short.shape != whole.shape or not torch.allclose(short, whole, rtol=1e-3, atol=1e-4)
+
+
 def sample(spec: Spec, side: int | None = None) -> Tensor:
     """One input: an image of ones (of `side` × `side` pixels, if given) or a text of different token ids,
     none of them padding.

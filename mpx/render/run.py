@@ -15,6 +15,7 @@ from mpx.system.whole_file import write_whole
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 MAX_METRICS = 8
+MUCH_PADDING = 0.3  # of the tokens: from here on the summary says what helps
 AUDIT = (
     "kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores",
 )  # fmt: skip
@@ -30,7 +31,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows = _metrics(record) if "module" in record["config"] else _judged(record)
     if (early := record["environment"].get(VALIDATED_AT)) is not None:
         rows.append(("validated", "after step {} of {}".format(*early)))
-    rows += _rates(speed, emulated=precision["emulated"])
+    rows += _rates(speed, emulated=precision["emulated"]) + _padding(record.get("data") or {})
     rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))
     if precision["loss_scale"] is not None:
@@ -91,6 +92,14 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["mfu"] is not None:
         rows.append(("of the limit", f"{speed['mfu']:.1%} of {speed['mfu_reference']}"))
     return rows
+
+
+def _padding(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """What could make a run on texts faster, if much of it is padding."""
+    share, lengths = data.get("padding_fraction") or 0.0, data.get("lengths", [])
+    if share < MUCH_PADDING or len(lengths) > 1:
+        return []
+    return [("padding", f"{share:.0%} of the tokens; data.lengths=auto puts similar lengths together")]
 
 
 def _linear_layers(layers: list[dict[str, Any]] | None) -> list[tuple[str, str]]:

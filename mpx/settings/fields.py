@@ -177,6 +177,7 @@ DATA = {
     "data.mean": many(number(0, 1, example=0.5), least=1, example="[0.5]"),
     "data.std": many(number(0, 1, open_low=True, example=0.25), least=1, example="[0.25]"),
     "data.seq_len": whole(2, 65_536, example=64),
+    "data.lengths": either(choice("fixed", "auto"), many(whole(1), least=1, example="[16,32,64]")),
     "data.tokenizer": text(example="wordpiece"),
     "data.vocab_size": whole(2, also=(None,), example=8000),
     "data.pad_id": whole(0, also=(None,), example=0),

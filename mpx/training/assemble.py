@@ -5,6 +5,7 @@ devices, precision → data and model → steps → measuring and pruning → tr
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,17 +13,18 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mpx.acceleration.apply import Acceleration, apply
+from mpx.acceleration.apply import Acceleration, apply, say
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.decide import decide
-from mpx.data import DataModule, load
+from mpx.data import Data, DataModule, load
 from mpx.data.datamodule import choose_loader
+from mpx.data.lengths import Lengths, lengths_of
 from mpx.data.loaders import full_batches
 from mpx.errors import UserError
 from mpx.measure.memory import reset_peak
 from mpx.measure.windows import Clock
 from mpx.models import build
-from mpx.models.probe import check_crop
+from mpx.models.probe import check_crop, reads_padding
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision, build_precision
 from mpx.runs.checkpoint import Checkpoints
@@ -63,6 +65,8 @@ class Run:
     advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
     chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
+    # of texts: the lengths of batches and the share of padding, for the record
+    padding: Callable[[], dict[str, Any]] = dict
     # whether there are data for this stage: validation or test
     has: Callable[[str], bool] = lambda stage: True
     release: Callable[[], None] = lambda: None  # frees what a run that failed would hold
@@ -134,7 +138,7 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
         inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history,
         beginning, checkpoints,
         last_validation, trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen,
-        release=steps.acceleration.release,
+        padding=partial(inputs.datamodule.padding, inputs.devices.count), release=steps.acceleration.release,
     )  # fmt: skip
 
 
@@ -143,10 +147,11 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     precision = build_precision(cfg.precision, devices.root)
     data = load(cfg.data)
     loader = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
-    datamodule = DataModule(data, cfg.data, cfg.seed, loader[0])
     check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     model = build(cfg.model, data.spec)
     check_crop(model, data.spec, cfg.data.get("crop"))
+    lengths = build_lengths(cfg.data, data, model)
+    datamodule = DataModule(data, cfg.data, cfg.seed, loader[0], lengths)
     checkpoint, path = None, folder.resume_from
     if path is None:
         load_dense_weights(cfg.sparsity, model)
@@ -162,6 +167,23 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     if path is not None and cfg.ckpt_path is None:  # the user may let a checkpoint continue on other data
         refuse_other_data(path, history)
     return Inputs(devices, precision, datamodule, loader, model, history)
+
+
+def build_lengths(data_cfg: DictConfig, data: Data, model: nn.Module) -> dict[str, Lengths]:
+    """The lengths of the batches of texts. A model that reads padding gets all texts in one length, since
+    its results would depend on the other texts of a batch.
+    """
+    wanted = data_cfg.get("lengths", "fixed")
+    lengths = lengths_of(data, wanted)
+    if wanted == "fixed" or not lengths or not reads_padding(model, data.spec, lengths["train"].allowed[0]):
+        return lengths
+    if wanted != "auto":
+        raise UserError(
+            f"data.lengths={list(wanted)} is not for this model, whose results depend on the padding of a "
+            "text. Use data.lengths=fixed."
+        )
+    say("data.lengths=auto: all batches have one length, since the model's results depend on padding")
+    return lengths_of(data, "fixed")
 
 
 def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:

@@ -58,6 +58,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
+        record["data"] |= run.padding()
     # of a project
     record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)
     record["speed"] = speed_part(
@@ -67,6 +68,9 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         record["config"]["output_dir"],
         devices=run.trainer.world_size,
     ) | {"chosen": run.chosen()}
+    if (tokens := record.get("data", {}).get("tokens_per_sample")) is not None:
+        rate = record["speed"]["train_samples_per_s"]
+        record["speed"]["train_tokens_per_s"] = rate * tokens if rate else None
     record["memory"] = peak_memory(run.devices.root)
     record["precision"] = precision_part(
         precision, measuring.first.audit, measuring.numerics, precision.steps

@@ -21,7 +21,7 @@ class Again:
     def lacks_room(self):
         return None
 
-    def record(self, step):
+    def record(self, step, beside=None):
         step()  # a real recording would run nothing yet
         return Repeated(self.graph, step)
 
@@ -34,10 +34,14 @@ class Repeated:
         if self.done:
             self.done = False
             return
-        closure, self.graph._in_place = self.step.args[-1], True
+        closure, self.graph._in_place = self.step.args[-1], self._recorded
         self.step()
-        self.graph._in_place = False
-        self.graph._result.loss.copy_(closure._result.loss)
+        self.graph._in_place = None
+        self._recorded.result.loss.copy_(closure._result.loss)
+
+    @property
+    def _recorded(self):
+        return next(one for one in self.graph._steps.values() if one.recording is self)
 
     def reset(self):
         self.step = None

@@ -102,6 +102,48 @@ def test_masks_that_move_between_replays(train, graphed, choice):
     assert graph["replayed_steps"] > 20
 
 
+@pytest.fixture
+def reviews(tmp_path):
+    """A file of texts of 1 to 40 words, of which the longest come last."""
+    rows = [f"{'good ' * (i % 40)}{'fine' if i % 2 else 'dull'},{i % 2}\n" for i in range(400)]
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(rows))
+    data = ["data=text_csv", f"data.path={tmp_path}/reviews.csv", f"data.cache={tmp_path}/cache"]
+    return [*data, "data.seq_len=64", "data.batch_size=8", "data.lengths=[16,32,64]"]
+
+
+@pytest.mark.parametrize("recorder", [Again, Tape])
+def test_each_length_has_a_recording(train, graphed, reviews, recorder):
+    choice = [*STEPS, *reviews, "schedule=constant", "schedule.warmup=0"]
+    plain = train(*choice, "study=plain")
+    assert plain.code == 0, plain.err
+    graphed(recorder())
+    again = train(*choice, "study=graph")
+    assert again.code == 0, again.err
+    (expected, _), (weights, record) = of(again, "plain"), of(again, "graph")
+    assert all(torch.equal(expected[name], weights[name]) for name in expected)
+    graph = record["speed"]["chosen"]["graph"]
+    assert (graph["recorded"], graph["given_up"]) == (3, None)
+    assert graph["replayed_steps"] > 30
+
+
+def test_a_length_that_cannot_be_recorded_runs_as_usual(train, graphed, reviews):
+    class RefusesTheSecond(Again):
+        recorded = 0
+
+        def record(self, step, beside=None):
+            self.recorded += 1
+            if self.recorded == 2:
+                raise RuntimeError("operation not permitted")
+            return super().record(step)
+
+    graphed(RefusesTheSecond())
+    ran = train(*STEPS, *reviews)
+    assert ran.code == 0, ran.err
+    assert ran.out.count("speed: no CUDA graph for batches of 8×") == 1
+    graph = ran.record["speed"]["chosen"]["graph"]
+    assert (graph["recorded"], graph["given_up"]) == (2, None)
+
+
 def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
     """What a replay reads and writes must lie where it lay when it was recorded."""
     seen = []
@@ -123,7 +165,7 @@ def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
 
 def test_what_cannot_be_recorded_trains_as_usual(train, graphed, capsys):
     class Refuses(Again):
-        def record(self, step):
+        def record(self, step, beside=None):
             raise RuntimeError("operation not permitted when\n stream is capturing")
 
     graphed(Refuses())

@@ -102,6 +102,19 @@ def test_replayed_steps_train_as_plain_ones(curves, model, precision):
     assert record["precision"]["optimizer_steps"] == without["precision"]["optimizer_steps"]
 
 
+@pytest.mark.parametrize("way", [GRAPH, COMPILED], ids=["graph", "compiled"])
+@pytest.mark.parametrize("model", ["lstm", "bert"])
+def test_each_length_of_texts_has_a_recording(curves, tmp_path, model, way):
+    rows = [f"{'good ' * (i % 40)}{'fine' if i % 2 else 'dull'},{i % 2}\n" for i in range(4000)]
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(rows))
+    data = ["data=text_csv", f"data.path={tmp_path}/reviews.csv", f"data.cache={tmp_path}/cache"]
+    choice = [*MODELS[model], *NO_DROPOUT[model], *data, "data.seq_len=64", "data.lengths=[16,32,64]"]
+    (plain, _), (other, record) = curves([*choice, "precision=amp_bf16", "optimizer.lr=1e-4"], PLAIN, way)
+    graph = record["speed"]["chosen"]["graph"]
+    assert (graph["recorded"], graph["given_up"]) == (3, None)
+    assert_alike(curves, choice, plain, other, TOLERANCE["amp_bf16"])
+
+
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16", "fp16_true"])
 @pytest.mark.parametrize("model", ["resnet20", "mlp", "bert of text", "lstm of language"])
 def test_compiled_steps_train_as_plain_ones(curves, model, precision):
