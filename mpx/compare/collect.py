@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from mpx.compare.commands import portable
 from mpx.compare.looks import Plan
-from mpx.compare.run import CODE_HASHES, RESUMED, SAMPLES, Run, judged_by
+from mpx.compare.run import CODE_HASHES, RESUMED, Run, judged_by
 from mpx.compare.served import UNREADABLE, cpu, read_served
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
 from mpx.runs.result import LAYOUT, PREDICTIONS, SCHEMA_VERSION, Predictions, one_number, predictions_from
@@ -175,18 +175,15 @@ def _compiled(chosen: Any) -> str | None:
 
 
 def _environment(record: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a run's environment that results.csv keeps, without folders of its machine; and what its
-    settings do not say: hashes of the user's own code, by the key and value that name it, and checksums of
-    the samples.
+    """The parts of a run's environment that results.csv keeps, without folders of its machine; and hashes of
+    the user's own code, by the key and value that name it.
     """
-    environment, data = record["environment"], record.get("data") or {}
+    environment, inputs = record["environment"], record.get("inputs") or {}
     kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) not in (None, [])}
     kept |= {"host": record["speed"]["host"]} if "host" in record["speed"] else {}
     kept |= {"command": portable(kept["command"])} if "command" in kept else {}
-    inputs = record.get("inputs") or {}
     code = {name: digest for name, digest in inputs.items() if name.partition("=")[0].endswith("._target_")}
-    samples = {name: str(data[name]) for name in ("train_set", "test_set") if name in data}
-    return kept | ({CODE_HASHES: code} if code else {}) | ({SAMPLES: samples} if samples else {})
+    return kept | ({CODE_HASHES: code} if code else {})
 
 
 def _spelled(value: Any) -> str:

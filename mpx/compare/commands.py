@@ -1,6 +1,4 @@
-"""The commands that repeat a study: those of its runs, merged into sweeps if they differ only in the values
-of a key.
-"""
+"""The commands that repeat a study: one for each setting, a sweep over its seeds."""
 
 import re
 import shlex
@@ -10,9 +8,17 @@ from collections.abc import Iterable
 from mpx.compare.run import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
-# Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the
-# seeds.
-OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress", "until")
+# keys that a repeated setting does not need: about resuming, output folders, printing, looks and seeds
+OMITTED = (
+    "if_exists",
+    "ckpt_path",
+    "output_dir",
+    "retry_failed",
+    "fail_fast",
+    "trainer.progress",
+    "until",
+    "seed",
+)
 CONFIG_DIR = "--config-dir"  # Hydra's option for a folder of the user's own YAML files
 PLACES = (CONFIG_DIR, "data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
 
@@ -39,51 +45,31 @@ def _words(command: str) -> list[str]:
 
 
 def commands(runs: Iterable[Run]) -> tuple[str, ...]:
-    """One sweep for each full grid of runs, and a single command for every other run."""
-    items = {frozenset(overrides.items()) for run in runs if (overrides := _overrides(run))}
-    for key in sorted(
-        {key for item in items for key, _ in item} - {CONFIG_DIR}, key=lambda key: (key != "seed", key)
-    ):
-        items = _joined(items, key)
-    return tuple(sorted(_line(dict(item)) for item in items))
+    """One command for each setting, a sweep over its seeds."""
+    seeds: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for run in runs:
+        if (words := _overrides(run)) is not None:
+            seeds[words].add(run.seed)
+    return tuple(sorted(_line(words, sorted(of_setting)) for words, of_setting in seeds.items()))
 
 
-def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
-    """Key -> its single value; None if the command is unknown."""
+def _overrides(run: Run) -> tuple[str, ...] | None:
+    """The settings of its command, without the seed; None if the command is unknown."""
     try:
         words = _words(run.environment.get("command") or "")
     except ValueError:  # an unclosed quotation
         return None
     if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
         return None
-    pairs = (word.split("=", 1) for word in words[3:])
-    kept: dict[str, tuple[str, ...]] = {
-        key: (value,) for key, value in pairs if key not in OMITTED and not key.startswith("until.")
-    }
-    return kept | {"seed": (str(run.seed),)}
+    keys = (word.split("=", 1)[0] for word in words[3:])
+    kept = (
+        word
+        for key, word in zip(keys, words[3:], strict=True)
+        if key not in OMITTED and not key.startswith("until.")
+    )
+    return tuple(sorted(kept, key=lambda word: (not word.startswith(CONFIG_DIR), word)))
 
 
-def _joined(items: set[frozenset], key: str) -> set[frozenset]:
-    """Merge items that differ only in the values of `key`."""
-    alike = defaultdict(set)
-    for item in items:
-        alike[frozenset((name, values if name != key else None) for name, values in item)].update(
-            dict(item).get(key, ())
-        )
-    return {
-        frozenset(
-            (name, values if name != key else tuple(sorted(merged, key=_by_size))) for name, values in rest
-        )
-        for rest, merged in alike.items()
-    }
-
-
-def _by_size(value: str) -> tuple[int, str]:
-    return (int(value), "") if value.isdigit() else (0, value)
-
-
-def _line(item: dict[str, tuple[str, ...]]) -> str:
-    sweep = any(len(values) > 1 for values in item.values())
-    order = sorted(item, key=lambda key: (key == "seed", key != CONFIG_DIR, key))
-    words = [f"{key}={','.join(item[key])}" for key in order]
-    return shlex.join([*PROGRAM, *(["-m"] if sweep else []), *words])
+def _line(words: tuple[str, ...], seeds: list[int]) -> str:
+    sweep = ["-m"] if len(seeds) > 1 else []
+    return shlex.join([*PROGRAM, *sweep, *words, f"seed={','.join(map(str, seeds))}"])

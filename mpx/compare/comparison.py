@@ -199,8 +199,13 @@ class Comparison:
     def runs(self) -> list[Run]:
         return [run for group in self.groups for run in group.runs]
 
+    def _repr_html_(self) -> str:
+        """For a notebook: sentences, tables and pictures of all groups."""
+        from mpx.render.notebook import in_notebook  # matplotlib
+
+        return in_notebook(self)
+
     def __repr__(self) -> str:
-        """In one line: a notebook shows it below the tables, if a cell ends with mpx.judge."""
         runs = how_many(len(self.runs), "run")
         return (
             f"<Comparison of {self.study}: {how_many(len(self.groups), 'group')}, {runs}, "

@@ -92,4 +92,4 @@ def show_runs(output_dir: str, study: str | None, status: str | None, setting: s
         name = run["label"] or run["setting"]
         rows.append([run["study"], name, str(run.get("seed", UNKNOWN)), run["status"], value, *speed])
     heads = words("study", "setting", "seed", "status", "metric", "samples/s", "time to train")
-    print_table(Table("", heads, rows).known(), framed=False)
+    print_table(Table("", heads, rows).known(1), framed=False)

@@ -10,7 +10,7 @@ from mpx.compare.comparison import POPULATION, TEST_SET, Group, Method, Question
 from mpx.compare.fastest import fastest_to_train
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
-from mpx.compare.run import AUTO, CODE_HASHES, SAMPLES, Run, judged_by
+from mpx.compare.run import AUTO, CODE_HASHES, Run, judged_by
 
 
 def notes(group: Group, members: Members, question: Question) -> list[str]:
@@ -98,19 +98,14 @@ def _speed_not_compared(row: Row) -> str | None:
 
 
 def _other_versions(runs: Sequence[Run]) -> list[str]:
-    """What differs between runs and no setting says: PyTorch, the user's own code, the samples of the
-    data.
-    """
-    seen: dict[tuple, set[str]] = defaultdict(set)
+    """What differs between runs and no setting says: PyTorch and the user's own code."""
+    seen: dict[str, set[str]] = defaultdict(set)
     for run in runs:
-        data = tuple(item for item in run.changes.items() if item[0].startswith("data."))
         if "torch" in run.environment:
-            seen["PyTorch", ()].add(run.environment["torch"])
+            seen["PyTorch"].add(run.environment["torch"])
         for name, digest in run.environment.get(CODE_HASHES, {}).items():
-            seen[f"the file of {name}", ()].add(digest)
-        for name, digest in run.environment.get(SAMPLES, {}).items():
-            seen[f"the samples of {name}", data].add(digest)
-    differing = dict.fromkeys(what for (what, _), values in seen.items() if len(values) > 1)
+            seen[f"the file of {name}"].add(digest)
+    differing = [what for what, values in seen.items() if len(values) > 1]
     if not differing:
         return []
     return [

@@ -14,7 +14,7 @@ from mpx.runs.result import Predictions, metric_name
 
 AUTO = "auto"
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
-RESUMED, CODE_HASHES, SAMPLES = "resumed_from_steps", "code", "samples"  # parts of a run's environment
+RESUMED, CODE_HASHES = "resumed_from_steps", "code"  # parts of a run's environment
 
 
 def text_of(changes: Changes) -> str:
@@ -65,6 +65,7 @@ class Served:
     weights_gib: float
     exclusive: bool | None
     accurate: bool  # almost as accurate as after training
+    cpu_used_by_others: float | None = None  # share of the cores' time, of a model served on a CPU
     latency_by: str | None = None  # what served the smallest batch, if that was not `way`: `dense by graph`
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mpx.compare.comparison import Estimate, Group, Row, estimate
@@ -53,6 +54,7 @@ def _served_row(row: dict[str, Any], trained: Mapping[str, float], judged: Metri
         weights_gib=float(row["weights_gib"]),
         exclusive=row["exclusive"],
         accurate=_as_accurate(metrics, trained, judged),
+        cpu_used_by_others=row.get("cpu_used_by_others") if row["device"] == "cpu" else None,
         latency_by=_latency_by(smallest, way),
     )
 
@@ -113,6 +115,7 @@ class Serving:
     samples_per_s: Estimate
     weights_gib: Estimate
     exclusive: bool  # every seed
+    cpu_used_by_others: float | None  # mean share of the cores' time; None on a GPU
     accurate: bool  # every seed
     latency_by: str  # what served the smallest batch, if that was not `way` for every seed
     # the compared throughput, over seeds alone on the device; None unless all seeds are accurate
@@ -134,7 +137,10 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
 
 def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str) -> Serving:
     accurate = all(one.accurate for one in seeds)
-    same = f"by {way.backend}"
+    same, used = (
+        f"by {way.backend}",
+        [share for one in seeds if (share := one.cpu_used_by_others) is not None],
+    )
     by = {one.latency_by or same for one in seeds}
     return Serving(
         place,
@@ -145,6 +151,7 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str) ->
         samples_per_s=Estimate.of([one.samples_per_s for one in seeds]),
         weights_gib=Estimate.of([one.weights_gib for one in seeds]),
         exclusive=all(one.exclusive for one in seeds),
+        cpu_used_by_others=fmean(used) if used else None,
         accurate=accurate,
         latency_by=" or ".join(sorted(by)) if by != {same} else "",
         counted=estimate([one.samples_per_s for one in seeds if one.exclusive]) if accurate else None,

@@ -4,7 +4,8 @@ tables     table.py: the one table model, with its terminal and Markdown forms; 
 a run      run.py and profile.py at its end, exponents.py; tensorboard.py: everything except the curves
 a sweep    sweep.py at its end
 a study    comparison_tables.py: tables, and the terminal; markdown.py, html.py (templates/), and figures.py
-           with curves.py: the pictures; report.py writes them all, and the TensorBoard run `_report`
+           with curves.py: the pictures; report.py writes them all, and the TensorBoard run `_report`;
+           notebook.py: in a notebook
 pictures   picture.py: size, fonts, axes, rendering; colours.py: each setting's; rates.py: curves of rates,
            grouped bars, the roofline
 """

@@ -12,7 +12,7 @@ from mpx.compare import words
 from mpx.compare.comparison import Comparison, Decision, Group, Row, Verdict
 from mpx.compare.run import Metric, Run, Way
 from mpx.compare.served import Serving, by_way, order, places
-from mpx.compare.words import SHARED, UNKNOWN, digits, number, rate_spec, share_digits, spread
+from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits, spread
 from mpx.render.colours import Styles
 from mpx.render.table import Cell, Column, Table, console, print_table
 from mpx.system.printing import shown
@@ -113,7 +113,9 @@ def _serving(serving: Serving | None, key: str, row: Row, group: Group) -> str:
         gib = serving.weights_gib
         return spread(replace(gib, mean=gib.mean * 1024, std=gib.std and gib.std * 1024))
     by = serving.latency_by if key.startswith("latency") else ""
-    return spread(getattr(serving, key)) + marked(by, "" if serving.exclusive else SHARED)
+    return spread(getattr(serving, key)) + marked(
+        by, "" if serving.exclusive else words.shared(serving.cpu_used_by_others)
+    )
 
 
 def marked(*marks: str) -> str:

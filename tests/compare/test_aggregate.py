@@ -318,11 +318,6 @@ def test_any_mixture_of_runs_is_compared(seed):
             {"code": {"model._target_=a.Net": "2"}},
             "the file of model._target_=a.Net",
         ),
-        (
-            {"samples": {"train_set": "1", "test_set": "3"}},
-            {"samples": {"train_set": "2", "test_set": "3"}},
-            "the samples of train_set",
-        ),
     ],
 )
 def test_what_runs_differ_in_beyond_their_settings_is_said(first, second, said):

@@ -33,7 +33,6 @@ def test_figures_of_a_record(tmp_path):
     assert (run.gradient_underflow, run.gradient_underflow_unscaled) == (0.001, 0.1)
     assert (run.density, run.kept_magnitude, run.folder) == (0.5, 0.746, "a/seed3")
     assert run.environment["torch"] == "2.15.0"
-    assert "samples" not in run.environment
     assert run.environment["command"] == "python -m mpx.train seed=3 precision=amp"
 
 

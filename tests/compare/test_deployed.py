@@ -19,6 +19,17 @@ def test_a_row(tmp_path):
     assert read_served(tmp_path, TRAINED, ACCURACY) == ((expected,), [])
 
 
+def test_what_others_used_counts_on_a_cpu_alone(tmp_path):
+    environment = {"device": [GPU], "cpu": "a CPU", "threads": 2}
+    rows = [
+        deployed_row(device=device, cpu_used_by_others=0.2, environment=environment)
+        for device in ("cuda", "cpu")
+    ]
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    on_gpu, on_cpu = read_served(tmp_path, TRAINED, ACCURACY)[0]
+    assert (on_gpu.cpu_used_by_others, on_cpu.cpu_used_by_others) == (None, 0.2)
+
+
 @pytest.mark.parametrize(
     ("device", "quantised", "words"),
     [("cuda", ["fc"], "Dense INT8"), ("cuda", [], "Dense BF16"), ("cpu", [], "Dense FP32")],

@@ -199,48 +199,19 @@ def test_models_and_data_sets_are_never_mixed():
     ]
 
 
-def of(*lines):
-    """Runs that these commands made; the seed is the number of the line where it is not given."""
-    seeds = [
-        dict(word.split("=", 1) for word in line.split() if "=" in word).get("seed", number)
-        for number, line in enumerate(lines)
+def test_commands_that_repeat_the_study():
+    lines = [
+        ("precision=amp seed=0", 0),
+        ("seed=1 precision=amp if_exists=resume", 1),
+        ("-cd other +x=1 project=mine 'model.widths=[64, 32]'", 0),
+        ("precision=fp32 until=decided until.margin=0.005", 10),
     ]
-    return [
-        made(seed=int(seed), environment={"command": f"python -m mpx.train {line}"})
-        for line, seed in zip(lines, seeds, strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("lines", "joined"),
-    [
-        (["precision=amp seed=0"], ["precision=amp seed=0"]),
-        (["precision=amp seed=0", "seed=1 precision=amp if_exists=resume"], ["-m precision=amp seed=0,1"]),
-        (
-            [
-                f"precision={p} sparsity={s} seed={n}"
-                for p in ("fp32", "amp")
-                for s in ("dense", "2of4")
-                for n in (0, 1, 10, 2)
-            ],
-            ["-m precision=amp,fp32 sparsity=2of4,dense seed=0,1,2,10"],
-        ),
-        (
-            [f"--config-dir DIR project=mine +x={x} seed={n}" for x in (1, 2) for n in (0, 1)]
-            + ["-cd other project=mine +x=1 seed=0"],
-            [
-                "--config-dir=other +x=1 project=mine seed=0",
-                "-m --config-dir=DIR +x=1,2 project=mine seed=0,1",
-            ],
-        ),
-        (
-            ["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"],
-            ["-m 'model.widths=[64,32],[8]' seed=0"],
-        ),
-    ],
-)
-def test_commands_that_repeat_the_study(lines, joined):
-    assert commands(of(*lines)) == tuple(f"python -m mpx.train {line}" for line in joined)
+    runs = [made(seed=seed, environment={"command": f"python -m mpx.train {line}"}) for line, seed in lines]
+    assert commands([*runs, made(environment={"command": "python mine.py"})]) == (
+        "python -m mpx.train --config-dir=other +x=1 'model.widths=[64, 32]' project=mine seed=0",
+        "python -m mpx.train -m precision=amp seed=0,1",
+        "python -m mpx.train precision=fp32 seed=10",
+    )
 
 
 def test_the_comparison_is_a_command_too():

@@ -54,15 +54,15 @@ def test_latency_by_another_way_is_marked(comparison):
 
     def ways(run):
         return (
-            served(exclusive=None, latency_by="dense by eager"),
+            served(exclusive=False, cpu_used_by_others=0.2, latency_by="dense by eager"),
             served("int8", latency_by="by eager" if run.seed else None),
         )
 
     found = compared([replace(run, served=ways(run)) for run in (*CONTROL, *AMP)], folder=comparison.folder)
     (table,) = served_tables(only(found)[0], {})
     rows = {name: [text_of(cell) for cell in cells] for _, name, *cells in table.rows}
-    assert rows["latency p50, ms"] == ["0.500 (dense by eager, shared)", "0.500 (by eager or by graph)"]
-    assert rows["samples/s"] == ["5,000 (shared)", "5,000"]
+    assert rows["latency p50, ms"] == ["0.500 (dense by eager, shared, 20%)", "0.500 (by eager or by graph)"]
+    assert rows["samples/s"] == ["5,000 (shared, 20%)", "5,000"]
 
 
 def test_each_device_and_batch_size_has_a_table_of_its_own():
