@@ -59,6 +59,7 @@ def _record(folder: Path, root: Path) -> dict[str, Any]:
         "metric": judged_by_record(record).name if metrics else None,
         **metrics,
         **{name: record.get("speed", {}).get(name) for name in SPEEDS},
+        "emulated": record.get("precision", {}).get("emulated"),
         "folder": str(folder),
     }
 
@@ -80,16 +81,19 @@ def remove_failed(output_dir: str, study: str | None = None, setting: str | None
 
 def show_runs(output_dir: str, study: str | None, status: str | None, setting: str | None) -> None:
     """Print a table of the runs."""
-    from mpx.compare.words import UNKNOWN, digits, number, rate_spec
-    from mpx.render.table import Table, print_table, words
+    from mpx.compare.words import UNKNOWN, digits, number, rate_spec, shared
+    from mpx.render.comparison_tables import marked
+    from mpx.render.table import Column, Table, print_table, words
 
-    runs = list_runs(output_dir, study=study, status=status, setting=setting)
     rows = []
-    for run in runs:
-        rate, seconds, metric = run["train_samples_per_s"], run["time_to_train_s"], run["metric"]
-        value = f"{metric} {run[metric]:.4g}" if metric and run.get(metric) is not None else UNKNOWN
-        speed = number(rate, rate_spec(rate or 0.0)), number(seconds, digits(seconds, 1), " s")
-        name = run["label"] or run["setting"]
-        rows.append([run["study"], name, str(run.get("seed", UNKNOWN)), run["status"], value, *speed])
-    heads = words("study", "setting", "seed", "status", "metric", "samples/s", "time to train")
+    for run in list_runs(output_dir, study=study, status=status, setting=setting):
+        rate, seconds = run["train_samples_per_s"], run["time_to_train_s"]
+        row = [run["study"], run["label"] or run["setting"], str(run.get("seed", UNKNOWN)), run["status"]]
+        row += [run["metric"] or UNKNOWN, number(run.get(run["metric"]), ".4f")]
+        alone = "" if run["exclusive"] else shared(run["cpu_used_by_others"])
+        mark = "" if rate is None else marked("emulated" if run["emulated"] else alone)
+        row += [number(rate, rate_spec(rate or 0.0)) + mark, number(seconds, digits(seconds, 1), " s")]
+        rows.append(row)
+    numbers = map(Column, ("value", "samples/s", "time to train"))
+    heads = [*words("study", "setting", "seed", "status", "metric"), *numbers]
     print_table(Table("", heads, rows).known(1), framed=False)

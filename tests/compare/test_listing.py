@@ -56,7 +56,7 @@ def test_the_list_on_the_terminal(outputs):
         ["first", "resnet18-cifar10-amp-2of4"],
         ["second", "resnet18-cifar10-fp32-dense"],
     ]
-    assert "test/accuracy 0.95" in done.words
+    assert "test/accuracy 0.9500 1,000 60.0 s" in done.words
     assert "status=failed chooses among" in start(main, outputs.parent, "status=failed").err
 
 
