@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 from few_steps import FEW_STEPS
-from full_disk import full_disk
 from made_runs import made, record, reread, write
 from started import light, start
 
@@ -130,18 +129,6 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, reported, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == reported.out.split("1 left out:")[0].strip()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
-
-
-def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept, reported):
-    study = swept / "outputs" / "default"
-    before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
-    with full_disk(9000):
-        done = compare(swept)
-    assert done.code == 2
-    assert done.err.startswith("error: output_dir: cannot write outputs/default")
-    assert "(File too large)" in done.err
-    assert done.err.count("\n") == 1
-    assert {path: path.read_bytes() for path in study.rglob("*") if path.is_file()} == before
 
 
 MISTAKES = [
