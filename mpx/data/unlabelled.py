@@ -27,8 +27,8 @@ def unlabelled(settings: Mapping[str, Any], data: Data, given: str) -> tuple[lis
     kind, path = family(settings), Path(given).expanduser()
     if kind not in ("image_folder", "text_csv") or data.spec.task not in TASKS:
         raise UserError(
-            f"predict={given}: it is for runs of data=image_folder and data=text_csv that classify, or tell "
-            f"numbers; this one has data={kind}, data.task={data.spec.task}. Leave it out."
+            f"predict={given} needs a run of data=image_folder or data=text_csv with data.task="
+            f"{' or '.join(TASKS)}; this one has data={kind}, data.task={data.spec.task}. Leave it out."
         )
     if kind == "image_folder":
         paths = _images(path)

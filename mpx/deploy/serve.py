@@ -243,8 +243,8 @@ def _measured(
             raise impossible(choice.way, size, reason)
         error_to_fp32 = relative_error(out, serving.references[size])
         cpu = CpuUse()
-        rates = {"batch": size, "serve_samples_per_s": throughput(call, x), **latency(call, x)}
-        rates |= {"cpu_used_by_others": cpu.by_others(), "relative_error": error_to_fp32}
+        rates: dict[str, Any] = {"batch": size, "serve_samples_per_s": throughput(call, x)}
+        rates |= {**latency(call, x), "cpu_used_by_others": cpu.by_others(), "relative_error": error_to_fp32}
         speed.insert(0, rates | choice.record())
         if not row:
             announce(f"{choice.way}, accuracy on the test set")

@@ -132,14 +132,9 @@ def _layers(row: Row) -> Iterator[Table]:
 
 def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
     """The lines below the tables."""
-    trained, name, config = record.get("metrics", {}), row["metric"]["name"], record["config"]
+    trained, name = record.get("metrics", {}), row["metric"]["name"]
     after = f", {_value(trained, name)} after training" if name in trained else ""
     yield f"{name.replace('/', ' ')} {_value(row['metrics'], name)} as served{after}"
-    if (tta := config["data"].get("tta", "none")) != "none":
-        yield (
-            f"The training's test averaged several views of each image (data.tta={tta}); a served model "
-            "sees one."
-        )
     if (served_in := format_of(row)) != row["format"]:
         yield f"No layer multiplies {row['format'].upper()}: the model is served in {served_in.upper()}."
     if row["quantised_layers"]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from started import light, start
 
-from mpx.bench import attention, conv, formats, gemm, triton
+from mpx.bench import formats, gemm, triton
 from mpx.bench.__main__ import BENCHMARKS, main, run
 from mpx.errors import UserError
 from mpx.measure import timing
@@ -270,37 +270,6 @@ def of_gemm():
     ]
 
 
-def of_conv():
-    return [
-        {
-            "layer": layer.name,
-            "direction": direction,
-            "format": fmt,
-            "layout": layout,
-            "algorithm": algorithm,
-            "batch": 9,
-        }
-        | DONE
-        for layer in conv.LAYERS
-        for direction in conv.DIRECTIONS
-        for fmt in conv.MEASURED
-        for layout, algorithm in conv.ways(torch.device("cuda"))
-    ]
-
-
-def of_attention():
-    about = {"batch": 16, "heads": 16, "length": 2048, "head_size": 64}
-    refused = dict.fromkeys(DONE) | {"reason": "Flash Attention does not support non-null attn_mask."}
-    return [
-        about | {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel}
-        | (refused if (kernel, mask) == ("flash", "padding") else DONE)
-        for direction in attention.DIRECTIONS
-        for mask in attention.MASKS
-        for fmt in attention.MEASURED
-        for kernel in attention.KERNELS
-    ]  # fmt: skip
-
-
 def of_triton():
     return [
         {"way": way, "format": fmt, "size": size} | DONE
@@ -315,12 +284,6 @@ def of_triton():
     [
         (formats, of_formats, ("Products of 8192² matrices on NVIDIA H200", "50%")),
         (gemm, of_gemm, ("Square products on NVIDIA H200", "1024×1024×1024", "2:4 ÷ dense", "1.40")),
-        (conv, of_conv, ("Convolutions of 9 images on NVIDIA H200", "autotuned")),
-        (
-            attention,
-            of_attention,
-            ("16×16 heads of 64, 2048 tokens", "cudnn", "flash fp32 padding", "non-null attn_mask"),
-        ),
         (triton, of_triton, ("2:4 mask and pruned weight on NVIDIA H200", "torch.compile", "3,000")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -202,24 +202,6 @@ def test_several_ways_of_one_call(deploy, tmp_path):
     assert max(map(len, done.out.splitlines())) <= 120
 
 
-def test_what_was_measured_before_the_call_was_interrupted_stays(deploy, tmp_path, monkeypatch):
-    measured, called = serve._measured, []
-
-    def once(*args):
-        called.append(args)
-        if len(called) == 2:
-            raise KeyboardInterrupt
-        return measured(*args)
-
-    monkeypatch.setattr(serve, "_measured", once)
-    done, _ = deploy("mlp", "weights=[dense,auto]", "batch=[4]", "backend=eager")
-    assert done.code == 130
-    assert [row["weights"] for row in json.loads((deploy.folder / "deploy.json").read_text())["rows"]] == [
-        "dense"
-    ]
-    assert (deploy.folder / "card.md").is_file()
-
-
 def test_size_of_the_weights():
     """Tied weights count once; memory behind a weight, as cuSPARSELt needs it, does not."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64, bias=False))

@@ -83,15 +83,13 @@ def by_the_card(run):
 
 @pytest.fixture
 def tested(deploy):
-    """tested() -> the deployed run's model in FP32, and the inputs and labels of its test set, or of another
-    split.
-    """
+    """tested() -> the deployed run's model in FP32, and the inputs and labels of its test set."""
 
-    def load(split="test"):
+    def load():
         record = json.loads((deploy.folder / "result.json").read_text())
         found = of_run(deploy.folder, record["config"], None)
         with Samples(
-            getattr(found.data, split), found.data.spec, record["config"]["data"], torch.device("cpu")
+            found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")
         ) as samples:
             x, y = zip(*samples.batches(50), strict=True)
         return found.model, torch.cat(x), torch.cat(y)
@@ -162,12 +160,6 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     assert 1e-4 < found["relative_error"] <= 0.1
     if name == "mlp":
         same_weights(folder)
-        hidden = [
-            torch.relu(model.layers[0](inputs.flatten(1))).max().item() for inputs in (tested("val")[1], x)
-        ]
-        assert hidden[0] != pytest.approx(hidden[1], rel=1e-3)
-        # of the validation set, and not of the test set
-        assert ranges(folder)["relu"] == pytest.approx(hidden[0], rel=1e-5)
 
 
 def test_a_file_that_a_format_cannot_have_is_left_out_and_said(deploy, tmp_path):
@@ -182,16 +174,6 @@ def test_a_file_that_a_format_cannot_have_is_left_out_and_said(deploy, tmp_path)
     assert done.err.splitlines()[-1] == (
         f"error: run=outputs/s/setting/seed0 format=int8 weights=auto: export=pt2 is not possible: {why}"
     )
-
-
-def ranges(folder):
-    """By name: the largest value that the scale of an activation allows, where none is negative."""
-    graph = onnx_files.load_model_from_string((folder / "model.onnx").read_bytes()).graph
-    return {
-        part.name.removesuffix("_scale"): 255 * numpy_helper.to_array(part).item()
-        for part in graph.initializer
-        if part.name.endswith("_scale") and not part.dims
-    }
 
 
 def same_weights(folder):

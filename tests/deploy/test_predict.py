@@ -64,7 +64,7 @@ def test_of_a_regression():
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("mlp", "new.csv", "predict=new.csv: it is for runs of data=image_folder and data=text_csv"),
+        ("mlp", "new.csv", "predict=new.csv needs a run of data=image_folder or data=text_csv with data.task=classification or"),
         ("bert", "new.csv", "data file new.csv, line 1: no column 'text' among review"),
         ("bert", "nowhere.csv", "data file nowhere.csv cannot be read (No such file or directory)"),
         ("photos", "empty", "predict=empty is no folder with images (.jpg, .png and others). Give one."),
