@@ -95,12 +95,12 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
     if not flops:
         return Limit(None, "no operation of the model has a FLOP count")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"
-    if (found := card(name)) is not None:
-        peaks = {fmt: found.dense(fmt) for fmt in flops}
+    if (sheet := card(name)) is not None:
+        peaks = {fmt: sheet.dense(fmt) for fmt in flops}
         known = {fmt: peak for fmt, peak in peaks.items() if peak}
         if len(known) == len(flops):
             return Limit(
-                _together(flops, known), _words(flops, known, f"vendor's dense peak, {found.source}")
+                _together(flops, known), _words(flops, known, f"vendor's dense peak, {sheet.source}")
             )
     measured = ceilings(output_dir, device) or Ceilings()
     known = {fmt: measured.dense[fmt] for fmt in flops if measured.dense.get(fmt)}
@@ -137,10 +137,10 @@ def mfu(
     """`mfu` and `mfu_reference`, or `mfu_reason`, for result.json. tflops: per second, of `count` devices
     together.
     """
-    found = limit(flops, device, output_dir)
-    if tflops is None or found.tflops_per_s is None:
+    most = limit(flops, device, output_dir)
+    if tflops is None or most.tflops_per_s is None:
         return {
             "mfu": None,
-            "mfu_reason": "no throughput was measured" if tflops is None and flops else found.words,
+            "mfu_reason": "no throughput was measured" if tflops is None and flops else most.words,
         }
-    return {"mfu": tflops / (found.tflops_per_s * count), "mfu_reference": found.words}
+    return {"mfu": tflops / (most.tflops_per_s * count), "mfu_reference": most.words}

@@ -48,13 +48,13 @@ def why_no_gpu() -> str:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
         said = " ".join(str(error).split()).rstrip(".")
-    there = torch.cuda.device_count()
+    count = torch.cuda.device_count()
     return (
         (
-            f"the driver shows {how_many(there, 'GPU')}, but CUDA cannot use "
-            f"{'it' if there == 1 else 'them'}: {said}"
+            f"the driver shows {how_many(count, 'GPU')}, but CUDA cannot use "
+            f"{'it' if count == 1 else 'them'}: {said}"
         )
-        if there
+        if count
         else said
     )
 
@@ -68,12 +68,12 @@ def devices(used: Any = "auto") -> dict[str, Any]:
         return {"device": None, "compute_capability": None, "driver": None} | {
             f"{name}_reason": NO_DEVICE for name in names
         }
-    there = range(torch.cuda.device_count())
-    first = [] if isinstance(used, int | str) else [i for i in used if i in there]
-    order = [*first, *(i for i in there if i not in first)]
-    found = {"device": [torch.cuda.get_device_name(i) for i in order]}
-    found["compute_capability"] = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in order]
-    return found | _driver()
+    visible = range(torch.cuda.device_count())
+    first = [] if isinstance(used, int | str) else [i for i in used if i in visible]
+    order = [*first, *(i for i in visible if i not in first)]
+    known = {"device": [torch.cuda.get_device_name(i) for i in order]}
+    known["compute_capability"] = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in order]
+    return known | _driver()
 
 
 def _driver() -> dict[str, Any]:

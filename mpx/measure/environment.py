@@ -69,11 +69,11 @@ def host_id() -> str | None:
         return None
 
 
-def host_of_all(mine: str | None) -> str | None:
-    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. mine: that of
+def host_of_all(host: str | None) -> str | None:
+    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. host: that of
     this process, if known.
     """
-    return joined(from_all(mine))
+    return joined(from_all(host))
 
 
 def joined(hosts: Iterable[str | None]) -> str | None:
@@ -81,11 +81,11 @@ def joined(hosts: Iterable[str | None]) -> str | None:
     return "-".join(sorted(set(filter(None, hosts)))) or None
 
 
-def host_of_rank_0(mine: str | None) -> str | None:
+def host_of_rank_0(host: str | None) -> str | None:
     """As `host_of_all`, of what rank 0 knows alone: `0a1b2c-unknown` if other processes may run on other
     hosts.
     """
-    return mine if mine is None or all_here(rank_and_world()[1]) else f"{mine}-unknown"
+    return host if host is None or all_here(rank_and_world()[1]) else f"{host}-unknown"
 
 
 def _known(name: str, value: Any, reason: str) -> dict[str, Any]:

@@ -136,11 +136,11 @@ def _family() -> set[int]:
     as others.
     """
     me = os.getpid()
-    found = {me}
+    family = {me}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():
             with suppress(OSError, IndexError):  # the process has ended, or this user may not read it
                 stat = Path(f"/proc/{entry}/stat").read_text()
                 if int(stat.rpartition(")")[2].split()[1]) == me:
-                    found.add(int(entry))
-    return found
+                    family.add(int(entry))
+    return family

@@ -147,8 +147,8 @@ def relative_error(made: Product, out: Tensor | None = None) -> float:
     picked = torch.randperm(rows, generator=torch.Generator().manual_seed(1))[:CHECKED_ROWS].to(made.a.device)
     b = made.b.double() if made.b.dim() == 2 else made.b[picked].double()
     reference = _picked(made.a, picked).double() @ b
-    found = _picked(out, picked)
-    error = float((found.double() - reference).norm() / reference.norm())
+    result = _picked(out, picked)
+    error = float((result.double() - reference).norm() / reference.norm())
     if not error <= tolerance(made.fmt, inner):
         raise WrongProductError(
             f"wrong product: relative error {error:.1e}, more than {tolerance(made.fmt, inner):.1e}"

@@ -173,9 +173,9 @@ class Windows:
         """Let `then` begin at the end of the last step, or where its part began, if steps or their warm-up go
         on.
         """
-        if found := bool(self._entered) and self._entered[-1][0] in ("warmup", "steps"):
+        if steps := bool(self._entered) and self._entered[-1][0] in ("warmup", "steps"):
             self.close_window(then, self._last)
-        return found
+        return steps
 
     def read(self) -> None:
         """Read the times from the marks. This waits for the device."""

@@ -108,7 +108,7 @@ def _rate(records: list[dict[str, Any]], unit: str = " samples/s") -> str:
     return f"{text} ({', '.join(marks)})" if marks else text
 
 
-def print_found(results: dict[str, Any], file: Path, completed: list[dict[str, Any]]) -> None:
+def print_search(results: dict[str, Any], file: Path, completed: list[dict[str, Any]]) -> None:
     """Print the result of a search: the best trial, or with two objectives the Pareto front.
 
     file: where it is stored, with a minus before a metric that should fall. completed: the reports of trials

@@ -65,7 +65,7 @@ def run(words: list[str], environment: dict[str, str], log: Path) -> int:
 
     def tell(number: int, frame: Any) -> None:
         came.append(number)
-        job.terminate()  # a job that Slurm has told as well takes the two for one
+        job.terminate()  # a job that has Slurm's signal as well takes the two for one
 
     for number in TOLD_TO_GO:
         signal.signal(number, tell)

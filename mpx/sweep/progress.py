@@ -35,7 +35,7 @@ FILE = "report.json"  # in the job's folder
 LOG = "log.txt"  # what a job prints: in the run's folder, and in the job's while it runs
 NOT_STARTED = "not started"  # the status of a job that fail_fast=true does not start
 IN_USE = "in use"  # of a job whose run another process trains
-FOUND = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
+SEARCHED = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
 NO_TRIALS = "No trials are completed yet."  # Optuna's error
 INTERVAL = 0.5  # seconds between two looks for new reports
 Report = dict[str, Any]
@@ -126,7 +126,7 @@ class Sweep:
         held = sum(report["status"] == NOT_STARTED for report in each_report(self.folder))
         self.failed = held + sum(report["code"] != 0 for report in begun)
         print_sweep(begun, self.swept, self.config.get("until"))
-        keep_found(self.config, begun)
+        keep_search(self.config, begun)
         if held:
             print(f"fail_fast=true: {how_many(held, 'run')} not started", file=sys.stderr)
         if all(report["code"] in (0, MISTAKE) for report in begun):
@@ -238,21 +238,18 @@ def with_record(report: Report) -> Report:
     return report | {"record": read_result(Path(report["folder"])) if report["folder"] else None}
 
 
-def keep_found(config: DictConfig, reports: list[Report]) -> None:
-    """Print what a search has found, and keep the file in the study's folder.
-
-    config: of the sweep; any other has found nothing.
-    """
-    file, kept = Path(config.hydra.sweep.dir) / FOUND, Path(config.output_dir) / config.study / FOUND
+def keep_search(config: DictConfig, reports: list[Report]) -> None:
+    """Print the results of a search, and keep their file in the study's folder. config: of the sweep."""
+    file, kept = Path(config.hydra.sweep.dir) / SEARCHED, Path(config.output_dir) / config.study / SEARCHED
     if not file.is_file():
         return
-    from mpx.render.sweep import print_found
+    from mpx.render.sweep import print_search
 
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, kept)
     completed = [report for report in reports if report["status"] == "completed"]
     results: Any = OmegaConf.to_object(OmegaConf.load(file))
-    print_found(results, kept, completed)
+    print_search(results, kept, completed)
 
 
 @contextmanager

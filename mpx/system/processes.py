@@ -19,12 +19,12 @@ def rank_and_world() -> tuple[int, int]:
     )
 
 
-def from_all(mine: Any) -> list[Any]:
-    """What each process gives for `mine`, by rank. All processes call this."""
+def from_all(part: Any) -> list[Any]:
+    """What each process gives for `part`, by rank. All processes call this."""
     _, world = rank_and_world()
-    parts = [mine] * world
+    parts = [part] * world
     if world > 1:
-        dist.all_gather_object(parts, mine)
+        dist.all_gather_object(parts, part)
     return parts
 
 

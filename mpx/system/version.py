@@ -16,11 +16,11 @@ def version() -> str:
     return f"mpx {with_commit(with_digest(Path(mpx.__file__).parent), git())}"
 
 
-def with_commit(release: str, found: Mapping[str, Any]) -> str:
-    """`0.1.0 (git 1a2b3c4d5e, with changes)`. found: as `git` tells, or a record's environment."""
-    if found.get("git") is None:
+def with_commit(release: str, known: Mapping[str, Any]) -> str:
+    """`0.1.0 (git 1a2b3c4d5e, with changes)`. known: as `git` tells, or a record's environment."""
+    if known.get("git") is None:
         return release
-    return f"{release} (git {str(found['git'])[:10]}{', with changes' if found.get('git_dirty') else ''})"
+    return f"{release} (git {str(known['git'])[:10]}{', with changes' if known.get('git_dirty') else ''})"
 
 
 def with_digest(package: Path) -> str:
