@@ -90,7 +90,7 @@ def masks_in_full(model: nn.Module) -> str | None:
     """
     masked = getattr(model, "mpx_pad_id", None) is not None
     return (
-        "transformers writes out the whole attention mask then and cannot use its fast kernels"
+        "transformers then builds the whole attention mask and cannot use its fast kernels"
         if masked
         else None
     )
@@ -109,9 +109,9 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int) -> 
     if (masked := masks_in_full(model)) is not None:
         return masked
     if has_rnn(model) and logits < LARGE_LOSS:
-        return "recurrent layers are cuDNN's, not the compiler's"
+        return "cuDNN computes the recurrent layers, not the compiler"
     if mode.master:
-        return f"precision={mode.name} replaces weights as it goes"
+        return f"precision={mode.name} copies the weights in each step"
     if mode.matmul in ("fp32", "tf32"):
         return f"{mode.matmul.upper()} products take most of a step, and the compiler does not shorten them"
     if not builds_kernels(precision.device.type):
@@ -137,7 +137,7 @@ def _against_channels_last(model: nn.Module, spec: Spec) -> str | None:
 def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
     """Why channels_last does not pay, or is inaccurate, on a CPU. pixels: of a batch."""
     if not torch.backends.mkldnn.is_available():
-        return "no oneDNN, with which it was measured"
+        return "this PyTorch has no oneDNN"
     if pixels > MAX_SUMMED and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
         return (
             f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above "
@@ -151,7 +151,7 @@ def without_layout(model: nn.Module) -> str | None:
     if not any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
         return "no convolutions of images"
     if any(value.dim() == 5 for value in chain(model.parameters(), model.buffers())):
-        return "it is for weights of four dimensions, and some have five, as those of nn.Conv3d"
+        return "some weights have five dimensions, as those of nn.Conv3d"
     return None
 
 

@@ -27,6 +27,7 @@ from mpx.settings.values import check_value
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import Rules, nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
+from mpx.system.printing import how_many
 
 NO_NAME = re.compile(r"[^\w.]")  # in a metric's name, as in f1-macro
 SPLITS = {"eval": "val", "test": "test"}  # of Trainer's prefixes of metrics
@@ -77,7 +78,8 @@ class SparsityCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self.masks.active and (broken := self.masks.verify([given["optimizer"]])):
             raise RuntimeError(
-                f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}"
+                f"{how_many(len(broken), 'pruned weight')} broke the {self.pattern} pattern: "
+                f"{', '.join(broken[:3])}"
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -122,7 +124,7 @@ class RecorderCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self._counting is not None:
             raise UserError(
-                "RecorderCallback records one Trainer.train, and this is another one, as "
+                "RecorderCallback records one Trainer.train, and this is a second one, as "
                 "auto_find_batch_size makes them after a batch that did not fit. Set a batch size that "
                 "fits, and make a Recorder and a Trainer for each training."
             )

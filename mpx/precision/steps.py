@@ -133,13 +133,13 @@ class ScaledSteps:
     def _computes_again(self, optimizer: Optimizer) -> str:
         return (
             f"precision={self.mode} with {type(optimizer).__name__}, which computes the loss several times "
-            "a step: a loss scale judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 "
-            "or fp32, or an optimizer that computes it once."
+            "a step, while a loss scale needs one backward pass a step. Use precision=amp_bf16, bf16_true, "
+            "tf32 or fp32, or an optimizer that computes it once."
         )
 
     def _not_scaled(self, what: str) -> UserError:
         return UserError(
-            f"precision={self.mode}: {what} not multiplied by the loss scale, by which each step divides. "
+            f"precision={self.mode}: {what} not multiplied by the loss scale, but each step divides by it. "
             "Use self.manual_backward(loss)."
         )
 

@@ -14,6 +14,7 @@ from mpx.precision.closures import computes_loss_several_times
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
+from mpx.system.printing import how_many
 
 
 class Pruning(Callback):
@@ -149,7 +150,7 @@ class Pruning(Callback):
         if broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ()):
             pattern, some = self.masks.pattern.name, ", ".join(broken[:3])
             raise RuntimeError(
-                f"When {when}, {len(broken)} pruned weights broke the {pattern} pattern: {some}"
+                f"When {when}, {how_many(len(broken), 'pruned weight')} broke the {pattern} pattern: {some}"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -198,12 +198,12 @@ class Masks:
             parameter = current.get(weight.name)
             if weight.reason is None and (parameter is None or parameter.shape != weight.parameter.shape):
                 raise UserError(
-                    f"the model no longer has {weight.name}, which is pruned, in its shape. Replace a "
+                    f"the model no longer has {weight.name} in the shape in which it was pruned. Replace a "
                     "layer before the training, or leave it dense with sparsity.skip."
                 )
             if isinstance(parameter, DTensor):
                 raise UserError(
-                    f"sparsity={self.pattern.name}: {weight.name} is spread over processes. "
+                    f"sparsity={self.pattern.name}: {weight.name} is sharded over processes. "
                     "Use DDP, or sparsity=dense."
                 )
             weight.parameter = weight.parameter if parameter is None else parameter

@@ -62,8 +62,8 @@ FP32 = "FP32 products take most of a step, and the compiler does not shorten the
 @pytest.mark.parametrize(
     ("precision", "model", "reason"),
     [
-        ("amp", nn.LSTM(2, 2), "recurrent layers are cuDNN's, not the compiler's"),
-        ("o2", None, "precision=o2 replaces weights as it goes"),
+        ("amp", nn.LSTM(2, 2), "cuDNN computes the recurrent layers, not the compiler"),
+        ("o2", None, "precision=o2 copies the weights in each step"),
         ("fp32", None, FP32),
         ("tf32", None, FP32.replace("FP32", "TF32")),
     ],
@@ -79,7 +79,7 @@ def test_a_recurrent_language_model_is_compiled_where_the_loss_takes_long(vocab_
     choice = decide("precision=amp_bf16", "data.batch_size=64", model=nn.LSTM(2, 2), spec=spec)
     assert choice.undecided is undecided
     assert choice.why["compile"].startswith(
-        "the first steps are timed" if undecided else "recurrent layers are cuDNN's"
+        "the first steps are timed" if undecided else "cuDNN computes the recurrent layers"
     )
 
 

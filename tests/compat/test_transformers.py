@@ -148,7 +148,7 @@ def test_a_training_that_begins_again_is_refused(tmp_path):
 
     model.bert.register_forward_hook(fail_once)
     smaller = {"auto_find_batch_size": True, "eval_strategy": "no", "max_steps": 6}
-    with pytest.raises(mpx.UserError, match=r"records one Trainer\.train, and this is another one, as auto_"):
+    with pytest.raises(mpx.UserError, match=r"records one Trainer\.train, and this is a second one, as auto"):
         train(tmp_path, sparsity="dense", model=model, **smaller)
     (file,) = tmp_path.glob("hf/*/seed0/result.json")
     assert json.loads(file.read_text())["status"] == "failed"

@@ -174,7 +174,7 @@ def test_an_optimizer_that_moves_pruned_weights_is_found_at_once():
         mpx.UserError, match="An optimizer that moves weights without gradients, such as Muon, changes them"
     ) as caught:
         fit(mpx.Sparsity("2of4", start=0.5), module=module)
-    assert "When the first step after the pruning ended, 1 pruned weights broke" in str(caught.value)
+    assert "When the first step after the pruning ended, 1 pruned weight broke" in str(caught.value)
     assert len(module.rates) == 16 + 1
 
 

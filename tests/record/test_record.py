@@ -174,12 +174,12 @@ def test_record_of_a_model_whose_pattern_another_callback_has_broken(tmp_path):
             torch.nn.init.ones_(module.encoder.weight)
 
     part = mpx.Record(output_dir=tmp_path)
-    with pytest.raises(mpx.UserError, match="1 pruned weights broke the 2of4 pattern"):
+    with pytest.raises(mpx.UserError, match="1 pruned weight broke the 2of4 pattern"):
         fit(mpx.Sparsity(), Filling(), part)
     found = record_of(part.folder)
     assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
     assert found["error"].startswith(
-        "When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight"
+        "When the training was over, 1 pruned weight broke the 2of4 pattern: encoder.weight"
     )
 
 
