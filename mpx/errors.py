@@ -5,6 +5,7 @@ import errno
 from collections.abc import Iterable
 
 MISTAKE = 2  # exit code of a command whose settings are refused
+PIPE_CLOSED = 141  # of one that prints into a pipe that nobody reads, as a shell's 128 + SIGPIPE
 # of an OSError: also a quota, and a limit on the size of a file
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

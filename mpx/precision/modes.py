@@ -126,10 +126,15 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
             "small gradients vanish. Use precision=amp, which keeps it in FP32, or an optimizer without "
             "squares."
         )
-    tries = "Try a lower learning rate, a longer warm-up"
+    tries = "Try a lower learning rate"
+    if optimizer is not None:
+        tries += " (optimizer.lr), a longer warm-up (schedule.warmup)"
     if mode.narrowest == "fp32":
-        return f"{tries} or clipped gradients."
-    return f"{tries}, clipped gradients, or precision=fp32 to see whether the format is at fault."
+        return f"{tries} or clipped gradients (trainer.gradient_clip_val=1.0)."
+    return (
+        f"{tries}, clipped gradients (trainer.gradient_clip_val=1.0), or precision=fp32 to see whether "
+        "the format is at fault."
+    )
 
 
 def _native(fmt: str, device: torch.device) -> bool:

@@ -16,8 +16,8 @@ from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scal
 
 CAUSE = "because gradients were infinite or NaN"
 TRIES = (
-    "a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, "
-    "precision=amp_bf16."
+    "a lower learning rate (optimizer.lr), a longer warm-up (schedule.warmup), clipped gradients "
+    "(trainer.gradient_clip_val=1.0), or a format with FP32's range (precision=amp_bf16)."
 )
 # which a resumed run continues; the other counts describe the current part alone
 COUNTS = ("skipped", "in_a_row")

@@ -58,20 +58,22 @@ class Newest(dict[str, float]):
         self.clear()
 
 
-def refuse_missing(metric: str | None, trainer: pl.Trainer, logged: Container[str]) -> None:
+def refuse_missing(
+    metric: str | None, trainer: pl.Trainer, logged: Container[str], key: str = "metric"
+) -> None:
     """Raise UserError where the module has not logged `metric`. logged: the names in the record of what it
-    has logged.
+    has logged. key: the setting that names it.
     """
     if metric is not None and metric_name(metric) not in logged:
         if metric in trainer.logged_metrics:
             raise UserError(
-                f"metric={metric}: the module logs it for single steps alone. Log it with on_epoch=True, "
+                f"{key}={metric}: the module logs it for single steps alone. Log it with on_epoch=True, "
                 "or name another."
             )
         names = trainer.callback_metrics
         words = ", ".join(sorted(names)) or "nothing"
         raise UserError(
-            f"metric={metric}: the module logs no such value.{nearest(metric, names)} It logs "
+            f"{key}={metric}: the module logs no such value.{nearest(metric, names)} It logs "
             f"{words}. Name one of them."
         )
 

@@ -129,6 +129,8 @@ TRAINER = {
     "trainer.accumulate_grad_batches": whole(1),
     "trainer.gradient_clip_val": number(0, open_low=True, also=(None,), example=1.0),
     "trainer.gradient_clip_algorithm": choice("norm", "value"),
+    "trainer.early_stopping": text(also=(None,), example="val/loss"),
+    "trainer.early_stopping_patience": whole(1, also=(None,), example=3),
     "trainer.ema_decay": number(0, 1, open_low=True, open_high=True, also=(None,), example=0.999),
     "trainer.compile": choice("auto", "off", "default", "reduce-overhead", "max-autotune"),
     "trainer.cuda_graphs": choice("auto", True, False),

@@ -11,14 +11,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.errors import MISTAKE, UserError, causes
+from mpx.errors import MISTAKE, PIPE_CLOSED, UserError, causes
 from mpx.private.hydra import options
 from mpx.settings.extras import CONF
 from mpx.settings.help import help_text
 from mpx.settings.translate import GROUPS, KEYS, nearest_key, translated
 from mpx.settings.values import dotted, key_of
 from mpx.system.environment_variables import let_hydra_raise, shows_traceback
-from mpx.system.printing import replace_unprintable
+from mpx.system.printing import print_nowhere, replace_unprintable
 from mpx.system.version import version
 
 MULTIRUN = {"-m", "--multirun"}
@@ -41,6 +41,9 @@ def errors_in_one_line(
     """
     try:
         yield
+    except BrokenPipeError:
+        print_nowhere()
+        sys.exit(PIPE_CLOSED)
     except Exception as error:
         # OmegaConf has failed over Ctrl-C
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):

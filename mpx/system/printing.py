@@ -1,6 +1,7 @@
 """What a command prints: text that is safe on a terminal, numbers of things, lengths of time."""
 
 import io
+import os
 import re
 import sys
 
@@ -44,3 +45,8 @@ def replace_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def print_nowhere() -> None:
+    """Nobody reads stdout any more, as after `| head -1`: what is still printed raises no further error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx import sweep
-from mpx.errors import MISTAKE, Diverged, InUse, UserError
+from mpx.errors import MISTAKE, PIPE_CLOSED, Diverged, InUse, UserError
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals
 from mpx.runs.folder import Folder
@@ -20,6 +20,7 @@ from mpx.runs.result import EXIT, line_of, write_result
 from mpx.system.environment_variables import shows_traceback
 from mpx.system.imports import heavy
 from mpx.system.launch import TORCHRUN, Launch, launch
+from mpx.system.printing import print_nowhere
 
 GRACE = 10.0  # seconds in which rank 0 says why the run ends
 LOST = (  # gloo's and NCCL's words for a process that is gone
@@ -139,6 +140,9 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
     except (KeyboardInterrupt, SystemExit) as error:
         code = signals.TERMINATED if error.args == (signals.TERMINATED,) else EXIT["interrupted"]
         return Ending("interrupted", code, _interrupted(folder, described.record))
+    except BrokenPipeError:
+        print_nowhere()
+        return Ending("interrupted", PIPE_CLOSED, _interrupted(folder, described.record))
     except Exception as error:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()

@@ -1,8 +1,9 @@
 """Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below
-them.
+them. Elsewhere a long epoch has lines of its own.
 """
 
 import sys
+import time
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,18 +15,21 @@ from mpx.measure.throughput import Throughput
 from mpx.private.lightning import described_bar
 from mpx.training.tasks import loss_in
 
+SILENT_S = 30.0  # without a bar, the longest time between two lines
 SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validation
 
 
 class EpochLines(Callback):
-    """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch.
+    """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch. within: also
+    `epoch 3/20  batch 120/1,563  loss 0.412` after each SILENT_S seconds of an epoch.
 
     The loss is that of the first process. In a job of Slurm, the others may have no such callback, so a mean
     over all would never end.
     """
 
-    def __init__(self, throughput: Throughput, metric: str | None):
-        self.throughput, self.metric = throughput, metric
+    def __init__(self, throughput: Throughput, metric: str | None, *, within: bool):
+        self.throughput, self.metric, self.within = throughput, metric, within
+        self._printed = time.monotonic()
         self._loss: Tensor | None = None
         self._validated = False  # in this epoch
 
@@ -33,6 +37,8 @@ class EpochLines(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._loss = loss_in(outputs)
+        if self.within and trainer.is_global_zero and time.monotonic() - self._printed >= SILENT_S:
+            self._print(trainer, [f"batch {batch_idx + 1:,}/{trainer.num_training_batches:,}"], [])
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._validated = True
@@ -42,13 +48,7 @@ class EpochLines(Callback):
             return
         values = trainer.callback_metrics if self._validated else {}  # of an earlier epoch
         self._validated = False
-        parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
-        parts += (
-            [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"]
-            if self._loss is not None
-            else []
-        )
-        parts += [
+        parts = [
             f"val {name} {values[f'val/{name}'].item():.4f}"
             for name in SHOWN
             if f"val/{name}" in values.keys() - {self.metric}
@@ -58,7 +58,15 @@ class EpochLines(Callback):
         )
         if (rate := self.throughput.samples_per_s) is not None:
             parts.append(f"{number(rate, rate_spec(rate))} samples/s")
-        print("  ".join(parts), flush=True)
+        self._print(trainer, [], parts)
+
+    def _print(self, trainer: pl.Trainer, before: list[str], after: list[str]) -> None:
+        """before, after: the loss."""
+        self._printed = time.monotonic()
+        parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}", *before]
+        if self._loss is not None:
+            parts.append(f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}")
+        print("  ".join(parts + after), flush=True)
 
 
 def _from_one(description: str, epoch: int, epochs: int) -> str:
@@ -72,4 +80,5 @@ def progress(requested: str, throughput: Throughput, metric: str | None = None) 
         requested = "bar" if sys.stdout.isatty() else "lines"
     if requested == "off":
         return []
-    return [EpochLines(throughput, metric), *([described_bar(_from_one)] if requested == "bar" else [])]
+    bar = [described_bar(_from_one)] if requested == "bar" else []
+    return [EpochLines(throughput, metric, within=not bar), *bar]

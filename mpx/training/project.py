@@ -26,6 +26,7 @@ from mpx.runs.history import History, setting_of
 from mpx.runs.result import stage_of
 from mpx.runs.weights import continuing
 from mpx.settings import target
+from mpx.settings.goal import falls
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.settings.values import as_dict
 from mpx.sparsity.lightning_sparsity import Sparsity, arguments
@@ -79,7 +80,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         callbacks(
             cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None,
             advice=advice,
-            ends=[logged, last_validation, checkpoints], project=True,
+            ends=[AsksForMetric(), logged, last_validation, checkpoints], project=True,
         ),
         project=True, manual=not module.automatic_optimization,
     )  # fmt: skip
@@ -191,6 +192,22 @@ def _check_metric(
 
 def _stage(metric: str | None) -> str | None:
     return None if metric is None else stage_of(metric)
+
+
+class AsksForMetric(Callback):
+    """Ends a run without `metric=` before its first step, and lists what its validation logs. Lightning's
+    sanity check has run one batch of it.
+    """
+
+    def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        names = sorted(trainer.callback_metrics)
+        if names:
+            words = (f"metric={name}{' metric_goal=min' if falls(name) else ''}" for name in names)
+            raise UserError(
+                "metric is not set, and mpx.compare needs a value to compare runs by. The validation logs "
+                f"these, one of which to add: {', '.join(words)}. Where lower is better, metric_goal=min "
+                "belongs to it."
+            )
 
 
 class Logged(Callback):

@@ -14,6 +14,7 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
+from mpx.private.lightning import find
 from mpx.record.parts import precision_part, sparsity_part, speed_part
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
@@ -25,6 +26,7 @@ from mpx.settings.fields import changes_result
 from mpx.training.assemble import Run
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric
+from mpx.training.trainer import EndsEarly
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
@@ -72,6 +74,8 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         rate = record["speed"]["train_samples_per_s"]
         record["speed"]["train_tokens_per_s"] = rate * tokens if rate else None
     record["memory"] = peak_memory(run.devices.root)
+    if (early := find(run.trainer, EndsEarly)) is not None:
+        record |= early.record()
     record["precision"] = precision_part(
         precision, measuring.first.audit, measuring.numerics, precision.steps
     )

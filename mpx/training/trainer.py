@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -24,9 +24,11 @@ from mpx.private.lightning import (
     leave_signals_alone,
     skip_empty_hooks,
 )
+from mpx.record.lightning_record import refuse_missing
 from mpx.runs.checkpoint import Checkpoints, WholeFiles, reached_max_steps
 from mpx.runs.history import History, RandomState
 from mpx.runs.ranks import cluster_environment
+from mpx.settings.goal import falls
 from mpx.settings.reachable import check_cpu_devices
 from mpx.settings.sparsity import nothing_to_train
 from mpx.settings.values import as_dict
@@ -150,6 +152,40 @@ class LastValidation(Callback):
         self.step = state_dict["step"]
 
 
+class EndsEarly(EarlyStopping):
+    """Ends the run when `monitor` has not improved for `patience` validations, of those after the pruning if
+    it is pruned while it trains.
+    """
+
+    def __init__(self, monitor: str, mode: str, patience: int | None, pruning: Pruning | None):
+        super().__init__(monitor, mode=mode, patience=patience or 3, check_on_train_epoch_end=False)
+        self.pruning = pruning
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.should_stop = self.stopped_epoch > 0  # a run that has ended, and continues with its test
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.monitor not in trainer.callback_metrics and not trainer.sanity_checking:
+            refuse_missing(self.monitor, trainer, (), "trainer.early_stopping")
+        pruning = self.pruning
+        if pruning is None or pruning.masks.complete or pruning.recipe.after_training:
+            super().on_validation_end(trainer, pl_module)
+
+    def record(self) -> dict[str, Any]:
+        """For the record of a run that it has ended."""
+        ended = {"metric": self.monitor, "epochs": self.stopped_epoch + 1}
+        return {"stopped_early": ended} if self.stopped_epoch else {}
+
+
+def early_stopping(cfg: DictConfig, pruning: Pruning | None) -> list[Callback]:
+    """That of trainer.early_stopping, if it is set."""
+    name = cfg.trainer.early_stopping
+    if name is None:
+        return []
+    goal = cfg.metric_goal if name == cfg.get("metric") else "min" if falls(name) else "max"
+    return [EndsEarly(name, goal, cfg.trainer.early_stopping_patience, pruning)]
+
+
 class SameBuffers(Callback):
     """Gives all processes rank 0's buffers before they evaluate, since each has running means of its own
     batches.
@@ -190,6 +226,7 @@ def callbacks(
         *progress(settings.progress, measuring.throughput, cfg.get("metric")),
         beginning,  # after all others have restored their state
         compiling,  # after the throughput has counted the last uncompiled step
+        *early_stopping(cfg, pruning),
         *ends,
     ]
     return [callback for callback in ordered if callback is not None]
@@ -218,7 +255,7 @@ def build_trainer(
         enable_checkpointing=any(isinstance(callback, Checkpoints) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=int(project and cfg.metric is None),  # a project is asked for its metric
         use_distributed_sampler=project,  # mpx's loaders shard themselves and repeat no sample
     )
     leave_signals_alone(trainer)
