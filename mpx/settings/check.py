@@ -12,7 +12,7 @@ from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
-from mpx.settings.reachable import check_device, check_files, check_target
+from mpx.settings.reachable import check_device, check_files, check_logger, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
 from mpx.settings.values import check_value, key_of, leaves
@@ -62,6 +62,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         check_files(cfg.data)
         check_target("model", cfg.model)
         check_target("data", cfg.data)
+    check_logger(cfg.logger["_target_"])
     check_device(cfg)
 
 

@@ -222,9 +222,10 @@ PROJECT = {
 }
 
 FIELDS = {**RUN, **UNTIL, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
-NOT_OF_THE_RESULT = ("task", "model.lr.")  # they only set other keys: the groups' choices, and optimizer.lr
+# they only set other keys (the groups' choices, and optimizer.lr), or say what else is told of the run
+NOT_OF_THE_RESULT = ("task", "model.lr.", "logger.")
 FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself
-FREE_BELOW = ("module.", "datamodule.")  # the same, each key by itself
+FREE_BELOW = ("module.", "datamodule.", "logger.")  # the same, each key by itself
 
 
 def changes_result(key: str) -> bool:

@@ -29,6 +29,8 @@ BELOW_ROOT = {
     "wikitext2": ("wikitext-2",),
 }
 
+LOGGED_BY = {"WandbLogger": "wandb", "MLFlowLogger": "mlflow"}  # class of Lightning's -> the package it needs
+
 
 def check_files(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first file or folder of the data settings that does not exist."""
@@ -123,6 +125,16 @@ def _check_root(data: Mapping[str, Any]) -> None:
         raise UserError(
             f"data.root={data['root']} {problem}. Give the folder that holds {held}, or set "
             "data.download=true."
+        )
+
+
+def check_logger(target: str | None) -> None:
+    """Raise UserError for a logger of Lightning's whose package is not installed."""
+    package = LOGGED_BY.get(str(target).rpartition(".")[2])
+    if package is not None and find_spec(package) is None:
+        raise UserError(
+            f"logger={package} needs the package {package}, which is not installed. pip install {package} "
+            "adds it."
         )
 
 

@@ -31,6 +31,7 @@ GROUPS = (
     "optimizer",
     "schedule",
     "trainer",
+    "logger",
     "project",
     "until",
     "experiment",

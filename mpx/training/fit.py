@@ -27,6 +27,7 @@ from mpx.system.machine import keep_within_quota
 from mpx.system.processes import not_finite
 from mpx.training.assemble import Run, assemble
 from mpx.training.explain import explain
+from mpx.training.logging import logger_of
 from mpx.training.module import TrainingModule
 from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs
@@ -63,10 +64,11 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
 
     def begin(trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:
+            also = logger_of(cfg, folder.path, trial)
             folder.begin(config)
             # of several processes, for which Lightning has lowered it
             record["environment"]["threads"] = torch.get_num_threads()
-            run.logger.begin()
+            run.logger.begin(also, record["setting"])
             start_logs(trainer, cfg, record, trial)
             _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
 

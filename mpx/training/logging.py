@@ -9,14 +9,17 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
 from torch import Tensor
 
 from mpx.errors import Diverged
 from mpx.runs import signals
 from mpx.runs.result import CurveFile
+from mpx.settings import target
+from mpx.settings.values import as_dict
 from mpx.training.tasks import loss_in
 
 
@@ -37,10 +40,13 @@ class RunLogger(TensorBoardLogger):
         self._folder, self._purge_step = folder, purge_step
         self._curves: CurveFile | None = None  # the run has not begun, or another process writes
         self.tags: set[str] = set()  # all that was logged
+        self._also: Logger | None = None
 
-    def begin(self) -> None:
-        """The run begins, in the process that writes."""
-        self._curves = CurveFile(self._folder, self._purge_step)
+    def begin(self, also: Logger | None, setting: dict[str, Any]) -> None:
+        """The run begins, in the process that writes. also: gets the same values, and the setting."""
+        self._curves, self._also = CurveFile(self._folder, self._purge_step), also
+        if also is not None:
+            also.log_hyperparams(setting)
 
     @property
     def experiment(self) -> Any:
@@ -51,9 +57,12 @@ class RunLogger(TensorBoardLogger):
         """Log everything but `epoch`, which Lightning adds to the values of every epoch."""
         if self._curves is not None:
             self.tags |= metrics.keys()
+            values = {tag: value for tag, value in metrics.items() if tag != "epoch"}
             with signals.held():
-                super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
-                self._curves.append(metrics, step or 0)
+                super().log_metrics(values, step)
+                self._curves.append(values, step or 0)
+                if self._also is not None:
+                    self._also.log_metrics(values, step)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing with what a module has saved. mpx writes the settings of the run, once it has begun."""
@@ -61,13 +70,19 @@ class RunLogger(TensorBoardLogger):
     def finalize(self, status: str) -> None:
         """After fit and after test. The file stays open for the final values."""
         self.flush()
+        if self._also is not None:
+            self._also.finalize(status)
 
     def flush(self) -> None:
         with signals.held():
             self.experiment.flush()
 
-    def close(self) -> None:
+    def close(self, results: Mapping[str, float], step: int) -> None:
+        """results: of the whole run, for the logger beside this one."""
         with signals.held():
+            if self._also is not None:
+                self._also.log_metrics(dict(results), step)
+                self._also.finalize("success")
             self.experiment.close()
             if self._curves is not None:
                 self._curves.close()
@@ -76,6 +91,17 @@ class RunLogger(TensorBoardLogger):
         """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the
         settings.
         """
+
+
+def logger_of(cfg: DictConfig, folder: Path, trial: str) -> Logger | None:
+    """Lightning's logger of logger=, which mpx uses beside TensorBoard's; None if there is no other. Raises
+    UserError for arguments that it does not take.
+    """
+    settings, name = as_dict(cfg.logger), f"{trial}-{folder.name}"
+    if settings["_target_"] is None:
+        return None
+    known = {"save_dir": str(folder), "name": name, "run_name": name}
+    return target.build("logger._target_", settings, "logger", known)
 
 
 Source = Callable[[], Mapping[str, float | None]]

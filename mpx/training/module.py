@@ -63,6 +63,12 @@ class TrainingModule(pl.LightningModule):
         self._right = Right(spec)
         self._batch: tuple[Tensor, Tensor]  # of the present step
 
+    @property
+    def validated(self) -> list[str]:
+        """The names of what a validation gives."""
+        names = [*self._meters["val_"].meters, *(["perplexity"] if self.spec.kind == "lm" else [])]
+        return [f"val/{name}" for name in names]
+
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
 

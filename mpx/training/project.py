@@ -31,10 +31,11 @@ from mpx.settings.sparsity import RECIPES_OF
 from mpx.settings.values import as_dict
 from mpx.sparsity.lightning_sparsity import Sparsity, arguments
 from mpx.training.assemble import Run
+from mpx.training.ends import Beginning, LastValidation
 from mpx.training.logging import RunLogger
 from mpx.training.measuring import build_measuring
 from mpx.training.pruning import load_dense_weights
-from mpx.training.trainer import Beginning, LastValidation, build_trainer, callbacks, choose_devices
+from mpx.training.trainer import build_trainer, callbacks, choose_devices
 
 
 def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:
@@ -204,9 +205,8 @@ class AsksForMetric(Callback):
         if names:
             words = (f"metric={name}{' metric_goal=min' if falls(name) else ''}" for name in names)
             raise UserError(
-                "metric is not set, and mpx.compare needs a value to compare runs by. The validation logs "
-                f"these, one of which to add: {', '.join(words)}. Where lower is better, metric_goal=min "
-                "belongs to it."
+                "metric is not set, and mpx.compare needs a value by which to compare runs. The validation "
+                f"logs {', '.join(words)}. Add one of these; where lower is better, with metric_goal=min."
             )
 
 

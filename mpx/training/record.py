@@ -24,9 +24,9 @@ from mpx.runs.folder import Folder
 from mpx.runs.result import Predictions, note_validation, write_predictions
 from mpx.settings.fields import changes_result
 from mpx.training.assemble import Run
+from mpx.training.ends import EndsEarly
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric
-from mpx.training.trainer import EndsEarly
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
@@ -122,7 +122,7 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
             logger.experiment.add_figure(
                 "numerics/gradient_exponents", draw(numerics, run.precision), trainer.global_step
             )
-        logger.close()
+        logger.close(record["metrics"], trainer.global_step)
     print_run(record, folder.path)
     if record["config"]["sparsity"].get("coverage"):
         print_coverage(record["sparsity"]["layers"])

@@ -299,10 +299,6 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
             "neg_loss.",
         ),
         (
-            ["module._target_=own_projects.UNet", "metric_goal=min"],
-            "metric_goal=min has no meaning without metric=. Add one, as",
-        ),
-        (
             [*UNET, "metric=test/dice"],
             "metric=test/dice: UNet has no test_step, or its data no loader for it.",
         ),
@@ -345,6 +341,11 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
         (
             [*UNET, "module._target_=own_projects.Smoothed", "sparsity=2of4"],
             "sparsity=2of4 with EMAWeightAveraging: it averages weights from before the pruning",
+        ),
+        (
+            [*UNET[:2], "module._target_=own_projects.Regression"],
+            "metric is not set, and mpx.compare needs a value by which to compare runs. The validation logs "
+            "metric=val/mse metric_goal=min. Add one of these;",
         ),
         ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
     ],

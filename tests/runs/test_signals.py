@@ -4,11 +4,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 import torch
 from processes import Fork, wait_for
 
+from mpx.errors import PIPE_CLOSED
 from mpx.measure.throughput import Throughput
 from mpx.runs import signals
 
@@ -113,6 +115,20 @@ def test_a_run_that_must_go_saves_after_the_present_step(train, monkeypatch, at,
     again = train(*FEW, f"trainer.accumulate_grad_batches={accumulate}", "if_exists=resume")
     assert (again.code, again.record["status"]) == (0, "completed"), again.err
     assert again.record["environment"]["resumed_from_steps"] == [saved]
+
+
+@pytest.mark.slow
+def test_a_pipe_that_nobody_reads_interrupts(tmp_path):
+    """As with `| head -1`."""
+    command = [sys.executable, "-m", "mpx.train", *SHORT, "trainer.max_epochs=9", "trainer.progress=lines"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as run:
+        assert run.stdout.readline().startswith("speed: ")
+        run.stdout.close()
+        assert run.stderr.read() == "interrupted; the same command with if_exists=resume continues it\n"
+    assert run.returncode == PIPE_CLOSED
+    (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
+    assert json.loads(result.read_text())["status"] == "interrupted"
 
 
 @pytest.mark.slow
