@@ -145,6 +145,7 @@ TRAINER = {
     "trainer.progress": choice("auto", "bar", "lines", "off", result=False),
     "trainer.save_every_s": replace(number(0, example=60), changes_result=False),
     "trainer.checkpoint_every_n_steps": whole(1, also=(None,), example=1000, result=False),
+    "logger._target_": text(also=(None,), example="pytorch_lightning.loggers.CSVLogger", result=False),
 }
 
 DROP = number(0, 1, open_high=True, example=0.1)

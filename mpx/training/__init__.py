@@ -6,7 +6,7 @@ fit.py        the story of a run; assemble.py: four builders of its objects, eac
 project.py    the same for a module of the user's own; one_lightning.py: `import lightning` as well as
               `pytorch_lightning`
 optimizer.py (with the schedule), tasks.py, ema.py, pruning.py, measuring.py, module.py, trainer.py (with the
-devices): those objects
+devices): those objects; ends.py: callbacks at the beginning and the end of the training
 compiling.py  times the first steps, then compiles the others if that pays
 logging.py    scalars to TensorBoard, and to curves.csv; progress.py: lines and bar on the terminal
 record.py     what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
