@@ -1,4 +1,4 @@
-"""Notes on a group: the caveats that a reader must know to interpret its figures. There are twelve kinds, one
+"""Notes on a group: the caveats that a reader must know to interpret its figures, of thirteen kinds, one
 sentence each.
 """
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mpx.compare import speed
 from mpx.compare.comparison import POPULATION, TEST_SET, Group, Method, Question, Row
+from mpx.compare.decisions import ends_early
 from mpx.compare.fastest import fastest_to_train
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
@@ -22,6 +23,7 @@ def notes(group: Group, members: Members, question: Question) -> list[str]:
     said += _of_settings(group, lambda row: _some_speeds(row, group))
     said += _of_settings(group, _some_times)
     said += _of_settings(group, _speed_not_compared)
+    said += _of_settings(group, _ended_early)
     said += _other_versions(group.runs)
     if question.plan is not None and group.control is not None:
         said += _planned(group, question, question.plan)
@@ -95,6 +97,14 @@ def _some_times(row: Row) -> str | None:
 def _speed_not_compared(row: Row) -> str | None:
     marked = "; samples/s marked (shared) and times are as measured" if row.shared else ""
     return f"speed not compared, {row.speed_note}{marked}" if row.speed_note else None
+
+
+def _ended_early(row: Row) -> str | None:
+    steps = sorted({run.steps for run in row.completed if run.steps is not None})
+    if not steps or not ends_early(row):
+        return None
+    span = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
+    return f"runs ended early (trainer.early_stopping), after {span} steps"
 
 
 def _other_versions(runs: Sequence[Run]) -> list[str]:

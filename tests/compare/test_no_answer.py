@@ -62,6 +62,25 @@ def test_lengths_that_no_setting_names_are_not_comparable_either():
     assert decision([*lengths(fp32=100), *ended_early])[1].verdict == Verdict.NO_LOSS
 
 
+EARLY = "trainer.early_stopping=val/loss"
+
+
+def test_runs_that_end_early_are_compared_with_each_other():
+    values = [0.95, 0.951, 0.952]
+    runs = [
+        *seeds(f"fp32-dense {EARLY}", values, optimizer_steps=40),
+        *seeds(f"amp-dense {EARLY}", values, optimizer_steps=70),
+    ]
+    group, found = decision(runs)
+    assert found.verdict == Verdict.NO_LOSS
+    note = "amp-dense: runs ended early (trainer.early_stopping), after 70 steps"
+    assert note in group.notes
+    group, found = decision([*lengths(fp32=70), *runs[3:]], f"amp-dense {EARLY}")
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert "ends early (trainer.early_stopping): " in group.train_verdict
+    assert "fp32-dense does not" in group.train_verdict
+
+
 def test_a_study_of_the_number_of_steps_compares_them():
     study = lengths(fp32_at_2=40, fp32_at_6=120, amp_at_2=40, amp_at_6=120)
     group, _ = only(compared(study, control="fp32-dense trainer.max_epochs=2"))
