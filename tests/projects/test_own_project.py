@@ -401,21 +401,6 @@ def test_a_metric_of_the_training(train, words):
         assert best == pytest.approx(ran.record["metrics"]["train/loss_epoch"])
 
 
-def test_a_yaml_of_ones_own(train, tmp_path):
-    (tmp_path / "own" / "project").mkdir(parents=True)
-    (tmp_path / "own" / "project" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults: [custom]\nmodule: {_target_: own_projects.UNet, width: 8}\n"
-        "datamodule: {_target_: own_projects.Blobs}\nmetric: val/dice\n"
-    )
-    ran = train(
-        "--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1"
-    )
-    assert ran.code == 0, ran.err
-    assert ran.folder.parent.name == (
-        "own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "known"),
     [

@@ -13,13 +13,14 @@ MLP = ["model=mlp", *FEW_STEPS]
 def test_a_csv_has_the_values_and_the_results(train):
     ran = train(*MLP, "logger=csv", "trainer.log_every_n_steps=1")
     assert ran.code == 0, ran.err
-    with open(ran.folder / "csv" / "metrics.csv") as file:
+    written = ran.folder / "csv" / "version_0"
+    with open(written / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     losses = [float(row["train/loss"]) for row in rows if row["train/loss"]]
     assert len(losses) == 2
     assert float(rows[-1]["test/accuracy"]) == pytest.approx(ran.record["metrics"]["test/accuracy"])
-    assert "precision: fp32" in (ran.folder / "csv" / "hparams.yaml").read_text()
-    assert ran.folder.parent.name == train(*MLP, "if_exists=skip").folder.parent.name  # the same setting
+    assert "precision: fp32" in (written / "hparams.yaml").read_text()
+    assert train(*MLP, "if_exists=skip").folder == ran.folder  # of the same setting
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

@@ -7,7 +7,6 @@ import socket
 
 import processes
 import pytest
-import torch
 from processes import Fork
 from refused import assert_refused
 
@@ -15,14 +14,6 @@ from mpx.errors import UserError
 from mpx.system.launch import SRUN, TORCHRUN, Launch, check_layout, launch
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
-STEPS = [
-    "model=mlp",
-    "trainer.max_steps=6",
-    "sparsity=2of4",
-    "sparsity.start_step=3",
-    "sparsity.permute=true",
-    "optimizer=sgd",
-]
 FAILS_ON_ONE = """
 import os
 import torch
@@ -82,38 +73,6 @@ class Nodes:
 def result(folder, study="default"):
     (file,) = folder.glob(f"outputs/{study}/*/seed0/result.json")
     return file.parent, json.loads(file.read_text())
-
-
-@pytest.mark.slow
-def test_two_nodes_train_as_one_process(forked, tmp_path, unused_port):
-    nodes = Nodes(
-        tmp_path, unused_port, *STEPS, "study=two", "trainer.num_nodes=2", "data.batch_size=48"
-    ).wait()
-    one = forked(*SHORT, *STEPS, "study=one", "data.batch_size=96")
-    assert [code for code, _, _ in nodes] == [0, 0], nodes
-    assert one.code == 0, one.err
-    (_, shown, _), (_, out, err) = nodes
-    assert "test accuracy" in shown
-    assert out == "", "only the first machine prints"
-    assert not set(err.splitlines()) & set(shown.splitlines()), (
-        "torchrun's agent itself may warn that the first one has ended"
-    )
-    folder, record = result(tmp_path, "two")
-    assert record["status"] == "completed"
-    assert record["sparsity"]["verified"] is True
-    assert any(layer["permuted"] for layer in record["sparsity"]["permutation"]["layers"])
-    assert record["metrics"]["test/loss"] == pytest.approx(
-        result(tmp_path, "one")[1]["metrics"]["test/loss"], abs=1e-4
-    )
-    found, known = (
-        torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
-        for path in (folder, result(tmp_path, "one")[0])
-    )
-    for name, value in known["state_dict"].items():
-        assert torch.allclose(value.float(), found["state_dict"][name].float(), atol=1e-5), name
-    masks, wanted = (checkpoint["callbacks"]["Pruning"]["masks"] for checkpoint in (found, known))
-    assert masks.keys() == wanted.keys() != set()
-    assert all(torch.equal(masks[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.slow
