@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shlex
 from statistics import median
 
 import documents
@@ -48,10 +49,7 @@ def test_what_the_pages_say_of_the_cost_of_masks():
     for row in rows:
         costs.setdefault(row["masks"], []).append(100 * (float(row["median_ms"]) / dense[row["model"]] - 1))
     fixed, sr_ste = ("{:.1f} to {:.1f} %".format(*sorted(costs[name])) for name in ("fixed", "sr_ste"))
-    assert (
-        f"Fixed masks cost {fixed} of an eager step, `sr_ste` {sr_ste} (median times; other programs "
-        "used the host)"
-    ) in page
+    assert f"{fixed} of an eager step for fixed masks, {sr_ste} for `sr_ste` (median times" in page
 
 
 def test_what_the_pages_say_of_the_search_for_an_order():
@@ -61,7 +59,7 @@ def test_what_the_pages_say_of_the_search_for_an_order():
     took = [float(row["cpu_seconds"]) for row in rows]
     more = [100 * (float(row["kept_after"]) - float(row["kept_before"])) for row in rows]
     assert f"keeps [{min(more):.2f} to {max(more):.1f} points more of the magnitude]" in page
-    assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core for the models measured" in page
+    assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core" in page
 
 
 def test_what_the_pages_say_of_the_time_of_a_comparison():
@@ -124,11 +122,12 @@ def trainings():
         for found in re.findall(
             r"python -m mpx\.train ([^`]*?)(?=`| python -m )", re.sub(r"\s*\\?\n\s*", " ", text(card))
         ):
-            yield pytest.param(found.split(), id=f"{card.parent.name}: {found}")
+            yield pytest.param(shlex.split(found), id=f"{card.parent.name}: {found}")
 
 
 @pytest.mark.parametrize("words", list(trainings()))
 def test_the_command_of_a_card_composes(train, words):
     """As one job with the first value of each list: Hydra shows no configuration of a sweep."""
-    ran = train("--cfg", "job", *(re.sub(r",.*", "", word) for word in words if word not in ("-m", "CHANGE")))
+    one = (re.sub(r",(?![^\[{]*[\]}]).*", "", word) for word in words if word not in ("-m", "CHANGE"))
+    ran = train("--cfg", "job", *one)
     assert ran.code == 0, ran.err

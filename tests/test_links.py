@@ -36,7 +36,7 @@ def test_the_list_of_pages_is_complete():
 
 
 def test_the_readme_is_one_page_that_leads_to_all_pages():
-    assert len(text(README).splitlines()) <= 150
+    assert len(text(README).splitlines()) <= 110
     reached = {path for path, _ in links(README)}
     assert "docs" in reached
 

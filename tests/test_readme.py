@@ -29,10 +29,11 @@ SET_UP = [
     "pip install -e . && python -m mpx.train precision=amp sparsity=2of4",
     "pip install -e '.[test]' && pytest",
 ]
-TENSORBOARD = "tensorboard --logdir outputs/default"
+TENSORBOARD = "tensorboard --logdir outputs/formats"
 HELP = "python -m mpx.train --help"
 DOCTOR = "python -m mpx.doctor"
-SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
+SERVING = "pip install -e '.[deploy]'"
+SWEEP = "python -m mpx.train -m study=formats seed=0,1,2 precision=fp32,amp_bf16"
 LOOKS = "python -m mpx.train -m study=looks precision=fp32,amp_bf16 until=decided until.margin=0.005"
 NEEDS_FILES = ("DIR", "reviews.csv")
 SCRIPTS = {  # its file: what it holds
@@ -47,9 +48,10 @@ def commands(module):
     return [line for line in lines() if line.startswith(f"python -m mpx.{module} ")]
 
 
+FIRST = [line for line in blocks("bash", [README])[2].splitlines() if line != SERVING]  # README's first study
 FILES = [line for line in commands("train") if any(word in line for word in NEEDS_FILES)]
 DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line]
-TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP, LOOKS)]
+TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, *FIRST, HELP, SWEEP, LOOKS)]
 
 
 def slow_unless_in_readme(commands):
@@ -85,6 +87,8 @@ def test_the_two_set_up_commands_are_there():
 def test_no_other_kind_of_command_or_script():
     known = {
         *SET_UP,
+        SERVING,
+        *FIRST,
         TENSORBOARD,
         HELP,
         SWEEP,
@@ -115,11 +119,8 @@ def test_command_on_files_of_the_reader_composes(train, line):
     # Hydra shows no configuration of a sweep
     ran = train("--cfg", "job", *(word for word in words(line) if word != "-m"))
     assert ran.code == 0, ran.err
-    study = next(
-        (word.removeprefix("experiment=") for word in words(line) if word.startswith("experiment=")),
-        "default",
-    )
-    assert f"study: {study}" in ran.out
+    named = [word.partition("=")[2] for word in words(line) if word.startswith(("study=", "experiment="))]
+    assert f"study: {named[0] if named else 'default'}" in ran.out
 
 
 @pytest.mark.parametrize("line", slow_unless_in_readme(TRAINING))
@@ -184,7 +185,7 @@ def swept(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_sweep_trains_every_combination(swept):
-    assert len(list(swept.glob("outputs/default/*/seed*/result.json"))) == 6
+    assert len(list(swept.glob("outputs/formats/*/seed*/result.json"))) == 6
 
 
 @pytest.mark.slow
@@ -202,10 +203,10 @@ def test_the_sweep_that_trains_until_decided_stops_by_itself(forked):
 @pytest.mark.slow
 def test_compare_commands(swept, monkeypatch, capsys):
     """The first in a process of its own; it writes the results.csv that the last reads."""
-    first, *others = commands("compare")
+    first, *others = [line for line in commands("compare") if "study=formats" in line or "results=" in line]
     done = in_own_process(first, swept)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (swept / "outputs" / "default" / "results.csv").is_file()
+    assert (swept / "outputs" / "formats" / "results.csv").is_file()
     outs = [done.stdout, *(in_this_process("compare", line, swept, monkeypatch, capsys) for line in others)]
     assert all("resnet20 on digits" in out for out in outs)
 
@@ -294,10 +295,24 @@ def in_this_process(module, line, folder, monkeypatch, capsys, *more):
     return capsys.readouterr().out
 
 
-def test_the_verdict_that_is_shown_was_measured():
-    (verdict,) = re.findall(r"^> (.*)$", text(README), re.MULTILINE)
-    card = text(ROOT / "experiments" / "grid" / "README.md")
-    assert f"\n{verdict}\n" in card.replace("**", "").replace("\\_", "_")  # its first sentence is bold
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_first_study(tmp_path):
+    """As typed. Where nothing else uses the CPU, and it has BF16, its speeds count, too."""
+    trained, served, compared = (
+        subprocess.run([sys.executable, *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True, text=True)
+        for line in FIRST
+    )
+    assert (trained.returncode, served.returncode, compared.returncode) == (0, 0, 0), trained.stderr
+    assert len(list(tmp_path.glob("outputs/first/*/seed*/result.json"))) >= 16
+    assert "at no loss of accuracy (" in compared.stdout
+    assert "INT8" in compared.stdout
+
+
+def test_the_verdicts_that_are_shown_were_measured():
+    cards = [text(ROOT / "experiments" / name / "README.md") for name in ("grid", "first")]
+    for verdict, card in zip(re.findall(r"^> (.*)$", text(README), re.MULTILINE), cards, strict=True):
+        assert f"\n{verdict}\n" in card.replace("**", "").replace("\\_", "_")  # its first sentence is bold
 
 
 def test_the_main_table_is_that_of_the_committed_rows():

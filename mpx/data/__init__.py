@@ -18,7 +18,7 @@ mpx/settings/reachable.py looks for its files.
     targets.py       labels, and the parts of labelled texts; encode.py: texts to token ids, by tokenizer.py
     language.py      texts to continue
     custom.py        what a function of the user's makes
-    files.py         finding, reading and downloading files
+    files.py         finding, reading and downloading files; unlabelled.py: samples to answer, without labels
 """
 
 from importlib import import_module

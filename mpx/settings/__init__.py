@@ -11,6 +11,7 @@ extras.py         finds conf/, and says how to get optional packages
 check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py,
                   apex.py, reachable.py
 front_door.py     what all commands do with a command line; translate.py: Hydra's errors in one line
+help.py           what --help prints; choices.py: the groups, keys and comments of conf/
 
 Library callers get the same rules: mpx.data.load and mpx.models.build call values.checked, data.check_data
 and model.check_model.
