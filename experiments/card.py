@@ -29,7 +29,7 @@ from mpx.render.markdown import PLOTS, about, figures, group_table, served_part,
 from mpx.render.picture import Picture
 from mpx.render.report import save_all
 from mpx.render.table import escaped
-from mpx.settings.compare import DEFAULTS, check_compare
+from mpx.settings.compare import DEFAULTS, LISTING, check_compare
 from mpx.system.whole_file import write_whole
 
 MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -75,7 +75,7 @@ def options(given: str, card: Path) -> dict[str, str | float]:
         with suppress(ValueError):
             found[key] = float(value)
     try:
-        check_compare(found | {"results": None})
+        check_compare(dict.fromkeys(("results", *LISTING)) | {"list": False} | found)
     except UserError as error:
         raise UserError(f"{card}, in its results marker: {error}") from error
     return found
