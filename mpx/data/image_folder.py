@@ -2,9 +2,9 @@
 needed.
 
     <data.path>/<class>/*.jpg    of which a fixed tenth each is held out for validation and test
-    <data.path>/train/<class>/*.jpg    <data.path>/val/<class>/*.jpg    [<data.path>/test/<class>/*.jpg]
+    <data.path>/train/<class>/*.jpg, and val/<class>/*.jpg or test/<class>/*.jpg or both
 
-With train/ and val/ alone, val/ is the test set and a share of train/ is held out for validation: the best
+With only one of val/ and test/, it is the test set and a share of train/ is held out for validation: the best
 epoch is never chosen by the test set. torchvision's ImageFolder lists the files.
 """
 
@@ -20,6 +20,8 @@ from types import SimpleNamespace
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from mpx.data.augment import normalise
 from mpx.data.image_sets import per_channel
@@ -118,18 +120,24 @@ def load(cfg: SimpleNamespace) -> Data:
 
 
 def splits_of(root: Path, val_share: float) -> tuple[tuple[str, ...], list[Part]]:
-    """(classes, [train, validation, test])."""
+    """(classes, [train, validation, test]). Raises UserError for a folder without images."""
     if not (root / "train").is_dir():
+        if not any(file.suffix.lower() in IMG_EXTENSIONS for file in root.glob("*/*")):
+            raise UserError(
+                f"data.path: {root} holds neither train/<class>/ nor <class>/ with images. Give the folder "
+                "that does."
+            )
         classes, whole = listed(root, None)
         order, tenth = stratified_order(whole[1], SPLIT_SEED), max(1, len(whole[0]) // 10)
         parts = order[2 * tenth :], order[:tenth], order[tenth : 2 * tenth]
         return classes, [pick(whole, part) for part in parts]
     classes, train = listed(root / "train", None)
-    _, val = listed(root / "val", classes)
-    if (root / "test").is_dir():
-        return classes, [train, val, listed(root / "test", classes)[1]]
+    names = [name for name in ("val", "test") if (root / name).is_dir()] or ["val"]
+    others = [listed(root / name, classes)[1] for name in names]
+    if len(others) == 2:
+        return classes, [train, *others]
     kept, held_out = hold_out(train[1], max(1, round(val_share * len(train[0]))))
-    return classes, [pick(train, kept), pick(train, held_out), val]
+    return classes, [pick(train, kept), pick(train, held_out), *others]
 
 
 def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...], Part]:
@@ -137,8 +145,6 @@ def listed(where: Path, classes: tuple[str, ...] | None) -> tuple[tuple[str, ...
 
     classes: of the train split. Raises UserError for an empty folder or other classes.
     """
-    from torchvision.datasets import ImageFolder
-
     try:
         images = ImageFolder(str(where))
     except OSError as error:

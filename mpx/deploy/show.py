@@ -52,6 +52,8 @@ LOADING = {  # kind of exported file -> code that loads it
     "onnx": "import onnxruntime\n\nsession = onnxruntime.InferenceSession(FILE)\n"
     '# (logits,) = session.run(["logits"], {"x": x})',
 }
+
+
 def show(row: Row, record: dict[str, Any]) -> None:
     """row: of deploy.json. record: of the served run."""
     for table in (*tables([row]), *_layers(row)):

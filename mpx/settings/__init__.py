@@ -8,6 +8,7 @@ project.py        checks the user's own project; target.py: builds what a `_targ
 arguments.py      checks the arguments of mpx.Recorder, mpx.Record, mpx.Precision and mpx.Sparsity
 goal.py           whether a metric rises or falls, for both
 extras.py         finds conf/, and says how to get optional packages
+choices.py        what the files of conf/ say of each key, which help.py prints for --help
 check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py,
                   apex.py, reachable.py
 front_door.py     what all commands do with a command line; translate.py: Hydra's errors in one line

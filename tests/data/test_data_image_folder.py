@@ -66,6 +66,8 @@ def test_without_a_test_folder_validation_comes_from_train(cfg, folder):
     assert not set(data.train.paths) & set(data.val.paths)
     fill(folder / "test", count=3)
     assert mpx.data.load(cfg).sizes == {"train": 20, "val": 20, "test": 6}
+    shutil.rmtree(folder / "val")
+    assert mpx.data.load(cfg).sizes == {"train": 16, "val": 4, "test": 6}
 
 
 def test_a_crop_depends_on_seed_epoch_and_sample_not_on_workers(cfg):
@@ -186,6 +188,10 @@ def surplus(folder):
     [
         (empty, r"^data\.path: .*train has no images in .*Found no valid file for the classes dog"),
         (surplus, r"^data\.path: the class cow is in only one of .*val and train/"),
+        (
+            lambda folder: (folder / "train").rename(folder / "training"),
+            r"^data\.path: .* holds neither train/<class>/",
+        ),
     ],
 )
 def test_wrong_folders(cfg, folder, damage, message):

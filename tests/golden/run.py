@@ -69,7 +69,7 @@ trainer.max_epochs=0 | trainer.devices=0 | trainer.accelerator=tpu | if_exists=m
 data=text_csv model=lstm data.path=no.csv | data=image_folder data.path=/ | data=mnist data.root=nowhere data.download=false
 model=custom model._target_=no_such.Net | seed=0,1
 model=timm | sparsity=2of4 sparsity.start=1.0 | model=resnet18 data=sst2 | model=mlp data=wikitext2 | data.batch_size=2000
-ckpt_path=missing.ckpt | trainer.gradient_clip_algorithm=value | trainer.cuda_graphs=true trainer.accelerator=cpu
+ckpt_path=missing.ckpt | trainer.cuda_graphs=true trainer.accelerator=cpu
 precision=fp8 precision.emulate=never trainer.accelerator=cpu | precision=amp precision.loss_scale.initial=0
 precision=amp precision.loss_scale.growth_factor=1 | sparsity=2of4 sparsity.recipe=lottery | sparsity=2of4 sparsity.types=[Linea]
 model=bert_small data=sst2 data.root=nowhere data.download=false | metric=val/acc"""
