@@ -6,7 +6,7 @@ counts as two.
     counter.total
 
 PyTorch's counter has formulas for matrix products, convolutions and attention. This module adds products with
-a vector, grouped products, nn.Bilinear and fused RNN operators, which PyTorch counts as zero. RNNs have one
+a vector, grouped products and fused RNN operators, which PyTorch counts as zero. RNNs have one
 formula for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device. A
 product with a weight of torch.sparse.to_sparse_semi_structured counts as the dense one, of which a 2:4 kernel
 multiplies half: settings are compared by the same arithmetic. A call of the kernel itself,
@@ -37,7 +37,6 @@ from mpx.private.torch_dispatch import (
     CUDNN_RNN_BACKWARD,
     FUSED_ATTENTION_BACKWARD,
     GROUPED_MM,
-    TRILINEAR,
     computing_again,
 )
 
@@ -99,7 +98,6 @@ def _formulas() -> dict[Any, Any]:
         aten.mv: lambda matrix, vector, **_: 2 * prod(matrix),
         aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
         GROUPED_MM: _grouped,
-        TRILINEAR: _trilinear,
         aten.convolution_backward: _convolution_backward,
         aten.mkldnn_rnn_layer: lambda x, w_ih, w_hh, *_, **__: rnn_flop(x, [w_ih, w_hh]),
         aten.mkldnn_rnn_layer_backward: lambda x, w_ih, w_hh, *_, **__: 2 * rnn_flop(x, [w_ih, w_hh]),
@@ -134,19 +132,6 @@ def _grouped(first: Shape, second: Shape, *_, **__) -> int:
     group.
     """
     return 2 * (first[0] if len(first) == len(second) == 3 else 1) * prod(first[-2:]) * second[-1]
-
-
-def _trilinear(first, second, third, *lacking, **_) -> int:
-    """For torch.nn.Bilinear and each of its gradients. lacking: for each operand, the dimensions of the
-    product that it lacks.
-    """
-    operands = [
-        (iter(shape), lacks) for shape, lacks in zip((first, second, third), lacking[:3], strict=True)
-    ]
-    return 2 * prod(
-        max(1 if at in lacks else next(sizes) for sizes, lacks in operands)
-        for at in range(len(first) + len(lacking[0]))
-    )
 
 
 def _convolution_backward(

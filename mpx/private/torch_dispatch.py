@@ -22,7 +22,6 @@ aten = torch.ops.aten
 # Operators have a leading underscore where no function of PyTorch's Python API is that operator.
 TO_COPY = aten._to_copy
 CUDNN_RNN, CUDNN_RNN_BACKWARD = aten._cudnn_rnn, aten._cudnn_rnn_backward
-TRILINEAR = aten._trilinear  # of torch.nn.functional.bilinear
 # of torch.nn.functional.grouped_mm, by which transformers computes a mixture of experts
 GROUPED_MM = aten._grouped_mm
 CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu

@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import mean
@@ -68,9 +68,12 @@ def conclude(job: Path, report: Report) -> None:
     write_whole(job / FILE, json.dumps(report))
 
 
-def each_report(sweep: Path) -> Iterator[Report]:
-    """The reports of all jobs that have ended."""
+def each_report(sweep: Path, known: Collection[int] = ()) -> Iterator[Report]:
+    """The reports of all jobs that have ended, without those of the numbers in `known`: reading hundreds of
+    them again and again would take time of the cores on which jobs are timed."""
     for file in sweep.glob(f"job*/{FILE}"):
+        if int(file.parent.name.removeprefix("job")) in known:
+            continue
         with suppress(FileNotFoundError):  # the job has just begun again
             report = json.loads(file.read_text())
             if "job" in report:  # its number; without one, the job is still ending
@@ -147,8 +150,8 @@ class Sweep:
     def look(self) -> None:
         """Print what has ended since the last look."""
         with self.lock:
-            for report in sorted(each_report(self.folder), key=lambda report: report["job"]):
-                if report["job"] not in self.shown and report["status"] != NOT_STARTED:
+            for report in sorted(each_report(self.folder, self.shown), key=lambda report: report["job"]):
+                if report["status"] != NOT_STARTED:
                     self.shown[report["job"]] = report
                     self._show(report)
 

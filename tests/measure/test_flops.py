@@ -22,26 +22,15 @@ def counted(model: nn.Module, x: torch.Tensor, backward: bool) -> int:
     return counter.total
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_linear(backward):
-    assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == 2 * 4 * 16 * 32 * (
-        3 if backward else 1
-    )
+def test_linear():
+    for backward, times in ((False, 1), (True, 3)):
+        assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == times * 2 * 4 * 16 * 32
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_convolution(backward):
-    # 6 filters of 3×3×2 over 8×8 positions
-    model = nn.Conv2d(2, 6, 3, padding=1)
-    assert counted(model, torch.randn(4, 2, 8, 8), backward) == 2 * 4 * 8 * 8 * 6 * 2 * 9 * (
-        3 if backward else 1
-    )
-
-
-@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize("groups", [1, 8])
 # of the output, of the input
 @pytest.mark.parametrize(("kind", "positions"), [(nn.Conv2d, 4 * 4), (nn.ConvTranspose2d, 8 * 8)])
-def test_grouped_convolution(kind, positions, groups):
+def test_convolution(kind, positions, groups):
     """Of 8 channels each filter sees 8/groups: no gradient takes more than the forward pass."""
     model = kind(8, 16, 3, stride=2, padding=1, groups=groups)
     forward = 2 * 4 * positions * 16 * 8 // groups * 9
@@ -51,7 +40,7 @@ def test_grouped_convolution(kind, positions, groups):
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, False), (1, True), (2, True)])
+@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, True)])
 def test_lstm(device, backward, layers, bidirectional):
     directions = 2 if bidirectional else 1
     model = nn.LSTM(INPUTS, HIDDEN, layers, batch_first=True, bidirectional=bidirectional).to(device)

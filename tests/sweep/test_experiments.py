@@ -3,7 +3,6 @@ it.
 """
 
 import functools
-import json
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -16,13 +15,6 @@ from mpx.train import CONF
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 GRIDS = {"grid": 240, "batch_size": 144, "loss_scaling": 18}
-TINY = [
-    "task=mlp_digits",
-    "trainer.max_epochs=1",
-    "trainer.limit_train_batches=3",
-    "trainer.warmup_steps=1",
-    "trainer.progress=off",
-]
 
 
 def jobs(experiment, *given):
@@ -60,29 +52,6 @@ def test_every_job_of_the_grid_is_a_valid_run(experiment):
     for overrides, cfg in configs(experiment):
         assert cfg.study == experiment
         check(cfg, overrides)
-
-
-@pytest.mark.slow
-def test_a_study_runs_with_what_the_command_line_overrides(forked):
-    ran = forked(
-        "-m",
-        "experiment=loss_scaling",
-        *TINY,
-        "seed=7",
-        "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}",
-    )
-    assert ran.code == 0, ran.err
-    assert {path.parents[1].name for path in ran.folders} == {"loss_scaling"}
-    records = [json.loads((path / "result.json").read_text()) for path in ran.folders]
-    assert sorted(
-        (r["setting"]["seed"], r["config"]["precision"]["loss_scale"]["initial"]) for r in records
-    ) == [(7, 8), (7, 65536)]
-    fixed, dynamic = sorted({path.parent.name for path in ran.folders}, key=len, reverse=True)
-    assert fixed.startswith(
-        "mlp-digits-amp-dense-precision.loss_scale.dynamic=False-precision.loss_scale.initial=8-trainer."
-    )
-    assert dynamic.startswith("mlp-digits-amp-dense-trainer.limit_train_batches=3batches")
-    assert all("experiment" not in record["setting"] for record in records)
 
 
 def test_a_single_run_of_a_grid_says_how_to_start_it(train):
