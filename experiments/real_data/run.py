@@ -1,0 +1,252 @@
+"""How fast do SST-2's texts train, beside transformers' Trainer and a loop by hand, each with little padding?
+
+$ python experiments/real_data/run.py  # 4 epochs of each (on a GPU: some minutes)
+$ python experiments/real_data/run.py --steps 60 --seeds 0    # a part of an epoch, for a CPU
+$ python experiments/real_data/run.py --card                  # README.md from the committed results.csv
+
+Needs MPX_DATA, the folder of the data sets. Writes results.csv into $OUT, or here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import Arguments, fill, markdown, origin_of, read, said, write
+
+HERE = Path(__file__).parent
+BATCH, EPOCHS, WARMUP, WINDOW = 128, 4, 10, 50
+COLUMNS = ("model", "contender", "seed", "steps", "samples_per_s", "wall_s", "padding", "accuracy")
+
+
+def mpx(model: str, lengths: str, seed: int, steps: int | None, precision: str) -> dict:
+    """A run of mpx, with the values that are tuned for the pair."""
+    with tempfile.TemporaryDirectory() as outputs:
+        words = (
+            f"task={model}_sst2 precision={precision} data.batch_size={BATCH} data.lengths={lengths} "
+            f"seed={seed} trainer.max_epochs={EPOCHS} trainer.progress=off output_dir={outputs}"
+        )
+        command = [sys.executable, "-m", "mpx.train", *words.split()]
+        if steps is not None:
+            command += [f"trainer.max_steps={steps}", "trainer.limit_val_batches=1"]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        wall = time.perf_counter() - start
+        record = json.loads(next(Path(outputs).rglob("result.json")).read_text())
+    return origin_of(record["environment"]) | {
+        "steps": record["precision"]["optimizer_steps"],
+        "samples_per_s": record["speed"]["train_samples_per_s"],
+        "wall_s": wall,
+        "padding": record["data"]["padding_fraction"],
+        "accuracy": record["metrics"]["test/accuracy"],
+    }
+
+
+def sst2():
+    """The texts as mpx has them: the data set, and the tokens of each text of a split."""
+    from omegaconf import OmegaConf
+
+    from mpx.data import load
+    from mpx.data.lengths import tokens_of
+    from mpx.train import CONF
+
+    data = load(OmegaConf.load(CONF / "data" / "sst2.yaml"))
+    return data, {name: tokens_of(getattr(data, name).ids, data.spec.pad_id) for name in ("train", "test")}
+
+
+def network(model: str, spec):
+    from omegaconf import OmegaConf
+
+    from mpx.models import build
+    from mpx.train import CONF
+
+    return build(dict(OmegaConf.load(CONF / "model" / f"{model}.yaml").items()), spec)
+
+
+class Clock:
+    """The rate of the steps after the warm-up."""
+
+    def __init__(self) -> None:
+        self.steps, self.began, self.ended = 0, 0.0, 0.0
+
+    def step(self) -> None:
+        import torch
+
+        self.steps += 1
+        if self.steps == WARMUP:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.began = time.perf_counter()
+
+    def rate(self) -> float:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return (self.steps - WARMUP) * BATCH / (time.perf_counter() - self.began)
+
+
+def transformers_trainer(seed: int, steps: int | None, half: bool) -> dict:
+    """Its best: similar lengths in a batch, padded to the longest; BF16 and a fused AdamW on a GPU."""
+    import numpy as np
+    import torch
+    from transformers import BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+    data, tokens = sst2()
+    clock, pad = Clock(), data.spec.pad_id
+    config = network("bert_small", data.spec).bert.config
+    config.num_labels = data.spec.classes
+    torch.manual_seed(seed)
+    plain = BertForSequenceClassification(config)
+
+    def rows(name: str) -> list[dict]:
+        split = getattr(data, name)
+        return [
+            {"input_ids": ids[:count].tolist(), "length": count, "labels": label}
+            for ids, count, label in zip(split.ids, tokens[name].tolist(), split.labels.tolist(), strict=True)
+        ]
+
+    def collate(batch: list[dict]) -> dict:
+        longest = max(row["length"] for row in batch)
+        ids = [row["input_ids"] + [pad] * (longest - row["length"]) for row in batch]
+        ids = torch.tensor(ids)
+        labels = torch.tensor([row["labels"] for row in batch])
+        return {"input_ids": ids, "attention_mask": (ids != pad).long(), "labels": labels}
+
+    class Steps(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            clock.step()
+
+        def on_train_end(self, *_, **__):
+            self.rate = clock.rate()
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, per_device_train_batch_size=BATCH, per_device_eval_batch_size=256, seed=seed,
+            num_train_epochs=EPOCHS, max_steps=steps or -1, learning_rate=3e-4, warmup_steps=0.1,
+            lr_scheduler_type="cosine", bf16=half, optim="adamw_torch_fused", report_to="none",
+            save_strategy="no", logging_strategy="no", disable_tqdm=True, dataloader_drop_last=True,
+            train_sampling_strategy="group_by_length", remove_unused_columns=False,
+        )  # fmt: skip
+        watch, start = Steps(), time.perf_counter()
+        trainer = Trainer(
+            plain, arguments, train_dataset=rows("train"), data_collator=collate, callbacks=[watch]
+        )
+        trainer.train()
+        logits = trainer.predict(rows("test")).predictions
+    accuracy = float((np.argmax(logits, -1) == data.test.labels.numpy()).mean())
+    wall = time.perf_counter() - start
+    return {"steps": clock.steps, "samples_per_s": watch.rate, "wall_s": wall, "accuracy": accuracy}
+
+
+def by_hand(seed: int, steps: int | None, half: bool) -> dict:
+    """The LSTM in a loop with packed sequences of similar length; the data stay on the device."""
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    from mpx.models.tokens import masked_mean
+
+    data, tokens = sst2()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(seed)
+    model = network("lstm", data.spec).to(device)
+    total = steps or EPOCHS * (len(data.train) // BATCH)
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
+    clock, start = Clock(), time.perf_counter()
+
+    def logits(split, name: str, index):
+        lengths = tokens[name][index]
+        x = split.ids[index.to(device)][:, : int(lengths.max())].long()
+        packed = pack_padded_sequence(
+            model.dropout(model.embedding(x)), lengths, batch_first=True, enforce_sorted=False
+        )
+        outputs, _ = pad_packed_sequence(model.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+        return model.classifier(model.dropout(masked_mean(outputs, x, data.spec.pad_id)))
+
+    train, test = data.train.to(device), data.test.to(device)
+    while clock.steps < total:
+        for window in torch.randperm(len(train)).split(WINDOW * BATCH):
+            batches = window[tokens["train"][window].argsort()].split(BATCH)
+            for place in torch.randperm(len(batches)).tolist():
+                if len(batches[place]) < BATCH or clock.steps == total:
+                    continue
+                with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                    y = train.labels[batches[place].to(device)]
+                    loss = torch.nn.functional.cross_entropy(logits(train, "train", batches[place]), y)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                clock.step()
+    rate = clock.rate()
+    model.eval()
+    with torch.no_grad():
+        right = [
+            (logits(test, "test", i).argmax(-1) == test.labels[i.to(device)]).sum()
+            for i in torch.arange(len(test)).split(256)
+        ]
+    accuracy = int(sum(right)) / len(test)
+    wall = time.perf_counter() - start
+    return {"steps": clock.steps, "samples_per_s": rate, "wall_s": wall, "accuracy": accuracy}
+
+
+def measure(seeds: list[int], steps: int | None, *, gpu: bool) -> Iterator[dict]:
+    precision = "amp_bf16" if gpu else "fp32"
+    contenders = {
+        ("bert_small", "mpx, fixed"): lambda seed: mpx("bert_small", "fixed", seed, steps, precision),
+        ("bert_small", "mpx, auto"): lambda seed: mpx("bert_small", "auto", seed, steps, precision),
+        ("bert_small", "transformers"): lambda seed: transformers_trainer(seed, steps, gpu),
+        ("lstm", "mpx, fixed"): lambda seed: mpx("lstm", "fixed", seed, steps, precision),
+        ("lstm", "mpx, auto"): lambda seed: mpx("lstm", "auto", seed, steps, precision),
+        ("lstm", "by hand"): lambda seed: by_hand(seed, steps, gpu),
+    }
+    for seed in seeds:
+        for (model, contender), run in contenders.items():
+            row = {"model": model, "contender": contender, "seed": seed} | run(seed)
+            print(row, flush=True)
+            yield row
+
+
+def card(rows: list[dict[str, str]]) -> dict[str, str]:
+    """The table of the card."""
+    named: dict[tuple[str, str], list[SimpleNamespace]] = {}
+    for row in rows:
+        values = {key: float(row[key] or "nan") for key in ("samples_per_s", "wall_s", "padding", "accuracy")}
+        named.setdefault((row["model"], row["contender"]), []).append(SimpleNamespace(**values))
+    lines = []
+    for (model, contender), runs in named.items():
+        fixed = mean(run.samples_per_s for run in named[model, "mpx, fixed"])
+        rate, padding = mean(run.samples_per_s for run in runs), mean(run.padding for run in runs)
+        share = f"{padding:.0%}" if contender.startswith("mpx") else ""
+        wall = mean(run.wall_s for run in runs)
+        lines.append([model, contender, f"{rate:,.0f}", f"{rate / fixed:.2f}", share, f"{wall:,.0f}"])
+    heads = ["", "", "samples/s", "times as fast as fixed", "padding", "s, with start and test"]
+    origin = said(rows, "{steps} steps on {device} of {host}, torch {torch}")
+    return {"table": f"{origin}.\n\n{markdown(heads, lines)}"}
+
+
+if __name__ == "__main__":
+    parser = Arguments()
+    parser.add_argument("--steps", type=int, help="train so many steps, not whole epochs")
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
+    parser.add_argument("--card", action="store_true", help="measure nothing")
+    given = parser.parse_args()
+    folder = Path(os.environ.get("OUT") or HERE)
+    if not given.card:
+        import torch
+
+        write(
+            folder / "results.csv",
+            COLUMNS,
+            measure(given.seeds, given.steps, gpu=torch.cuda.is_available()),
+        )
+    fill(HERE / "README.md", card(read(folder / "results.csv")))
