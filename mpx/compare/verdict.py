@@ -35,7 +35,7 @@ def train_verdict(group: Group, question: Question) -> str:
         return f"{trained}, at a speed that is not compared: {reasons}."
     control, best, seeds = spoken(group.rows[0]), spoken(answer.best), _seeds(answer.best, group)
     if answer.outcome == Outcome.CONTROL:
-        nearest = f"{best} trains {speedup(answer.ahead)} as fast ({seeds})"
+        nearest = f"{best} trains {speedup(answer.ahead).replace('×', ' ×')} as fast ({seeds})"
         return f"No setting is shown to train faster than {control} {no_loss}: {nearest}."
     return f"{best} trains {_times(answer.ahead)} as fast as {control} {no_loss} ({seeds})."
 
@@ -44,7 +44,7 @@ def evidence(group: Group, question: Question) -> str:
     """Of the setting that the verdict names, if it names one: both means, their difference with its interval,
     and the margin. And whether the control's seeds scatter too much.
     """
-    if group.control is None:
+    if group.control is None or len(group.rows) == 1:
         return ""
     scale = _Scale.of(group.metric, question.margin)
     row = _judged(group, question)

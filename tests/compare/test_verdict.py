@@ -83,8 +83,8 @@ def test_the_sentences_of_the_fastest_setting():
 
 def test_the_sentence_where_nothing_is_faster_than_the_control():
     for speed, ahead in (
-        ([900] * 5, "0.90× (0.89 to 0.91)"),
-        ([1005, 1000, 1010, 990, 1000], "1.00× (0.99 to 1.01)"),
+        ([900] * 5, "0.90 × (0.89 to 0.91)"),
+        ([1005, 1000, 1010, 990, 1000], "1.00 × (0.99 to 1.01)"),
     ):
         assert said(*like_amp("amp-2of4", speed))[0] == (
             "No setting is shown to train faster than FP32 at no loss of accuracy: "
