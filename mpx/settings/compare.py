@@ -55,9 +55,9 @@ def check_compare(settings: Mapping[str, Any], overrides: Iterable[str] = ()) ->
         other := {"study", "output_dir"}.intersection(map(key_of, overrides))
     ):
         raise UserError(f"results and {max(other)} both say which runs to compare. Leave one of them out.")
-    if not settings["list"] and settings["remove"] is None:
+    if not settings.get("list") and settings.get("remove") is None:
         for key in ("status", "setting"):
-            if settings[key] is not None:
+            if settings.get(key) is not None:
                 raise UserError(f"{key}={settings[key]} chooses among runs that are listed. Add list=true.")
 
 
