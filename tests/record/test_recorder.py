@@ -15,7 +15,6 @@ import mpx
 from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import collect
 from mpx.compat import ASP
-from mpx.deploy.record import completed_run
 from mpx.errors import Diverged, UserError
 from mpx.runs.folder import LOCK
 from mpx.runs.result import rows
@@ -324,23 +323,13 @@ def test_it_names_the_metric_of_its_runs(recorder, capsys):
         recorder(arguments={"metric": "dice"})
 
 
-def test_deploy_says_that_it_cannot_build_the_model(recorder):
-    with recorder() as run, run.step(1):
-        pass
-    with pytest.raises(UserError, match=r"is of a loop of your own.*Use model=, data= and ckpt=FILE"):
-        completed_run(str(run.folder))
-
-
 @pytest.mark.parametrize(
     ("arguments", "setting", "words"),
     [
         ({"study": "a/b"}, {}, ("study=a/b", "a folder's name")),
-        ({"warmup_steps": -1}, {}, ("warmup_steps=-1", "at least 0")),
         ({"if_exists": "resume"}, {}, ("if_exists=resume", "new, overwrite, error")),
         ({"label": "a$b"}, {}, ("label=a$b", "letters, digits")),
-        ({"metric": "val/mse"}, {}, ("metric=val/mse should fall", "metric_goal=min")),
         ({}, {"seed": 0.5}, ("setting.seed=0.5", "whole number")),
-        ({}, {"model": "my/net"}, ("setting.model=my/net", "a folder's name")),
         ({}, {"lr": [1]}, ("setting.lr=[1]", "a number")),
         ({}, {"a b": 1}, ("'a b'", "optimizer.lr")),
     ],
