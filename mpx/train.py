@@ -35,7 +35,6 @@ from mpx.system.environment_variables import let_hydra_raise, start_sweep
 from mpx.system.launch import become_torchrun, launch, leave, processes, refuse_sweep
 from mpx.system.printing import replace_unprintable
 from mpx.training import outcome
-from mpx.training.one_lightning import use_one_lightning
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -55,6 +54,8 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         if cfg.trainer.num_nodes == 1 and launch().by is None and (count := processes(cfg.trainer)) > 1:
             become_torchrun(count, sys.argv[1:])
         if is_project(cfg):
+            from mpx.training.one_lightning import use_one_lightning
+
             use_one_lightning()
         leave(outcome.run_and_record(cfg))
 

@@ -8,7 +8,6 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, EarlyStopping
 
 from mpx.errors import UserError
-from mpx.record.lightning_record import refuse_missing
 from mpx.runs.checkpoint import reached_max_steps
 from mpx.settings.goal import falls
 from mpx.sparsity.callback import Pruning
@@ -84,6 +83,8 @@ class EndsEarly(EarlyStopping):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.monitor not in trainer.callback_metrics and not trainer.sanity_checking:
+            from mpx.record.lightning_record import refuse_missing  # of a project, which has imported it
+
             refuse_missing(self.monitor, trainer, (), "trainer.early_stopping")
         pruning = self.pruning
         if pruning is None or pruning.masks.complete or pruning.recipe.after_training:

@@ -29,7 +29,6 @@ from mpx.training.assemble import Run, assemble
 from mpx.training.explain import explain
 from mpx.training.logging import logger_of
 from mpx.training.module import TrainingModule
-from mpx.training.project import assemble_project
 from mpx.training.record import close, fill_record, start_logs
 from mpx.training.trainer import choose_devices, divide_global_batch
 
@@ -72,7 +71,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             start_logs(trainer, cfg, record, trial)
             _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
 
-    run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
+    if is_project(cfg):
+        from mpx.training.project import assemble_project  # with what only a project needs
+
+        run = assemble_project(cfg, folder, begin)
+    else:
+        run = assemble(cfg, folder, begin)
     if isinstance(run.datamodule, DataModule):
         record["config"]["data"] |= run.datamodule.data.settings
     _note_origin(record, run, cfg, folder)
