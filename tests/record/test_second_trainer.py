@@ -66,24 +66,6 @@ def test_a_checkpoint_that_could_not_be_continued_has_no_part_in_the_next_run(tm
     assert record_of(record.folder)["sparsity"]["verified"]
 
 
-@pytest.mark.parametrize("recipe", ["asp", "from_start", "sr_ste"])
-@pytest.mark.parametrize("epochs", [4, 2])
-def test_a_second_fit_of_one_trainer_with_another_model(tmp_path, recipe, epochs):
-    """It trained with the first model's masks. Without a step left, there is nothing to prune and nothing to
-    record.
-    """
-    parts = [mpx.Sparsity(recipe=recipe), mpx.Record(study="mine", output_dir=tmp_path)]
-    trainer = fit(*parts, epochs=2)
-    trainer.fit_loop.max_epochs = epochs
-    trainer.fit(module := Module(), loader(2), loader(1))
-    assert (module.encoder.weight == 0).float().mean() == (0.5 if epochs == 4 else 0)
-    if epochs == 4:
-        assert parts[1].folder.name == "seed0-2"
-        assert record_of(parts[1].folder)["sparsity"]["verified"]
-    else:
-        assert [path.name for path in tmp_path.glob("mine/*/*")] == ["seed0"]
-
-
 def test_a_trainer_is_copied_while_it_fits(tmp_path):
     """As Lightning's own parts are. The copy has entered no context of the original, and ends none of
     them.
