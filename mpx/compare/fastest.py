@@ -35,7 +35,7 @@ class Answer:
     ahead: Speedup | None = None  # of the best over the control
     rivals: tuple[Row, ...] = ()  # not shown to be slower than the fastest either, but less simple
     undecided: tuple[Row, ...] = ()  # faster than all of these, but not shown to be at no loss
-    untimed: tuple[Row, ...] = ()  # at no loss, but their speed is not compared
+    untimed: tuple[Row, ...] = ()  # at no loss, but their speed is not compared; the simplest first
 
 
 def fastest_to_train(group: Group, confidence: float) -> Answer:
@@ -44,7 +44,9 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
     control, *others = group.rows
     good = [row for row in others if row.no_loss]
     timed = [row for row in good if row.speedup]
-    untimed = tuple(row for row in good if not row.speedup)
+    untimed = tuple(
+        sorted((row for row in good if not row.speedup), key=lambda row: _complexity(row, control))
+    )
     if not timed:
         return Answer(Outcome.UNTIMED if good else Outcome.NONE, untimed=untimed)
     fastest = max((control, *timed), key=_rate)

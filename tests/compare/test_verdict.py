@@ -118,7 +118,7 @@ def test_the_sentences_where_no_speed_is_compared():
         "FP16 trained at no loss of accuracy (5 seeds), at a speed that is not compared: "
         "emulated: not the speed of this format."
     )
-    assert said(*emulated, *like_amp("tf32-dense", exclusive=None))[0].startswith("FP16 and TF32 trained at")
+    assert said(*emulated, *like_amp("tf32-dense", exclusive=None))[0].startswith("TF32 and FP16 trained at")
 
 
 def test_the_sentences_without_an_answer():
