@@ -1,13 +1,13 @@
 """Compare the runs of a study: print tables and verdicts, and write report.html, report.md, plots/ and
 results.csv to outputs/<study>/.
 
-$ python -m mpx.compare study=default  # every result.json below outputs/default
+$ python -m mpx.compare study=default                 # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
-$ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"' # against one setting of a sweep
-$ python -m mpx.compare results=experiments/grid/results.csv  # again, from a committed table of runs
-$ python -m mpx.compare list=true                     # all runs; also with study=, status=, setting=
-$ python -m mpx.compare remove=failed                 # the folders of failed runs
-$ python -m mpx.compare --help                                          # every key
+$ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"'  # with one setting of a sweep
+$ python -m mpx.compare results=experiments/grid/results.csv               # from a committed table of runs
+$ python -m mpx.compare list=true                     # all runs; with study=, status=, setting= some of them
+$ python -m mpx.compare remove=failed                 # removes the folders of failed runs
+$ python -m mpx.compare --help                        # every key
 """
 
 import os

@@ -86,7 +86,11 @@ def show_runs(output_dir: str, study: str | None, status: str | None, setting: s
     from mpx.render.table import Column, Table, print_table, words
 
     rows = []
-    for run in list_runs(output_dir, study=study, status=status, setting=setting):
+    runs = list_runs(output_dir, study=study, status=status, setting=setting)
+    if not runs:
+        print(f"no such run below {output_dir}")
+        return
+    for run in runs:
         rate, seconds = run["train_samples_per_s"], run["time_to_train_s"]
         row = [run["study"], run["label"] or run["setting"], str(run.get("seed", UNKNOWN)), run["status"]]
         row += [run["metric"] or UNKNOWN, number(run.get(run["metric"]), ".4f")]

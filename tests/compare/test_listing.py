@@ -57,6 +57,7 @@ def test_the_list_on_the_terminal(outputs):
         ["second", "resnet18-cifar10-fp32-dense"],
     ]
     assert "test/accuracy 0.9500 1,000 60.0 s" in done.words
+    assert start(main, outputs.parent, "list=true", "study=x").out == "no such run below outputs\n"
     assert "status=failed chooses among" in start(main, outputs.parent, "status=failed").err
 
 
