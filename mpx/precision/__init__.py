@@ -13,7 +13,7 @@ recorder.py               records the operations of a step; ops.py lists those t
                           interprets the names of kernels. audit.py reads the records
 numerics.py               samples gradients that vanish or overflow in the format; gradients.py counts them
 
-A new mode needs a line in MODES, its name in mpx/settings/fields.py and mpx/compare/groups.py, also in
-mpx/settings/check.py if it scales the loss, a file in conf/precision/, a line in docs/precision.md, and its
-name in README.md and in the docstring of mpx.Precision.
+A new mode needs a line in MODES, its name in mpx/settings/fields.py, mpx/compare/groups.py and words.py, also
+in mpx/settings/check.py if it scales the loss, a file in conf/precision/, a line in docs/precision.md, and
+its name in README.md and in the docstring of mpx.Precision.
 """

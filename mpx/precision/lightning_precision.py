@@ -28,8 +28,7 @@ class Precision(plugin.ModePrecision):
         only if these say so.
 
     While the Trainer runs, FP32 operands multiply as the mode promises; PyTorch's default is TF32 for
-    convolutions and recurrent layers. A checkpoint holds the loss scale; a Trainer with Lightning's own
-    precision="16-mixed" can continue it.
+    convolutions and recurrent layers. A checkpoint holds the loss scale.
     Raises UserError for an unknown mode or argument and, when the Trainer starts, for a mode that does not
     suit the device or the optimizers.
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.

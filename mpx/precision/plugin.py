@@ -21,8 +21,6 @@ from mpx.private.lightning import before_step
 from mpx.private.torch_dispatch import tree_map
 from mpx.system.processes import refuse_sharded
 
-SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
-
 
 class ModePrecision(Precision):
     """A precision mode on any device.
@@ -213,22 +211,6 @@ class ModePrecision(Precision):
         self.steps = state["steps"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the
-        same scale.
-        """
-        if self.loss_scale is not None:
-            checkpoint[SCALER_KEY] = self.loss_scale.grad_scaler_state()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load a checkpoint of Lightning's own plugin."""
-        if (
-            self.loss_scale is not None
-            and type(self).__qualname__ not in checkpoint
-            and SCALER_KEY in checkpoint
-        ):
-            self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
 
 
 def build_precision(precision: DictConfig, device: torch.device, *, project: bool = False) -> ModePrecision:

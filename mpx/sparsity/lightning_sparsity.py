@@ -94,11 +94,12 @@ class Sparsity(Pruning):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The masks are made at the start of training, which knows how many steps there are. Those of an
         earlier fit stay only where the same Trainer goes on with the same module; a checkpoint brings its
-        own.
+        own, or dense weights.
         """
         if trainer.global_step == 0 and self._loaded is None:
             self._batches = 0
-        if trainer.global_step == 0 or self._loaded is not None or pl_module is not self._module:
+        checkpoint = self._loaded is not None or trainer.ckpt_path is not None
+        if trainer.global_step == 0 or checkpoint or pl_module is not self._module:
             self._start_empty()
         self._module = pl_module
 

@@ -5,7 +5,6 @@ checkpoint.
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.plugins.precision import MixedPrecision
 from silent import silent_trainer
 from torch import nn
 
@@ -144,26 +143,6 @@ def test_where_the_scale_is_at_fault_that_is_said_first(tmp_path, scale, first):
     precision = plugin(max_skips=3, **scale)
     run(Ramp([INF] * 3), precision, tmp_path)
     assert precision.trouble().partition("). ")[2].startswith(first)
-
-
-def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
-    """FACTS: a plugin of another class name silently resumed at 65536."""
-    module, path = Ramp([INF, INF, 1.0]), tmp_path / "ours.ckpt"
-    run(module, plugin(initial=1024.0), tmp_path).save_checkpoint(path)
-    theirs = MixedPrecision("16-mixed", device="cpu")
-    trainer(theirs, tmp_path).fit(
-        Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=path, weights_only=True
-    )
-    assert theirs.scaler.get_scale() == 256.0
-
-    theirs_path, ours = tmp_path / "theirs.ckpt", plugin(initial=65536.0)
-    checkpoint = torch.load(path, weights_only=True)
-    del checkpoint["ModePrecision"]
-    torch.save(checkpoint, theirs_path)
-    trainer(ours, tmp_path).fit(
-        Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True
-    )
-    assert ours.loss_scale.scale.item() == 256.0
 
 
 class Net(pl.LightningModule):

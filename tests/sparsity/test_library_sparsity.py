@@ -150,3 +150,14 @@ def test_sr_ste_with_manual_optimization_is_refused():
 def test_a_part_goes_to_processes_that_lightning_spawns(make):
     """strategy="ddp_spawn" pickles the Trainer."""
     assert type(pickle.loads(pickle.dumps(make()))) is make
+
+
+def test_a_second_fit_from_a_dense_checkpoint_prunes_again(tmp_path):
+    dense = fit(enable_checkpointing=True, default_root_dir=tmp_path, epochs=2)
+    dense.save_checkpoint(tmp_path / "dense.ckpt")
+    trainer = fit(part := mpx.Sparsity("2of4", start_step=1), module=(module := Module()), epochs=2)
+    first = part.masks
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(module, loader(), ckpt_path=tmp_path / "dense.ckpt")
+    assert part.masks is not first
+    assert part.record(fmt="fp32", device=torch.device("cpu"))["verified"]
