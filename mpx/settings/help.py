@@ -56,7 +56,6 @@ def keys_of_group(group: str, paths: list[Path]) -> Iterator[Key]:
 def row(name: str, comment: str) -> str:
     """Two columns, of which the second is wrapped. It begins on the next line if the first is too long."""
     first, indent = f"  {name.replace('=???', '=VALUE'):{COLUMN - 2}}", " " * (COLUMN + 2)
-    wrapped = [part for line in comment.split("\n") for part in textwrap.wrap(line, WIDTH - len(indent))]
-    return f"\n{indent}".join(
-        [f"{first}  {wrapped[0]}", *wrapped[1:]] if len(first) <= COLUMN else [first, *wrapped]
-    )
+    wrap = textwrap.TextWrapper(WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
+    second = f"\n{indent}".join(part for line in comment.split("\n") for part in wrap.wrap(line))
+    return f"{first}  {second}" if len(first) <= COLUMN else f"{first}\n{indent}{second}"
