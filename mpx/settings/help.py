@@ -50,7 +50,7 @@ def keys_of_group(group: str, paths: list[Path]) -> Iterator[Key]:
             continue
         comment = next((key.comment for _, key in each if key.comment), "")
         only = f" (of {', '.join(choices)})" if len(choices) <= len(paths) / 2 else ""
-        yield each[0][1]._replace(comment=comment + only)
+        yield each[0][1]._replace(comment=f"{comment}{only}".strip())
 
 
 def row(name: str, comment: str) -> str:
