@@ -169,9 +169,9 @@ def _no_loss(metric: Metric) -> str:
 
 
 def _title(metric: Metric) -> str:
-    """`Accuracy`; of validation `Val accuracy`."""
+    """`Accuracy`; of validation `Validation accuracy`."""
     stage, _, name = metric.name.partition("/")
-    words = name if stage in ("test", "own") else f"{stage} {name}"
+    words = name if stage in ("test", "own") else f"{stage} {name}".replace("val ", "validation ", 1)
     return words[:1].upper() + words[1:]
 
 
