@@ -59,8 +59,6 @@ Direction = enum.Enum("Direction", ["minimize", "maximize"])  # as hydra-optuna-
         ("minimize", "minimize"),
         (Direction.minimize, "minimize"),
         (["maximize", "minimize"], "[maximize,minimize]"),
-        (["maximize"], "[maximize]"),
-        (["maximize"] * 3, "[maximize,maximize,maximize]"),
     ],
 )
 def test_a_search_for_the_worst_is_refused(direction, written):
