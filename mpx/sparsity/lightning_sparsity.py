@@ -85,9 +85,7 @@ class Sparsity(Pruning):
         return "Pruning"
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forget a checkpoint that an earlier Trainer loaded and could not continue. That of this one is
-        loaded after this.
-        """
+        """Forget the checkpoint of an earlier Trainer that failed. This one loads its own afterwards."""
         if stage == "fit":
             self._loaded = None
 
@@ -110,8 +108,8 @@ class Sparsity(Pruning):
         super().on_train_start(trainer, pl_module)
 
     def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that
-        is already complete lacks.
+        """Make the masks, or take those of the checkpoint. Called when training starts, and for a run
+        without a step left.
         """
         if self.masks.weights:
             return
@@ -137,7 +135,7 @@ class Sparsity(Pruning):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Again, after every callback's on_train_end: averages of weights replace them there."""
+        """Verify again, since averages replace the weights in other callbacks' on_train_end."""
         self.assert_pattern(trainer, "the training was over")
 
     def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
