@@ -17,24 +17,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from collecting import Arguments
 from PIL import Image
 
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import Arguments
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-TABS = {"scalars": "timeseries", "custom": "custom_scalars", "hparams": "hparams", "text": "text"}
-WIDTH = 1600  # pixels
+SIZES = {  # tab -> width and height in pixels
+    "timeseries": (1600, 1000), "custom_scalars": (1600, 1000), "hparams": (2200, 600), "images": (1600, 1000),
+}  # fmt: skip
+REPORT = (1600, 1400)
 COLOURS = 64  # of a picture's palette: a third of the bytes, and no visible difference
 PATIENCE_S = 60  # until TensorBoard has read the study
 
 
-def shot(browser: str, address: str, file: Path, height: int) -> None:
-    """A picture of the page's upper `height` pixels, once it is quiet."""
+def shot(browser: str, address: str, file: Path, size: tuple[int, int]) -> None:
+    """A picture of the upper part of a page, once it is quiet."""
     with tempfile.TemporaryDirectory() as profile:
         raw = Path(profile) / "raw.png"
         subprocess.run(
             [
                 browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                f"--user-data-dir={profile}", f"--window-size={WIDTH},{height}", "--timeout=20000",
+                f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", "--timeout=20000",
                 "--virtual-time-budget=15000", "--blink-settings=preferredColorScheme=1",
                 f"--screenshot={raw}", address,
             ],
@@ -79,7 +83,6 @@ def main() -> int:
     parser = Arguments()
     parser.add_argument("study", type=Path, help="the folder that mpx.compare has written to")
     parser.add_argument("out", type=Path, help="the folder for the pictures")
-    parser.add_argument("--height", type=int, default=1000, help="pixels")
     given = parser.parse_args()
     report = (given.study / "report.html").resolve()
     if not report.is_file():
@@ -87,10 +90,10 @@ def main() -> int:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         parser.error(f"none of {', '.join(BROWSERS)} is on PATH")
-    shot(browser, report.as_uri(), given.out / "report.png", given.height)
+    shot(browser, report.as_uri(), given.out / "report.png", REPORT)
     with tensorboard(given.study) as address:
-        for name, tab in TABS.items():
-            shot(browser, f"{address}#{tab}", given.out / f"tensorboard-{name}.png", given.height)
+        for tab, size in SIZES.items():
+            shot(browser, f"{address}#{tab}", given.out / f"tensorboard-{tab}.png", size)
     return 0
 
 

@@ -46,7 +46,8 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows.append(("sparsity", _sparsity(sparsity)))
     rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows += _permuted(sparsity.get("permutation"))
-    print_table(Table(folder.parent.name, words("", ""), rows), head=False)
+    title = "{model} on {data}, {precision}-{sparsity}, seed {seed}".format(**record["setting"])
+    print_table(Table(title, words("", ""), rows), head=False)
     console().print(shown(f"folder {folder}"), soft_wrap=True)  # broken, it could not be copied
 
 

@@ -30,11 +30,8 @@ from mpx.training.tasks import primary_metric
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
-    """Before training, write settings, layout and environment to TensorBoard."""
+    """Before training, write settings and environment to TensorBoard."""
     hparams = dict(record["setting"])
-    if "optimizer" in cfg:  # a project has its own
-        hparams |= {key: OmegaConf.select(cfg, key) for key in ("optimizer.lr", "data.batch_size")}
-        hparams["optimizer"] = cfg.optimizer.name
     # what was typed, also where it is the default, which a sweep's other jobs change
     for key in (word.partition("=")[0].lstrip("+") for word in HydraConfig.get().overrides.task):
         value = OmegaConf.select(cfg, key)
