@@ -1,9 +1,10 @@
 """Screenshots of a compared study: its report, and TensorBoard's tabs.
 
-$ python -m mpx.compare study=digits
-$ python experiments/screenshots/run.py outputs/digits docs/pictures
+$ python experiments/screenshots/run.py experiments/grid/results.csv docs/pictures  # the report
+$ python experiments/screenshots/run.py outputs/digits docs/pictures                # TensorBoard's tabs
 
-It takes Chromium or Chrome, of which one must be on PATH. An existing file is replaced.
+The second after `python -m mpx.compare study=digits`. It takes Chromium or Chrome, of which one must be on PATH. Existing
+pictures are replaced.
 """
 
 import shutil
@@ -19,15 +20,20 @@ from pathlib import Path
 
 from PIL import Image
 
+from mpx.render.colours import styles
+from mpx.render.figures import pictures
+from mpx.render.html import html_report
+
 sys.path.append(str(Path(__file__).parents[1]))
+from card import compare_file, options
 from collecting import Arguments
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SIZES = {  # tab -> width and height in pixels
     "timeseries": (1600, 1000), "custom_scalars": (1600, 1000), "hparams": (2200, 600), "images": (1600, 1000),
 }  # fmt: skip
-REPORT = (1600, 1400)
-COLOURS = 64  # of a picture's palette: a third of the bytes, and no visible difference
+REPORT = (1600, 1700)
+COLOURS = 256  # of a picture's palette: a third of the bytes
 PATIENCE_S = 60  # until TensorBoard has read the study
 
 
@@ -81,16 +87,25 @@ def _has_read(address: str) -> bool:
 
 def main() -> int:
     parser = Arguments()
-    parser.add_argument("study", type=Path, help="the folder that mpx.compare has written to")
+    parser.add_argument(
+        "study", type=Path, help="the folder that mpx.compare has written to, or a results.csv"
+    )
     parser.add_argument("out", type=Path, help="the folder for the pictures")
+    parser.add_argument("--margin", type=float, default=0.005, help="of the comparison of a results.csv")
     given = parser.parse_args()
-    report = (given.study / "report.html").resolve()
-    if not report.is_file():
-        parser.error(f"{report} is not there: compare the study first")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         parser.error(f"none of {', '.join(BROWSERS)} is on PATH")
-    shot(browser, report.as_uri(), given.out / "report.png", REPORT)
+    if given.study.suffix == ".csv":
+        comparison = compare_file(given.study, options(f"margin={given.margin}", given.study))
+        drawn = [pictures(group, comparison, styles(comparison)) for group in comparison.groups]
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "report.html"
+            page.write_text(html_report(comparison, drawn, styles(comparison)), encoding="utf-8")
+            shot(browser, page.as_uri(), given.out / "report.png", REPORT)
+        return 0
+    if not (given.study / "report.html").is_file():
+        parser.error(f"{given.study} has no report.html: compare the study first")
     with tensorboard(given.study) as address:
         for tab, size in SIZES.items():
             shot(browser, f"{address}#{tab}", given.out / f"tensorboard-{tab}.png", size)

@@ -42,10 +42,10 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) 
 
 def question(comparison: Comparison) -> str:
     """The title of a report."""
-    names = {group.metric.words for group in comparison.groups}
-    metric = names.pop() if len(names) == 1 else "metric"
+    metrics = {group.metric.words for group in comparison.groups}
     what = words.title(comparison.groups[0]) if len(comparison.groups) == 1 else "each model"
-    return f"Which setting trains {what} fastest with no worse {metric}?"
+    how = f"with no worse {metrics.pop()}" if len(metrics) == 1 else "at no loss"
+    return f"Which setting trains {what} fastest {how}?"
 
 
 def verdicts(comparison: Comparison) -> str:
@@ -58,17 +58,17 @@ def verdicts(comparison: Comparison) -> str:
 
 
 def about(group: Group, comparison: Comparison) -> str:
-    """How the table compares, and the notes."""
-    first = (
+    """How the table compares."""
+    return (
         f"Compared by {escaped(group.metric.words)}, margin {words.margin(group, comparison)}, "
         f"{words.confidence(comparison)}."
     )
-    notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
-    return f"{first}\n\n{notes}" if notes else first
 
 
 def group_table(group: Group) -> str:
-    return in_markdown(settings_table(group, {}))
+    """The table of the settings, and the notes below it."""
+    table, notes = in_markdown(settings_table(group, {})), [f"- {escaped(note)}" for note in group.notes]
+    return "\n\n".join([table, "\n".join(notes)] if notes else [table])
 
 
 def served_part(group: Group) -> str:

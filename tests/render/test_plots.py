@@ -9,14 +9,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_comparison import made_comparison, made_group, write_runs
+from made_comparison import made_comparison, made_group, write_curves, write_runs
 from made_runs import AMP, CONTROL, compared, only, seeds
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from mpx.compare.comparison import Estimate
+from mpx.compare.run import metric_of
 from mpx.render.colours import styles
+from mpx.render.curves import bands, loss_figure
 from mpx.render.figures import PARTS, front_figure, pareto, pictures, seeds_figure
-from mpx.render.picture import fit, house_style, inline
+from mpx.render.picture import NothingToDraw, fit, house_style, inline
+from mpx.render.rates import style_of
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = (
@@ -177,3 +181,19 @@ def test_pictures_say_what_they_leave_out(tmp_path):
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
     alone = replace(group, control=None)
     assert drawn(comparison, alone, ["loss"])["loss"].caption.endswith("The first 8 settings of the table.")
+
+
+def test_the_metric_of_a_project_is_drawn_and_flat_lines_are_not(tmp_path):
+    write_curves(tmp_path, {"train_loss": [(0, 0.5), (9, 0.5)], "val_dice": [(0, 0.5), (9, 0.96)]})
+    curves = bands({"fp32-dense": [tmp_path]})
+    (axes,) = loss_figure(curves, metric_of("val/dice", "max"), {"fp32-dense": style_of(0)}).axes
+    assert (axes.get_title("left"), axes.get_ylim()[1] <= 1) == ("val dice", True)
+    with pytest.raises(NothingToDraw, match="never changes"):
+        loss_figure(curves, metric_of("train/loss", "min"), {})
+
+
+def test_equal_bars_are_not_drawn(tmp_path):
+    group = made_group()
+    same = replace(group, rows=tuple(replace(row, peak_gib=Estimate(0.5, None, 1)) for row in group.rows))
+    found = drawn(made_comparison(tmp_path, same), parts=["memory"])
+    assert found["memory"].reason == "nothing differs, 0.500"
