@@ -57,13 +57,13 @@ def shot(browser: str, address: str, file: Path, size: tuple[int, int]) -> None:
 
 @contextmanager
 def tensorboard(study: Path) -> Iterator[str]:
-    """The address of a TensorBoard that has read the study."""
+    """The address of a TensorBoard that has read the study, whose pages do not show where it lies."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", "--logdir", study, "--port", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "tensorboard.main", "--logdir", study.name, "--port", str(port)],
+        cwd=study.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     address, deadline = f"http://127.0.0.1:{port}/", time.monotonic() + PATIENCE_S
     try:

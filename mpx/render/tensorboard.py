@@ -25,7 +25,7 @@ CHARTS = {  # of CUSTOM SCALARS: category -> chart -> regular expression of its 
     "Numerics": {
         "loss scale": r"^numerics/loss_scale$",
         "skipped steps": r"^numerics/skipped_steps$",
-        "gradient underflow": r"^numerics/gradient_underflow_fraction$",
+        "gradient underflow": r"^numerics/gradient_underflow\w*_fraction$",
     },
     "Memory": {"peak, GiB": r"^memory/peak_\w+_gib$"},
 }

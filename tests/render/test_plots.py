@@ -187,7 +187,7 @@ def test_the_metric_of_a_project_is_drawn_and_flat_lines_are_not(tmp_path):
     write_curves(tmp_path, {"train_loss": [(0, 0.5), (9, 0.5)], "val_dice": [(0, 0.5), (9, 0.96)]})
     curves = bands({"fp32-dense": [tmp_path]})
     (axes,) = loss_figure(curves, metric_of("val/dice", "max"), {"fp32-dense": style_of(0)}).axes
-    assert (axes.get_title("left"), axes.get_ylim()[1] <= 1) == ("val dice", True)
+    assert (axes.get_title(), axes.get_ylim()[1] <= 1) == ("val dice", True)
     with pytest.raises(NothingToDraw, match="never changes"):
         loss_figure(curves, metric_of("train/loss", "min"), {})
 
