@@ -33,7 +33,7 @@ from mpx.deploy.record import (
 )
 from mpx.errors import UserError
 from mpx.runs.folder import DEPLOYED
-from mpx.settings.deploy import WORDS, check_chosen, check_deploy, listed
+from mpx.settings.deploy import WORDS, check_deploy, listed
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.system.imports import heavy
@@ -133,8 +133,6 @@ def _serve(
 
 
 def main() -> None:
-    with errors_in_one_line(WORDS, "mpx.deploy"):
-        check_chosen(sys.argv[1:])
     start_once(job, WORDS, "mpx.deploy", "its keys take lists, as 'format=[fp16,int8]', and run= a pattern")
 
 

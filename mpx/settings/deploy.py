@@ -1,7 +1,7 @@
 """The keys of mpx.deploy, each with its rule. The groups `model` and `data` keep their rules of mpx.train."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mpx.errors import UserError
@@ -10,7 +10,7 @@ from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_target
 from mpx.settings.rules import choice, either, many, one_or_more, text, whole
-from mpx.settings.values import check_value, dotted, key_of, leaves
+from mpx.settings.values import check_value, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 QUANTISED = ("int8", "fp8")  # formats of operands alone: on a GPU the rest of the model is BF16
@@ -37,24 +37,7 @@ DEPLOY = {
     ),
 }
 NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
-OF_TRAINING = ("optimizer", "schedule", "finetune")  # keys that mpx.deploy does not have
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
-
-
-def check_chosen(words: Iterable[str]) -> None:
-    """Raise UserError for a key of a training, and for one of a model or data set that no word chooses: a run
-    brings its own.
-    """
-    keys = list(map(key_of, dotted(words)))
-    for key in keys:
-        group = key.partition(".")[0]
-        if group in OF_TRAINING:
-            raise UserError(f"{key} is for training, and mpx.deploy trains nothing. Leave it out.")
-        if group in ("model", "data") and group not in keys:
-            raise UserError(
-                f"{key} is for weights without a run, and no {group}= is given. Leave it out, or give "
-                "model=, data= and ckpt=."
-            )
 
 
 def check_deploy(settings: Mapping[str, Any]) -> None:

@@ -32,10 +32,6 @@ MISTAKES = [
         "export=pt2 is not possible with format=int8. Use format=fp32 or tf32 or fp16 or",
     ),
     (
-        ["run=.", "finetune.epochs=1"],
-        "finetune.epochs is for training, and mpx.deploy trains nothing. Leave it out.",
-    ),
-    (
         ["run=.", "formt=fp16"],
         "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all.",
     ),

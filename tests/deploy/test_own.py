@@ -80,10 +80,6 @@ MISTAKES = [
         "model= is for weights without a run, and run= is given.",
     ),
     (
-        ["model=mlp", "model.widht=3", "data=digits", "ckpt=w.pt"],
-        "model.widht: no such key. Did you mean model.widths?",
-    ),
-    (
         ["model=resnet20", "data=text_csv", "data.path=x", "ckpt=w.pt"],
         "this model takes images, the data set is labelled text",
     ),
