@@ -44,10 +44,13 @@ def _no_labels(count: int) -> Tensor:
 
 
 def _images(folder: Path) -> list[str]:
-    """The image files below a folder, sorted. Raises UserError if there is none."""
+    """The image files below a folder, sorted. Raises UserError if there is none, or one cannot be read."""
     from torchvision.datasets.folder import is_image_file
+
+    from mpx.data.image_folder import check_images
 
     paths = sorted(str(path) for path in folder.rglob("*") if is_image_file(path.name))
     if not paths:
         raise UserError(f"predict={folder} is no folder with images (.jpg, .png and others). Give one.")
+    check_images(paths)
     return paths

@@ -10,12 +10,14 @@ from mpx.deploy.record import Row
 
 def verdict(rows: Sequence[Row]) -> list[str]:
     """rows: of deploy.json, of one run and device, in the order in which they were asked for. What is served
-    in FP32 is the reference, or else the first row.
+    in FP32 is the reference, or else the first row. Empty if all are served alike.
     """
     reference = next((row for row in rows if format_of(row) == "fp32" and not row["sparse_layers"]), rows[0])
+    others = [row for row in rows if _name(row) != _name(reference)]
+    if not others:
+        return []
     if (unsure := next((row for row in rows if row["exclusive"] is not True), None)) is not None:
         return [f"No verdict, since {unsure['exclusive_reason']} while {_name(unsure)} was measured."]
-    others = [row for row in rows if row is not reference]
     accurate = [row for row in others if _loss(row, reference) <= SERVED_WITHIN]
     faster = [row for row in accurate if _rate(row) > _rate(reference)]
     best = max(faster or others, key=_rate)

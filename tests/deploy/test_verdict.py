@@ -43,6 +43,7 @@ def int8(rate, accuracy, **changed):
             [int8(2100.0, 0.972, exclusive=False, exclusive_reason="other programs used 12% of the CPU")],
             ["No verdict, since other programs used 12% of the CPU while INT8 was measured."],
         ),
+        ([FP32 | {"weights": "dense"}], []),
     ],
 )
 def test_of_an_accuracy(others, said):
