@@ -1,4 +1,4 @@
-"""Backends on a CPU compute what the model computes, for every batch size."""
+"""Backends on a CPU; test_deploy.py has what they compute."""
 
 import time
 
@@ -7,42 +7,14 @@ import torch
 from torch import nn
 from torch._inductor.exc import InductorError
 
-from mpx.data import load
 from mpx.deploy import backends
-from mpx.deploy.backends import Served, latency, reason_of, relative_error
-from mpx.deploy.build import Trained, cast, in_format
+from mpx.deploy.backends import latency, reason_of
+from mpx.deploy.build import Trained, in_format
 from mpx.errors import UserError
-from mpx.models import build
-from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, cpu_has_bf16
-from mpx.settings.front_door import CONF
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = pytest.mark.skipif(not cpu_has_bf16(), reason="no BF16 instructions")
-
-
-@pytest.fixture(scope="module")
-def found():
-    from omegaconf import OmegaConf
-
-    data = load(OmegaConf.load(CONF / "data" / "digits.yaml"))
-    model = build(OmegaConf.load(CONF / "model" / "mlp.yaml"), data.spec)
-    return Trained(model.eval().requires_grad_(False), data)
-
-
-@pytest.mark.parametrize("fmt", ["fp32", pytest.param("bf16", marks=BF16)])
-def test_outputs_of_every_batch_size(found, fmt):
-    """Eager; test_deploy.py has the compiler's."""
-    mode = MODES["fp32" if fmt == "fp32" else "bf16_true"]
-    served = Served(in_format(found, mode, CPU), "eager", CPU)
-    with torch.no_grad():
-        for size in (1, 7, 50, 7):
-            x, _ = found.data.test.finish(*found.data.test.raw(torch.arange(size), None), None)
-            out = served(cast(x, mode))
-            assert out.dtype == mode.weights
-            assert relative_error(out, found.model(x)) <= (
-                1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon
-            )
 
 
 @BF16
