@@ -36,28 +36,6 @@ def test_tinyshakespeare(config, real, tokenizer):
         assert len(data.train.stream) < len(text) / 1.5
 
 
-def test_an_existing_tokenizer_reads_the_text_and_not_its_lines(config, tmp_path, capfd):
-    """One that begins a text with a space, as Llama's."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    text = "one two\n\nthree\n" * 30
-    own = Tokenizer(
-        models.BPE({letter: number for number, letter in enumerate(sorted({*text, "▁"} - {" "}))}, [])
-    )
-    own.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    own.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    PreTrainedTokenizerFast(tokenizer_object=own, model_max_length=64).save_pretrained(tmp_path / "llama")
-    (tmp_path / "text.txt").write_text(text)
-    capfd.readouterr()
-    data = mpx.data.load(
-        config("text_file", path=str(tmp_path / "text.txt"), tokenizer=str(tmp_path / "llama"), seq_len=8)
-    )
-    assert capfd.readouterr() == ("", "")
-    decode = AutoTokenizer.from_pretrained(tmp_path / "llama").decode
-    assert "".join(decode(split.stream.tolist()) for split in (data.train, data.val, data.test)) == text
-
-
 def test_targets_are_the_next_tokens_and_windows_do_not_overlap():
     split = Windows(torch.arange(101, dtype=torch.int32), 10)
     plan = split.plan(0, 0)

@@ -20,14 +20,6 @@ def plain_bert(**settings) -> BertForSequenceClassification:
     )
 
 
-@pytest.mark.parametrize(
-    ("choice", "layers", "hidden", "heads"), [("bert_small", 4, 512, 8), ("bert_base", 12, 768, 12)]
-)
-def test_published_sizes(choice, layers, hidden, heads, cfg):
-    config = cfg(choice)
-    assert (config.num_layers, config.hidden_size, config.num_heads) == (layers, hidden, heads)
-
-
 @pytest.mark.parametrize("pool", ["first", "mean"])
 def test_gradients_are_those_of_the_plain_model(pool, cfg, spec, batch):
     """Although tokens that nobody reads are left out of the last layer."""

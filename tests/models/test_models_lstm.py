@@ -27,12 +27,6 @@ def test_padding_of_a_text(bidirectional, cfg, spec):
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_tied_weights(tie, cfg, spec):
-    model = build(cfg("lstm", tie_weights=tie), spec("lm"))
-    assert (model.decoder.weight is model.embedding.weight) == tie
-
-
-@pytest.mark.parametrize("tie", [True, False])
 def test_rows_beyond_the_vocabulary_have_no_part(tie, cfg, spec, batch):
     model, ids = build(cfg("lstm", tie_weights=tie), spec("lm")), batch(spec("lm"))
     logits = model.eval()(ids)

@@ -2,9 +2,6 @@
 wheel.
 """
 
-import re
-import subprocess
-
 from documents import ROOT
 
 from mpx.settings import extras
@@ -19,23 +16,3 @@ def test_a_wheel_takes_the_mpx_that_is_installed(monkeypatch, tmp_path):
     monkeypatch.setattr(extras, "PACKAGE", tmp_path / "mpx")
     monkeypatch.setattr(extras, "CONF", tmp_path / "mpx" / "conf")
     assert extras.install("deploy") == "pip install 'mpx[deploy]'"
-
-
-def test_no_other_file_says_how():
-    files = subprocess.run(
-        ["git", "ls-files", "mpx", "conf", "docs", "README.md"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    by_name = [
-        path
-        for path in files.stdout.split()
-        if "pip install 'mpx" in (ROOT / path).read_text(errors="replace")
-    ]
-    assert by_name == ["mpx/settings/extras.py"]
-    code = [path for path in files.stdout.split() if path.endswith(".py")]
-    assert [path for path in code if re.search(r"pip install -e", (ROOT / path).read_text())] == [
-        "mpx/settings/extras.py"
-    ]
