@@ -132,7 +132,7 @@ def transformers_trainer(seed: int, steps: int | None, half: bool) -> dict:
             folder, per_device_train_batch_size=BATCH, per_device_eval_batch_size=256, seed=seed,
             num_train_epochs=EPOCHS, max_steps=steps or -1, learning_rate=3e-4, warmup_steps=0.1,
             lr_scheduler_type="cosine", bf16=half, optim="adamw_torch_fused", report_to="none",
-            save_strategy="no", logging_strategy="no", disable_tqdm=True, dataloader_drop_last=True,
+            save_strategy="no", logging_strategy="no", disable_tqdm=True,
             train_sampling_strategy="group_by_length", remove_unused_columns=False,
         )  # fmt: skip
         watch, start = Steps(), time.perf_counter()
