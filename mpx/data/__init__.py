@@ -11,6 +11,7 @@ mpx/settings/reachable.py looks for its files.
     spec.py          what a data set looks like to a model
     splits.py        the contents of a split, and how a batch is taken from it (augment.py)
     order.py         the order of the samples, and their seeds
+    lengths.py       texts of similar length in a batch
     loaders.py       the loaders that Lightning sees, made by datamodule.py; they get batches from readers.py
     image_sets.py    images in memory; image_folder.py: images that stay on disk; synthetic.py: samples
                      without files
