@@ -1,7 +1,10 @@
 """A comparison in a notebook: of each group the sentences, the table of settings and the pictures."""
 
 import base64
+import io
 from html import escape
+
+from PIL import Image
 
 from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import title
@@ -10,6 +13,8 @@ from mpx.render.comparison_tables import settings_table
 from mpx.render.figures import pictures
 from mpx.render.picture import Picture
 from mpx.render.table import Table, text_of
+
+COLOURS = 64  # of a picture's palette
 
 
 def in_notebook(comparison: Comparison) -> str:
@@ -35,5 +40,12 @@ def _table(table: Table) -> str:
 
 
 def _image(one: Picture) -> str:
-    data = base64.b64encode(one.png).decode()
+    data = base64.b64encode(_small(one.png)).decode()
     return f'<img alt="{escape(one.title)}" style="max-width: 100%" src="data:image/png;base64,{data}">'
+
+
+def _small(png: bytes) -> bytes:
+    """With a palette: a saved notebook keeps a third of the bytes."""
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS).save(small, "png", optimize=True)
+    return small.getvalue()
