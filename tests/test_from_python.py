@@ -113,7 +113,6 @@ def test_ctrl_c_lets_the_run_save_and_ends_the_loop_around_it(tmp_path):
         (["--help"], ("--help", "no options")),
         ("precision=amp", ("precision=amp", "a list")),
         (["experiment=grid"], ("experiment=grid", "a grid over")),
-        (["data=mnist", "data.root=nowhere/mnist"], ("data.root=nowhere/mnist",)),
     ],
 )
 def test_mistakes_raise_one_line(tmp_path, monkeypatch, settings, words):
