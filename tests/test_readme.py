@@ -51,7 +51,9 @@ def commands(module):
 FIRST = [line for line in blocks("bash", [README])[2].splitlines() if line != SERVING]  # README's first study
 FILES = [line for line in commands("train") if any(word in line for word in NEEDS_FILES)]
 DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line]
-TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, *FIRST, HELP, SWEEP, LOOKS)]
+TRAINING = [
+    line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, *FIRST, HELP, SWEEP, LOOKS)
+]
 
 
 def slow_unless_in_readme(commands):

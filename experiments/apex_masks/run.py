@@ -33,7 +33,15 @@ HERE = Path(__file__).parent
 MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TRIALS = (NofM(2, 4), Tiles("best"), Tiles("greedy"))
-HEADS = ("model", "format", "layers", "pruned by only one", "groups", "other mask", "of these, equal FP32 sums")
+HEADS = (
+    "model",
+    "format",
+    "layers",
+    "pruned by only one",
+    "groups",
+    "other mask",
+    "of these, equal FP32 sums",
+)
 COLUMNS = ("model", "format", "layer", "shape", "groups", "mpx_differs", "equal_sums", "apex_alone")
 
 

@@ -32,6 +32,8 @@ COLUMNS = (
     "tensor_cores", "promised", "kernels",
     "cudnn",
 )  # fmt: skip
+
+
 def measure() -> list[dict]:
     import mpx
 

@@ -204,7 +204,8 @@ def lines_of(model: str, rows: list[dict[str, str]]) -> Iterator[list[str]]:
         for cache in ("empty", "cached"):
             here = [row for row in rows if row["cache"] == cache or row["setting"] == "off"]
             off, default, auto = (
-                wall([row for row in here if row["setting"] == name], steps) for name in ("off", "default", "auto")
+                wall([row for row in here if row["setting"] == name], steps)
+                for name in ("off", "default", "auto")
             )
             if auto is not None or cache == "empty":
                 better = min((run[0] for run in (off, default) if run is not None), default=None)

@@ -71,7 +71,9 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
     """The table of the card."""
     rates: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        rates.setdefault((row["way"], row["precision"], row["beside"]), []).append(float(row["samples_per_s"]))
+        rates.setdefault((row["way"], row["precision"], row["beside"]), []).append(
+            float(row["samples_per_s"])
+        )
     columns = {(name, beside): words for name in PRECISIONS for beside, words in BESIDE.items()}
     lines = [[f"`{way}`", *(f"{median(rates[way, *column]):,.0f}" for column in columns)] for way in WAYS]
     heads = ["", *(f"{name}, {words}" for (name, _), words in columns.items())]

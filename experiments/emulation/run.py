@@ -65,7 +65,10 @@ def operands(operation, sizes, spread):
         return leaves, wide(batch, outputs, out, out, spread=spread)
     steps, batch, inputs, hidden = sizes
     around = hidden**-0.5
-    leaves = {"x": wide(steps, batch, inputs, spread=spread), "h": wide(1, batch, hidden, spread=0, scale=0.5)}
+    leaves = {
+        "x": wide(steps, batch, inputs, spread=spread),
+        "h": wide(1, batch, hidden, spread=0, scale=0.5),
+    }
     leaves |= {"c": wide(1, batch, hidden, spread=0), "w": wide(4 * hidden, inputs, spread=0, scale=around)}
     leaves["u"] = wide(4 * hidden, hidden, spread=0, scale=around)
     leaves["bw"] = wide(4 * hidden, spread=0, scale=around)

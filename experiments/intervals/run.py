@@ -132,6 +132,8 @@ HEADS = (
     "population's interval covers the population", "half width of the test set's, points",
     "… of the population's",
 )  # fmt: skip
+
+
 def card(rows: list[dict[str, str]]) -> dict[str, str]:
     """The table of the card."""
     by = {(row["case"], row["seeds"], row["interval"]): row for row in rows}
@@ -139,7 +141,12 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
     for name in CASES:
         for seeds in map(str, SEEDS):
             here, wide = by[name, seeds, HERE], by[name, seeds, EVERYWHERE]
-            shares = (here["tied"], here["covers_test_set"], here["covers_population"], wide["covers_population"])
+            shares = (
+                here["tied"],
+                here["covers_test_set"],
+                here["covers_population"],
+                wide["covers_population"],
+            )
             widths = [f"{100 * float(row['half_width']):.2f}" for row in (here, wide)]
             lines.append([CASES[name].words, here["samples"], seeds, *map(_percent, shares), *widths])
     return {"table": markdown(HEADS, lines)}

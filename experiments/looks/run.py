@@ -157,7 +157,13 @@ def family(settings: int, wrong: int, plan: Plan) -> dict:
             np.take_along_axis(passes, order, 1) >= np.arange(settings, 0, -1), axis=1
         )
         decided |= np.take_along_axis(found, np.argsort(order, axis=1), 1)
-    about = {"design": ALL_LOOKS, "settings": settings, "wrong": wrong, "looks": plan.looks, "studies": STUDIES}
+    about = {
+        "design": ALL_LOOKS,
+        "settings": settings,
+        "wrong": wrong,
+        "looks": plan.looks,
+        "studies": STUDIES,
+    }
     about |= {"shape": "normal", "scatter": 1.0, "loss": 1.0}
     return about | {"no_loss": decided[:, :wrong].any(1).mean()}
 
@@ -174,7 +180,11 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
         )
 
     errors = [
-        [SHAPES[kind[0]], kind[1], *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING))]
+        [
+            SHAPES[kind[0]],
+            kind[1],
+            *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING)),
+        ]
         for kind in AT_MARGIN
     ]
     for (settings, wrong, plan), name in FAMILIES.items():
@@ -188,9 +198,13 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
         saved = f"{100 * (1 - float(run['seeds']) / single):.0f} %" if single else "–"
         lost = f"{100 * float(run['lost']):.1f} %"
         seeds = [f"{float(row['seeds']):.1f}" for row in (run, all_looks, flat)]
-        savings.append([SHAPES[kind[0]], *kind[1:], share(run), lost, seeds[0], single or "–", saved, *seeds[1:]])
+        savings.append(
+            [SHAPES[kind[0]], *kind[1:], share(run), lost, seeds[0], single or "–", saved, *seeds[1:]]
+        )
     return {
-        "errors": markdown(["differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"], errors),
+        "errors": markdown(
+            ["differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"], errors
+        ),
         "seeds": markdown(SAVINGS, savings),
     }
 

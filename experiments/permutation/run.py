@@ -87,7 +87,9 @@ def model_rows(subject: str, setting: str) -> list[dict]:
         permuted = f"{sum(layer.permuted for layer in layers)} of {len(layers)} layers permuted"
         row = {"part": f"{kind} ({permuted})"}
         row |= {"kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers) / size}
-        rows.append(row | {"kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers) / size})
+        rows.append(
+            row | {"kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers) / size}
+        )
     total = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
     rows.append({"part": "all", "cpu_seconds": cpu_seconds} | total | change)
     return [{"subject": subject, "setting": setting} | row for row in rows]
@@ -115,7 +117,9 @@ def table(rows: list[dict]) -> str:
     heads = ["subject", "setting", "part", "kept before", "kept after", "efficacy", "seconds", "CPU seconds"]
     lines = []
     for row in rows:
-        kept = [f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")]
+        kept = [
+            f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")
+        ]
         forms = {"efficacy": ".1%", "seconds": ".2f", "cpu_seconds": ".1f", "output_change": ".0e"}
         rest = [f"{row[key]:{form}}" if key in row else "" for key, form in forms.items()]
         lines.append([row["subject"], row["setting"], row["part"], *kept, *rest])

@@ -28,7 +28,16 @@ from setups import TITLES, WARMUP, choice, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
 GPUS = (1, 2, 4)
-COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95", "all_reduce_ms")
+COLUMNS = (
+    "model",
+    "contender",
+    "gpus",
+    "round",
+    "samples_per_s",
+    "step_ms_p50",
+    "step_ms_p95",
+    "all_reduce_ms",
+)
 COLUMNS += ("gradient_mib", "graphed", "compiled", "mfu", "rejected", "note")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
@@ -110,14 +119,24 @@ def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
         speed = json.loads(files[0].read_text())["speed"]
     chosen = speed.get("chosen", {})
     row = {name: speed[name] for name in ("step_ms_p50", "step_ms_p95", "mfu")}
-    row |= {"samples_per_s": speed["train_samples_per_s"], "note": chosen.get("graph", {}).get("given_up") or ""}
+    row |= {
+        "samples_per_s": speed["train_samples_per_s"],
+        "note": chosen.get("graph", {}).get("given_up") or "",
+    }
     row |= {"graphed": chosen.get("graph", {}).get("replayed_steps", 0)}
     row |= {"compiled": chosen.get("compiled", {}).get("compiled_calls", 0)}
     return row if done.returncode == 0 else row | {"note": (done.stdout + done.stderr)[-300:]}
 
 
 def by_hand(model: str, gpus: int, env: dict[str, str]) -> dict:
-    command = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", str(HERE / "hand.py"), "--model", model]
+    command = [
+        "torchrun",
+        "--standalone",
+        f"--nproc-per-node={gpus}",
+        str(HERE / "hand.py"),
+        "--model",
+        model,
+    ]
     environment = os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} | env
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     found = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -185,7 +185,11 @@ def rivals(name: str, x: Tensor) -> Iterator[dict]:
         free()
         try:
             call = Served(theirs.eval(), backend, CUDA)
-            row = {"candidate": f"{library}, {backend}", "chosen": False, "samples_per_s": throughput(call, x)}
+            row = {
+                "candidate": f"{library}, {backend}",
+                "chosen": False,
+                "samples_per_s": throughput(call, x),
+            }
             yield row | {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
         except REFUSED as error:
             print(f"  {library}, {backend}: {error}", file=sys.stderr)

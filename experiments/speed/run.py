@@ -130,7 +130,10 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
                 others = ExclusivityChecks(device())
                 others.look()
                 row |= {"samples_per_s": contender.samples_per_s(), "note": contender.note}
-                row |= {"steps": getattr(contender, "steps", comparison.setup.steps), **alone(*others.verdict())}
+                row |= {
+                    "steps": getattr(contender, "steps", comparison.setup.steps),
+                    **alone(*others.verdict()),
+                }
             except Exception as error:  # the others are still wanted
                 failed.add(name)
                 row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -148,7 +151,12 @@ def alone(exclusive: bool | None, reason: str | None) -> dict[str, Any]:
 
 def about(comparison: Comparison) -> dict[str, Any]:
     here = comparison.setup
-    return {"section": comparison.section, "model": here.model, "precision": here.precision, "batch": here.batch}
+    return {
+        "section": comparison.section,
+        "model": here.model,
+        "precision": here.precision,
+        "batch": here.batch,
+    }
 
 
 def tidy(*, forget: bool) -> None:
@@ -195,7 +203,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     several = {"type": lambda text: text.split(","), "help": "only these, as mpx,hand; else all of a section"}
     parser.add_argument("--contenders", **several)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=500, help="start no further measurement after so many"
+    )
     root = "holds FashionMNIST/raw; without it images of its sizes"
     parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help=root)
     parser.add_argument("--tiny", action="store_true")

@@ -17,7 +17,11 @@ IMAGES = {"resnet50": ([3, 224, 224], 1000, 256, 8, 40), "resnet18": ([3, 32, 32
 TEXTS = {"bert_small": ([128], 2, 256, 96, 120), "lstm": ([128], 2, 256, 96, 120)}
 FULL = IMAGES | TEXTS  # shape, classes, batch, batches in an epoch, measured steps
 SMALL_IMAGE, SMALL_TEXT = ([3, 8, 8], 4, 4, 8, 4), ([8], 2, 4, 8, 4)
-TINY = dict.fromkeys(IMAGES, SMALL_IMAGE) | dict.fromkeys(TEXTS, SMALL_TEXT) | {"resnet50": ([3, 32, 32], 4, 4, 8, 4)}
+TINY = (
+    dict.fromkeys(IMAGES, SMALL_IMAGE)
+    | dict.fromkeys(TEXTS, SMALL_TEXT)
+    | {"resnet50": ([3, 32, 32], 4, 4, 8, 4)}
+)
 MODELS = tuple(FULL)
 TITLES = {"resnet50": "ResNet-50", "resnet18": "ResNet-18", "bert_small": "BERT-small", "lstm": "LSTM"}
 

@@ -146,7 +146,11 @@ class Transformers:
                 window.step()
 
         steps = WARMUP + setup.steps
-        tuned = {"torch_compile": device().type == "cuda", "max_grad_norm": 0.0, "logging_nan_inf_filter": False}
+        tuned = {
+            "torch_compile": device().type == "cuda",
+            "max_grad_norm": 0.0,
+            "logging_nan_inf_filter": False,
+        }
         tuned = tuned if self.tuned else {}
         with tempfile.TemporaryDirectory() as folder, quiet(), searching(setup):
             arguments = TrainingArguments(

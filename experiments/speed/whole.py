@@ -41,7 +41,11 @@ class Whole:
         lr = 0.001 if setup.tiny else 0.1  # batches of four images would diverge by rounding, on some CPUs
         self.overrides = [f"model={setup.model}", f"precision={setup.precision}", "data=fashion_mnist"]
         self.overrides += [f"data.root={data_root}", "data.download=false", f"data.batch_size={setup.batch}"]
-        self.overrides += [f"trainer.max_epochs={self.epochs}", f"optimizer.lr={lr}", *(TINY.split() if setup.tiny else [])]
+        self.overrides += [
+            f"trainer.max_epochs={self.epochs}",
+            f"optimizer.lr={lr}",
+            *(TINY.split() if setup.tiny else []),
+        ]
 
     def run(self) -> dict[str, Any]:
         record = train(self.overrides)

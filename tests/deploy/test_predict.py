@@ -38,7 +38,9 @@ def test_of_texts_they_have_the_accuracy_of_the_test_set(runs, tmp_path, monkeyp
     with (tmp_path / "new.csv").open("w") as file:
         csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
     done = start(main, tmp_path, run, predict, "accelerator=cpu", *QUICK)
-    assert f"predictions written to {folder.relative_to(tmp_path)}/predictions-fp32-auto-cpu.csv" in done.words
+    assert (
+        f"predictions written to {folder.relative_to(tmp_path)}/predictions-fp32-auto-cpu.csv" in done.words
+    )
     found = predicted(folder)
     assert [one["text"] for one in found] == texts
     right = sum(one["class"] == label for one, label in zip(found, labels, strict=True))
@@ -64,7 +66,11 @@ def test_of_a_regression():
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("mlp", "new.csv", "predict=new.csv needs a run of data=image_folder or data=text_csv with data.task=classification or"),
+        (
+            "mlp",
+            "new.csv",
+            "predict=new.csv needs a run of data=image_folder or data=text_csv with data.task=classification or",
+        ),
         ("bert", "new.csv", "data file new.csv, line 1: no column 'text' among review"),
         ("bert", "nowhere.csv", "data file nowhere.csv cannot be read (No such file or directory)"),
         ("photos", "empty", "predict=empty is no folder with images (.jpg, .png and others). Give one."),

@@ -68,7 +68,9 @@ ROW = deployed_row(
     exports_refused={},
     cpu_used_by_others=0.0,
 )
-RUN = record(accuracy=0.875, sparsity="2of4") | {"config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}}
+RUN = record(accuracy=0.875, sparsity="2of4") | {
+    "config": {"data": {}, "trainer": {"limit_test_batches": 1.0}}
+}
 
 
 def cells(text):
@@ -118,7 +120,10 @@ def test_tables(capsys):
             {"exclusive": False, "exclusive_reason": "pid 7"},
             "Not alone on the device (pid 7): the speed is too low.",
         ),
-        ({"exclusive": False, "device": "cpu", "cpu_used_by_others": 0.12, "exclusive_reason": "x"}, "(shared, 12%)"),
+        (
+            {"exclusive": False, "device": "cpu", "cpu_used_by_others": 0.12, "exclusive_reason": "x"},
+            "(shared, 12%)",
+        ),
         (
             {"exclusive": None, "exclusive_reason": "NVML: none"},
             "It is unknown whether others used the device (NVML: none):",
