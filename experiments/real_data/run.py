@@ -1,7 +1,7 @@
 """How fast do SST-2's texts train, beside transformers' Trainer and a loop by hand, each with little padding?
 
 $ python experiments/real_data/run.py  # 4 epochs of each (on a GPU: some minutes)
-$ python experiments/real_data/run.py --steps 60 --seeds 0    # a part of an epoch, for a CPU
+$ python experiments/real_data/run.py --steps 25 --seeds 0    # a part of an epoch, for a CPU
 $ python experiments/real_data/run.py --card                  # README.md from the committed results.csv
 
 Needs MPX_DATA, the folder of the data sets. Writes results.csv into $OUT, or here.
