@@ -1,5 +1,5 @@
-"""The two loaders that Lightning sees. A reader makes their batches, on the device (resident.py) or in worker
-processes (workers.py).
+"""The two loaders that Lightning sees. A reader makes their batches, on the device or in worker processes
+(readers.py).
 """
 
 from collections.abc import Callable, Iterator

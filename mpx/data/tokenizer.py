@@ -99,7 +99,7 @@ def existing(name: str, *, pads: bool):
     """
     from transformers import AutoTokenizer
 
-    from mpx.models.hub import hub_answers, quiet
+    from mpx.system.hub import hub_answers, quiet
 
     if os.path.isdir(name) and not any(fnmatch(file, kind) for file in os.listdir(name) for kind in FILES):
         raise UserError(f"data.tokenizer={name} has no tokenizer's file ({', '.join(FILES)}): {ANOTHER}")

@@ -9,7 +9,6 @@ network's library (torchvision, transformers, timm), so that a checkpoint loads 
     resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
     lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py;
                     custom.py: the user's own
-    hub.py          Hugging Face's hub
     probe.py        tries a network on one sample before training; evaluating.py: in evaluation mode
 """
 

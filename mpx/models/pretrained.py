@@ -12,7 +12,7 @@ from torch import nn
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
-from mpx.models.hub import hub_answers, quiet
+from mpx.system.hub import hub_answers, quiet
 
 # what reading weights raises for files that are not whole
 DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)

@@ -8,5 +8,6 @@ whole_file.py   writes a file whole or not at all
 csv_file.py     reads and writes tables
 printing.py     text that is safe to print; progress.py: bars of long steps
 imports.py      imports PyTorch fast
+hub.py          Hugging Face's hub of models and tokenizers, and what its libraries print
 version.py      which mpx this is
 """
