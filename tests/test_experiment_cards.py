@@ -12,7 +12,10 @@ from experiment import EXPERIMENTS, script
 
 # (script, its table); the other cards are written by hand
 CARDS = [
-    *((f"{name}/run.py", "results.csv") for name in ("auto", "cpu_threads", "intervals", "looks", "scaling")),
+    *(
+        (f"{name}/run.py", "results.csv")
+        for name in ("auto", "cpu_threads", "intervals", "looks", "real_data", "scaling")
+    ),
     ("audit/run.py", "operations.csv"),
 ]
 

@@ -20,10 +20,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
-from mpx.system.hub import quiet
 from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.probe import check_output
 from mpx.private.transformers import auto_class_of, has_network
+from mpx.system.hub import quiet
 
 AUTO_CLASSES = {
     "image": AutoModelForImageClassification,
