@@ -14,7 +14,7 @@ from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Data
 from mpx.settings.values import checked
 
-# train tensors stay on a GPU if they take less than 1/SHARE of its free memory; the rest is for the model
+# Train tensors stay on a GPU if they take less than 1/SHARE of what is free before the model is there.
 SHARE = 4
 
 

@@ -66,13 +66,15 @@ def _link(path: Path, beside: Path) -> None:
 
 
 class EndSignal:
-    """All processes of a run have to save at the same step, so they ask one another whether a signal came. An
-    answer waits for the device: a question after each step would keep steps from being queued. So they also
-    agree on the step after which they ask again.
+    """Ranks ask one another about once a second whether a signal came, since all have to save at the same
+    step.
+
+    An answer waits for the device, and a question after each step would keep steps from being queued. With
+    each answer, the ranks agree on the step after which they ask again.
     """
 
     def __init__(self) -> None:
-        self._pace = float("inf")  # seconds for a step, between the newest two answers
+        self._pace = float("inf")  # seconds for a step; until two answers have come, they ask after each step
         self._step = 0
         self._answered: float | None = None  # when the newest answer came
         self._next = 0  # the step after which to ask

@@ -35,8 +35,8 @@ class History(Callback):
     checkpoint: that the run continues; None: it begins. setting: those that training depends on. data:
     checksums of the train, validation and test data; () of a project.
 
-    before: the settings of all earlier parts that differ from this run's. pruned: the checkpoint's state of
-    Pruning; {} of a dense run. changed: the splits with other data.
+    before: settings, as {key: value}, that an earlier part had and this run has otherwise. pruned: the
+    checkpoint's state of Pruning; {} of a dense run. changed: the splits with other data.
     """
 
     def __init__(

@@ -78,8 +78,8 @@ def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def mpx_of(environment: dict[str, Any]) -> str | None:
-    """The version of mpx. Only in older records it does not tell the source files; there the commit stands
-    beside it.
+    """The version of mpx, which names its source files by a hash. Versions in older records do not; the
+    commit stands beside those.
     """
     if (version := environment.get("mpx")) is None:
         return None
