@@ -62,7 +62,7 @@ def test_a_card_made_twice_is_the_same(question):
     assert "old figures" not in text
     assert " as fast as FP32 at no loss of accuracy (" in text
     assert text.count("| amp\\_bf16-2of4 |") == 1
-    for part in ("front", "seeds", "speedup", "memory", "serve", "underflow"):
+    for part in ("front", "seeds", "speedup", "memory", "underflow"):
         assert f"plots/resnet18--cifar10-{part}.png" in text
         assert f"plots/resnet18--cifar10-{part}.svg" in first
 
@@ -89,7 +89,7 @@ def test_the_script(question):
     command = [sys.executable, there / "card.py", "question", "other"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=EXPERIMENTS.parent, timeout=120)
     assert done.returncode == 2
-    assert done.stdout == f"{there}/question/README.md: results of 6 plots\n"
+    assert done.stdout == f"{there}/question/README.md: results of 5 plots\n"
     assert done.stderr.startswith(f"error: {there}/other/README.md is not there. A card is a folder")
 
 

@@ -196,7 +196,8 @@ def test_the_sweep_that_trains_until_decided_stops_by_itself(forked):
     ran = forked(*words(LOOKS), "until.max_seeds=8", "until.looks=2", "until.margin=0.9", *FEW_STEPS)
     assert ran.code == 0, ran.err
     assert len(ran.folders) == 8
-    assert "look 1 of 2, at 4 seeds, resnet20 on digits: amp_bf16-dense no loss\n" in ran.out
+    assert "\nlook 1 of 2, at 4 seeds, resnet20 on digits" in ran.out
+    assert ": amp_bf16-dense no loss\n" in ran.out
     assert "until=decided: 8 runs, 8 of them now, in " in ran.out
     assert "Compare the settings: python -m mpx.compare study=looks margin=0.9\n" in ran.out
     assert json.loads((ran.folders[0] / "result.json").read_text())["config"]["until"]["looks"] == 2
