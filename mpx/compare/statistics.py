@@ -19,7 +19,6 @@ no spread although the values do, as those of one test sample, are tested by Wel
 spread of the values.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -189,12 +188,3 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
         return None
     half = t / b.mean * np.sqrt(var_a * (1 - g) + scaled)
     return max(0.0, float((ratio - half) / (1 - g))), float((ratio + half) / (1 - g))
-
-
-def wilson(share: float, n: int, confidence: float) -> tuple[float, float]:
-    """Wilson's interval for a probability. share: of n independent samples, as observed."""
-    z = float(special.ndtri((1 + confidence) / 2))
-    centre, weight = share + z**2 / (2 * n), 1 + z**2 / n
-    half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # the share, but for rounding
-    return max(0.0, min(share, (centre - half) / weight)), min(1.0, max(share, (centre + half) / weight))

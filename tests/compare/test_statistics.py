@@ -8,7 +8,7 @@ from scipy import special
 
 from mpx.compare.comparison import Estimate, estimate
 from mpx.compare.run import METRICS
-from mpx.compare.statistics import examine, holm, more_seeds, ratio_interval, wilson
+from mpx.compare.statistics import examine, holm, more_seeds, ratio_interval
 
 ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]
 
@@ -266,13 +266,3 @@ def test_estimate():
     assert estimate([]) is None
     assert estimate([3.0]) == Estimate(3.0, None, 1)
     assert estimate([1.0, 2.0, 3.0]) == Estimate(2.0, 1.0, 3)
-
-
-@pytest.mark.parametrize(("share", "n"), [(0.0, 10), (0.5, 20), (0.97, 360), (1.0, 10), (0.9, 10_000)])
-def test_wilsons_interval_is_where_the_score_test_rejects(share, n):
-    """At either end, the share lies 1.96 standard errors of the end's probability away."""
-    low, high = wilson(share, n, 0.95)
-    assert (low > 0, high < 1) == (share > 0, share < 1)
-    assert low <= share <= high
-    for end in {low, high} - {share}:
-        assert abs(share - end) / (end * (1 - end) / n) ** 0.5 == pytest.approx(1.959964, rel=1e-6)
