@@ -1,6 +1,7 @@
 """A LightningModule of a user with dict batches and several networks, in an ordinary Trainer."""
 
 import json
+from copy import deepcopy
 
 import pytorch_lightning as pl
 import torch
@@ -39,6 +40,39 @@ class Module(pl.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"},
         }
+
+
+class Target(Module):
+    """As a deep Q-network: a copy of the network follows it every few steps, and no optimizer has the
+    copy.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.target = deepcopy(self.encoder)
+
+    def on_train_batch_end(self, outputs, batch, index):
+        if self.global_step % 3 == 0:
+            self.target.load_state_dict(self.encoder.state_dict())
+
+    def configure_optimizers(self):
+        return torch.optim.Adam([*self.encoder.parameters(), *self.head.parameters()], 1e-3)
+
+
+class Teacher(Target):
+    """As BYOL and mean teachers: the optimizer has all parameters, and the teacher's are frozen averages."""
+
+    def __init__(self):
+        super().__init__()
+        self.target.requires_grad_(False)
+
+    @torch.no_grad()
+    def on_train_batch_end(self, outputs, batch, index):
+        for average, weight in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
+            average.lerp_(weight, 0.1)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 1e-3)
 
 
 def loader(seed=0):

@@ -4,8 +4,10 @@ waits for the device.
 
 import pytest
 import torch
+from own_module import Target, Teacher, fit
 from torch import nn
 
+import mpx
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Unstructured
@@ -55,6 +57,21 @@ def test_recipes(train, recipe, precision):
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["verified"] is True
     assert ran.record["sparsity"]["density"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("precision", ["amp", "amp_bf16", "fp16_true", "bf16_true"])
+@pytest.mark.parametrize("kind", [Target, Teacher])
+def test_weights_that_no_optimizer_trains_get_no_masks(kind, precision):
+    """FP16 weights have FP32 copies, which the optimizer trains in their place."""
+    sparsity = mpx.Sparsity("2of4", start_step=8)
+    trainer = fit(sparsity, module=kind(), accelerator="gpu", plugins=mpx.Precision(precision))
+    found = sparsity.record(fmt="fp16", device=torch.device("cuda"))
+    assert {row["name"]: row["pruned"] for row in found["layers"] if row["name"] != "head.weight"} == {
+        "encoder.weight": True,
+        "target.weight": False,
+    }
+    assert trainer.lightning_module.encoder.weight.is_cuda
+    assert found["verified"]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,10 @@ length.
 """
 
 import pickle
-from copy import deepcopy
 
 import pytest
 import torch
-from own_module import Module, fit, loader
+from own_module import Module, Target, Teacher, fit, loader
 from pytorch_lightning.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
 from silent import silent_trainer
 from torch.utils.data import DataLoader, IterableDataset
@@ -16,39 +15,6 @@ import mpx
 from mpx.sparsity.patterns import mask_2of4
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers and loggers
-
-
-class Target(Module):
-    """As a deep Q-network: a copy of the network follows it every few steps, and no optimizer has the
-    copy.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.target = deepcopy(self.encoder)
-
-    def on_train_batch_end(self, outputs, batch, index):
-        if self.global_step % 3 == 0:
-            self.target.load_state_dict(self.encoder.state_dict())
-
-    def configure_optimizers(self):
-        return torch.optim.Adam([*self.encoder.parameters(), *self.head.parameters()], 1e-3)
-
-
-class Teacher(Target):
-    """As BYOL and mean teachers: the optimizer has all parameters, and the teacher's are frozen averages."""
-
-    def __init__(self):
-        super().__init__()
-        self.target.requires_grad_(False)
-
-    @torch.no_grad()
-    def on_train_batch_end(self, outputs, batch, index):
-        for average, weight in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
-            average.lerp_(weight, 0.1)
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), 1e-3)
 
 
 @pytest.mark.parametrize("kind", [Target, Teacher])
