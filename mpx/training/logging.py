@@ -61,7 +61,7 @@ class RunLogger(TensorBoardLogger):
             with signals.held():
                 super().log_metrics(values, step)
                 self._curves.append(values, step or 0)
-                if self._also is not None:
+                if self._also is not None and values:  # an epoch may have none but `epoch`
                     self._also.log_metrics(values, step)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
