@@ -51,7 +51,7 @@ def test_whole_runs_and_what_cannot_be(tmp_path):
     rows = measured(tmp_path, "--sections", "whole")
     assert all(row["samples_per_s"] for row in rows), rows
     whole = {row["contender"]: row for row in rows}
-    assert whole.keys() == {"its steps", "whole run", "hand", "hand, not compiled", "lightning"}
+    assert whole.keys() == {"its steps", "whole run"}
     (note,) = {whole[name]["note"] for name in ("its steps", "whole run")}
     seconds = float(re.search(r"; (\S+) s: ", note)[1])
     parts = {name: float(part) for name, part in re.findall(r"(\w+) (\d+\.\d+)", note.partition(" s: ")[2])}

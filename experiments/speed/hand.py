@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -162,20 +161,14 @@ class Loop:
     def _training(self) -> Step:
         if self.kind == "timm":
             return timm_training(self.setup)
-        return training(self.setup, tuned=self.tuned, look_up=self.kind != "hand")[2]
+        return training(self.setup, tuned=self.tuned, look_up=self.kind != "hand")
 
     def close(self) -> None:
         self.train_on = None
 
 
-def training(
-    setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool = True
-) -> tuple[nn.Module, dict[str, Any], Step]:
-    """The model, all that a checkpoint of the training holds, and a function that takes a step on a batch and
-    returns its loss.
-
-    compiled: whether a tuned loop compiles. look_up: as in `bert`.
-    """
+def training(setup: Setup, *, tuned: bool, look_up: bool = True) -> Step:
+    """look_up: as in `bert`."""
     model, kind, dtype = build(setup, look_up=look_up).to(device()), device().type, half(setup)
     layout = torch.channels_last if tuned and not setup.text else torch.preserve_format
     if tuned:
@@ -188,7 +181,7 @@ def training(
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x).float(), y)
 
-    compiles = tuned and compiled and setup.model in COMPILED and kind == "cuda"
+    compiles = tuned and setup.model in COMPILED and kind == "cuda"
     run = torch.compile(loss_of) if compiles else loss_of
 
     def train_on(x: Tensor, y: Tensor) -> Tensor:
@@ -200,7 +193,7 @@ def training(
         scaler.update()
         return loss.detach()
 
-    return model, {"model": model, "optimizer": optimizer, "scaler": scaler}, train_on
+    return train_on
 
 
 def recorded(train_on: Step, batch: tuple[Tensor, Tensor]) -> Step:

@@ -8,8 +8,8 @@ $ python experiments/speed/run.py --tiny  # a trial on any machine, means nothin
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16
 against the hand-tuned loop, the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against both
-loops), whole (a run with evaluation, logging and checkpoints against its own steps, and against others' whole
-runs), ways (what mpx can do, when asked for). experiments/costs measures masks and numerics.
+loops), whole (a run with evaluation, logging and checkpoints against its own steps), ways (what mpx can do,
+when asked for). experiments/costs measures masks and numerics.
 """
 
 import argparse
@@ -89,15 +89,9 @@ def plain(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]
 
 def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from whole import Part, Whole
-    from whole_rivals import HandWhole, LightningWhole
 
     run = Whole(here, args.data_root)
-    own = {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
-    by_hand = {
-        "hand": lambda: HandWhole(run, compiled=True),
-        "hand, not compiled": lambda: HandWhole(run, compiled=False),
-    }
-    return own | by_hand | {"lightning": lambda: LightningWhole(run)}
+    return {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
 
 
 def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:

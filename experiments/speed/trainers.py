@@ -88,7 +88,7 @@ def lightning_here(setup: Setup) -> dict[str, Any]:
     return {"benchmark": True, "precision": name, "accelerator": accelerator, "devices": 1}
 
 
-def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool = False) -> Any:
+def lightning_module(setup: Setup, window: Window, *, tuned: bool) -> Any:
     """window: told of every step."""
     import pytorch_lightning as pl
 
@@ -109,12 +109,8 @@ def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool 
             self.log("train/loss", loss)
             return loss
 
-        def validation_step(self, batch, index):
-            self.log("val/accuracy", (self.model(batch[0]).argmax(-1) == batch[1]).float().mean())
-
         def on_train_batch_end(self, outputs, batch, batch_idx):
-            if window is not None:
-                window.step()
+            window.step()
 
         def configure_optimizers(self):
             return optimizer_of(setup, self.model, fused=tuned)

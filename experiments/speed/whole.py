@@ -37,7 +37,6 @@ class Whole:
             self.made = tempfile.TemporaryDirectory()  # kept as long as this object
             data_root = self.made.name
             make(Path(data_root) / "FashionMNIST" / "raw")
-        self.data_root = data_root
         lr = 0.001 if setup.tiny else 0.1  # batches of four images would diverge by rounding, on some CPUs
         self.overrides = [f"model={setup.model}", f"precision={setup.precision}", "data=fashion_mnist"]
         self.overrides += [f"data.root={data_root}", "data.download=false", f"data.batch_size={setup.batch}"]
