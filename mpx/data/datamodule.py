@@ -9,7 +9,6 @@ import torch
 
 from mpx.data.lengths import Lengths
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.order import train_batches
 from mpx.data.readers import ResidentReader, WorkerReader
 from mpx.data.splits import Data
 from mpx.settings.values import checked
@@ -58,8 +57,8 @@ class DataModule(pl.LightningDataModule):
         """What an epoch of texts consists of, for the record; {} for other data. world: number of ranks."""
         if "train" not in self.lengths:
             return {}
-        lengths, size = self.lengths["train"], self.cfg.batch_size * world
-        steps = lengths.grouped(train_batches(len(self.data.train), size, self.seed, 0), self.seed, 0)
+        lengths = self.lengths["train"]
+        steps = lengths.train_steps(self.cfg.batch_size * world, self.seed, epoch=0)
         return {
             "lengths": list(lengths.allowed),
             "padding_fraction": lengths.padding_fraction(steps),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.data.order import generator
+from mpx.data.order import generator, train_steps
 from mpx.data.splits import Data, Texts
 from mpx.errors import UserError
 
@@ -33,19 +33,24 @@ class Lengths:
     tokens: Tensor
     allowed: tuple[int, ...]
 
-    def grouped(self, batches: list[Tensor], seed: int, epoch: int) -> list[Tensor]:
-        """The samples of `batches`, int64 [B] each, in as many batches of texts of similar length."""
+    def train_steps(self, size: int, seed: int, epoch: int) -> list[Tensor]:
+        """Those of order.py, with the samples of each window grouped by length. All ranks share a step's
+        length.
+        """
+        steps = train_steps(len(self.tokens), size, seed, epoch)
         if len(self.allowed) == 1:
-            return batches
+            return steps
         draw, grouped = generator(seed, "lengths", epoch), []
-        for first in range(0, len(batches), WINDOW):
-            window = torch.cat(batches[first : first + WINDOW])
-            by_length = window[torch.sort(self.tokens[window], stable=True).indices].split(len(batches[0]))
+        for first in range(0, len(steps), WINDOW):
+            window = torch.cat(steps[first : first + WINDOW])
+            by_length = window[torch.sort(self.tokens[window], stable=True).indices].split(size)
             grouped += [by_length[place] for place in torch.randperm(len(by_length), generator=draw)]
         return grouped
 
     def of(self, batch: Tensor) -> int:
         """The length of a batch of samples, int64 [B]."""
+        if len(self.allowed) == 1:
+            return self.allowed[0]
         longest = int(self.tokens[batch].max())
         return next(length for length in self.allowed if length >= longest)
 

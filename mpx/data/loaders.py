@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mpx.data.lengths import Lengths
-from mpx.data.order import eval_batches, train_batches
+from mpx.data.order import eval_batches, train_steps
 from mpx.errors import UserError
 from mpx.system.printing import how_many
 
@@ -79,13 +79,13 @@ class TrainLoader:
 
     def _draw(self, epoch: int, position: int) -> Iterator[Batch]:
         """The batches of `epoch` from number `position` on."""
-        # the samples of each step on all ranks, so that one length serves them all
-        everyone = train_batches(self.count, self.batch_size * self.world, self.seed, epoch)
-        if self.lengths is not None:
-            everyone = self.lengths.grouped(everyone, self.seed, epoch)
-        everyone = everyone[position:]
-        batches = self.reader.batches(epoch, [step[self.rank :: self.world] for step in everyone])
-        return batches if self.lengths is None else self.lengths.cut(batches, everyone)
+        size = self.batch_size * self.world
+        if self.lengths is None:
+            steps = train_steps(self.count, size, self.seed, epoch)[position:]
+        else:
+            steps = self.lengths.train_steps(size, self.seed, epoch)[position:]
+        batches = self.reader.batches(epoch, [step[self.rank :: self.world] for step in steps])
+        return batches if self.lengths is None else self.lengths.cut(batches, steps)
 
     def batch(self, epoch: int, position: int) -> Batch:
         """One batch once more. Ends a pass that worker processes still serve."""

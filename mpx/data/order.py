@@ -66,15 +66,13 @@ def hold_out(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return order[: len(order) - count].sort().values, order[len(order) - count :].sort().values
 
 
-def train_batches(
-    count: int, batch_size: int, seed: int, epoch: int, rank: int = 0, world: int = 1
-) -> list[Tensor]:
-    """This rank's batches of sample indices in one epoch, int64 [B] each. All are full, and every rank has
-    the same number.
+def train_steps(count: int, size: int, seed: int, epoch: int) -> list[Tensor]:
+    """The samples of each step of an epoch, on all ranks together: int64 [size] each, which is batch size ×
+    ranks. Rank r takes every (number of ranks)-th of them from number r on.
     """
     order = torch.randperm(count, generator=generator(seed, "order", epoch))
-    batches = count // world // batch_size
-    return list(order[rank::world][: batches * batch_size].split(batch_size)) if batches else []
+    steps = count // size
+    return list(order[: steps * size].split(size)) if steps else []
 
 
 def eval_batches(count: int, batch_size: int, rank: int, world: int) -> list[Tensor]:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 import mpx.data
 from mpx.data.lengths import MOST, STEP, Lengths, chosen_lengths, tokens_of
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.order import train_batches
+from mpx.data.order import train_steps
 from mpx.data.readers import ResidentReader
 from mpx.data.splits import Texts
 from mpx.models import build
@@ -69,7 +69,7 @@ def test_chosen_lengths(tokens, longest, allowed):
 def test_an_epoch_has_the_samples_of_the_ungrouped_one_and_little_padding():
     split = texts(skewed(), 64)
     batches = taken(loader(split))
-    order = train_batches(1000, 8, seed=0, epoch=0)
+    order = train_steps(1000, 8, seed=0, epoch=0)
     assert sorted(sample for _, y in batches for sample in y) == sorted(torch.cat(order).tolist())
     tokens = tokens_of(split.ids, PAD)
     assert all(length >= tokens[y].max() for length, y in batches)

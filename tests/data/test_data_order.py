@@ -1,25 +1,39 @@
 import pytest
 import torch
 
-from mpx.data.order import eval_batches, hold_out, stratified_order, train_batches
+from mpx.data.loaders import TrainLoader
+from mpx.data.order import eval_batches, hold_out, stratified_order, train_steps
 
 
 def test_train_order_depends_on_seed_and_epoch_only():
-    first = torch.cat(train_batches(100, 10, seed=0, epoch=0))
+    first = torch.cat(train_steps(100, 10, seed=0, epoch=0))
     torch.rand(3)  # the global generator has no part in it
-    assert torch.equal(first, torch.cat(train_batches(100, 10, seed=0, epoch=0)))
-    assert not torch.equal(first, torch.cat(train_batches(100, 10, seed=0, epoch=1)))
-    assert not torch.equal(first, torch.cat(train_batches(100, 10, seed=1, epoch=0)))
+    assert torch.equal(first, torch.cat(train_steps(100, 10, seed=0, epoch=0)))
+    assert not torch.equal(first, torch.cat(train_steps(100, 10, seed=0, epoch=1)))
+    assert not torch.equal(first, torch.cat(train_steps(100, 10, seed=1, epoch=0)))
     assert sorted(first.tolist()) == list(range(100))
+
+
+class Indices:
+    """A reader whose batches are the numbers of their samples."""
+
+    def batches(self, epoch, indices):
+        return iter(indices)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_train_ranks_share_no_sample_and_have_equally_many_full_batches(world):
-    ranks = [train_batches(101, 8, seed=0, epoch=0, rank=rank, world=world) for rank in range(world)]
+    ranks = [list(TrainLoader(Indices(), 101, 8, 0, rank, world)) for rank in range(world)]
     assert {len(batches) for batches in ranks} == {101 // world // 8}
     assert {len(batch) for batches in ranks for batch in batches} == {8}
     seen = torch.cat([batch for batches in ranks for batch in batches]).tolist()
     assert len(seen) == len(set(seen))
+
+
+def test_ranks_take_turns_in_one_order():
+    single = torch.cat(train_steps(64, 8, seed=0, epoch=0))
+    pair = [torch.cat(list(TrainLoader(Indices(), 64, 8, 0, rank, 2))) for rank in (0, 1)]
+    assert torch.equal(single, torch.stack(pair, dim=1).flatten())
 
 
 @pytest.mark.parametrize("count", [17, 16, 15, 10, 4, 1])
