@@ -8,6 +8,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 # whose commands run in any order; tests/test_your_project.py
 EACH_ALONE = [page for page in PAGES if page.name != "your-project.md"]
+EXPERIMENTS = ROOT / "experiments" / "README.md"  # the list of them
 CARDS = sorted(ROOT.glob("experiments/*/README.md"))
 
 

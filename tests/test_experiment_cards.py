@@ -62,21 +62,6 @@ def test_what_the_pages_say_of_the_search_for_an_order():
     assert f"The search took {min(took):.0f} to {max(took):.0f} s of one core" in page
 
 
-def test_what_the_pages_say_of_the_time_of_a_comparison():
-    spans = [
-        f"{min(took):.0f} to {max(took):.0f}"
-        for took in table("compare_speed", ["runs", "groups"], "time_s").values()
-    ]
-    assert [*table("compare_speed", ["runs", "groups"], "time_s")] == [
-        ("1000", "4"),
-        ("1000", "12"),
-        ("1000", "24"),
-    ]
-    assert "1,000 runs of 4, 12 and 24 groups take {}, {} and {} s".format(*spans) in words_of(
-        "sweeps-and-comparing.md"
-    )
-
-
 def test_what_the_pages_say_of_an_epoch_on_a_cpu():
     took = table("speed_cpu", ["precision", "contender"], "epoch_s")  # in the order of the rounds
     pairs = [zip(took[name, "mpx"], took[name, "plain loop"], strict=True) for name in ("fp32", "amp_bf16")]

@@ -305,9 +305,3 @@ def test_several_gpus():
         assert len(hosts) == 1
     assert words + f"{min(beside):.2f} to {max(beside):.2f} times as fast as such a loop on as many." in PART
     assert f"Two H100s train {min(two):.2f} to {max(two):.2f} times as fast as one" in SUMMARY
-    page = " ".join(text(ROOT / "docs" / "speed.md").split())
-    assert (
-        f"Two H100s train {min(two):.2f} to {max(two):.2f} times as fast as one, four {min(four):.2f} "
-        f"to {max(four):.2f} times"
-    ) in page
-    assert f"one round; two had {min(before):.2f} to {max(before):.2f} in earlier ones" in page

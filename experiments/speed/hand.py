@@ -161,14 +161,19 @@ class Loop:
     def _training(self) -> Step:
         if self.kind == "timm":
             return timm_training(self.setup)
-        return training(self.setup, tuned=self.tuned, look_up=self.kind != "hand")
+        return training(self.setup, tuned=self.tuned, look_up=self.kind != "hand")[1]
 
     def close(self) -> None:
         self.train_on = None
 
 
-def training(setup: Setup, *, tuned: bool, look_up: bool = True) -> Step:
-    """look_up: as in `bert`."""
+def training(
+    setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool = True
+) -> tuple[nn.Module, Step]:
+    """The model, and a function that takes a step on a batch and returns its loss.
+
+    compiled: whether a tuned loop compiles. look_up: as in `bert`.
+    """
     model, kind, dtype = build(setup, look_up=look_up).to(device()), device().type, half(setup)
     layout = torch.channels_last if tuned and not setup.text else torch.preserve_format
     if tuned:
@@ -181,7 +186,7 @@ def training(setup: Setup, *, tuned: bool, look_up: bool = True) -> Step:
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x).float(), y)
 
-    compiles = tuned and setup.model in COMPILED and kind == "cuda"
+    compiles = tuned and compiled and setup.model in COMPILED and kind == "cuda"
     run = torch.compile(loss_of) if compiles else loss_of
 
     def train_on(x: Tensor, y: Tensor) -> Tensor:
@@ -193,7 +198,7 @@ def training(setup: Setup, *, tuned: bool, look_up: bool = True) -> Step:
         scaler.update()
         return loss.detach()
 
-    return train_on
+    return model, train_on
 
 
 def recorded(train_on: Step, batch: tuple[Tensor, Tensor]) -> Step:

@@ -39,7 +39,7 @@ def test_a_recorded_step_trains_as_an_ordinary_one(hand, model, precision, toler
     found = []
     for graph in (False, True):
         torch.manual_seed(0)
-        network, _, train_on = hand.training(here, tuned=True, compiled=False, look_up=False)
+        network, train_on = hand.training(here, tuned=True, compiled=False, look_up=False)
         without_dropout(network)
         with hand.searching(here):
             step = hand.recorded(train_on, batch) if graph else train_on

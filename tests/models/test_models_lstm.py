@@ -1,4 +1,4 @@
-"""What padding, tying and directions of the LSTM mean. tests/test_worked_lstm.py has an example by hand."""
+"""What padding, tying and directions of the LSTM mean."""
 
 import pytest
 import torch
