@@ -94,7 +94,7 @@ def main() -> None:
     """`python -m mpx.system.launch COUNT WORD…`: torchrun, which says nothing of its own and ends with the
     exit code of the run.
     """
-    from mpx.runs.signals import end_with_parent
+    from mpx.runs.signals import TERMINATED, end_with_parent
 
     logging.disable(logging.CRITICAL)  # the processes say why they end
     for number in TOLD_TO_GO[1:]:  # which torchrun does not know
@@ -111,7 +111,10 @@ def main() -> None:
     except SignalException as ended:
         sys.exit(128 + (ended.sigval if ended.sigval == signal.SIGINT else signal.SIGTERM))
     except ChildFailedError as failed:
-        rank, failure = failed.get_first_failure()
+        # torchrun ends the other ranks, some in the same second
+        rank, failure = min(
+            failed.failures.items(), key=lambda item: (item[1].exitcode == TERMINATED, item[1].timestamp)
+        )
         if failure.exitcode < 0:
             print(f"process {rank} of this run was killed by signal {-failure.exitcode}", file=sys.stderr)
         sys.exit(failure.exitcode if failure.exitcode > 0 else 1)

@@ -70,7 +70,7 @@ def test_weights_that_no_optimizer_trains_get_no_masks(kind, precision):
         "encoder.weight": True,
         "target.weight": False,
     }
-    assert trainer.lightning_module.encoder.weight.is_cuda
+    assert trainer.strategy.root_device.type == "cuda"
     assert found["verified"]
 
 
