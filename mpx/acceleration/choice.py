@@ -15,6 +15,11 @@ SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
 # rearranges filters, not activations.
 FILTERS_PER_PIXEL = 500
 NO_CUDA = "no CUDA device"
+PLACES = {  # what each data.loader means
+    "resident": "data on the device",
+    "workers": "batches from the host",
+    "device": "images decoded on the GPU",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Choice:
     why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
     undecided: bool = False  # the first steps are timed, then the others are compiled if that pays
     on_gpu: bool = False
-    loader: str | None = None  # resident or workers; chosen by mpx.data
+    loader: str | None = None  # one of PLACES; chosen by mpx.data
     # cuda_graphs, compile: why it is not advised, whatever was asked for
     against: dict[str, str] = field(default_factory=dict)
 
@@ -72,7 +77,7 @@ class Choice:
             )
         words |= {"channels_last": "channels_last"} if self.channels_last else {}
         if self.on_gpu and self.loader is not None:
-            words["loader"] = "data on the device" if self.loader == "resident" else "batches from the host"
+            words["loader"] = PLACES[self.loader]
         return "speed: " + "; ".join(f"{said} ({self.why[name]})" for name, said in words.items())
 
     def record(self) -> dict:

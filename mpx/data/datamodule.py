@@ -9,7 +9,8 @@ import torch
 
 from mpx.data.lengths import Lengths
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.readers import ResidentReader, WorkerReader
+from mpx.data.order import generator
+from mpx.data.readers import Reader, images_per_s, reader_of
 from mpx.data.splits import Data
 from mpx.settings.values import checked
 
@@ -21,9 +22,9 @@ class DataModule(pl.LightningDataModule):
     """Makes loaders on the trainer's device. They shard themselves by rank, so the Trainer needs
     use_distributed_sampler=False.
 
-    data_cfg: the settings that `data` was loaded with. loader: "resident" or "workers"; None: `choose_loader`
-    decides when the trainer's device is known. lengths: of the batches of texts, by the split; {}: those of
-    the data. Raises UserError for a setting that breaks its rule.
+    data_cfg: the settings that `data` was loaded with. loader: "resident", "workers" or "device"; None:
+    `choose_loader` decides when the trainer's device is known. lengths: of the batches of texts, by the
+    split; {}: those of the data. Raises UserError for a setting that breaks its rule.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class DataModule(pl.LightningDataModule):
             seed,
             loader,
         )
-        self._readers: list[ResidentReader | WorkerReader] = []
+        self._readers: list[Reader] = []
 
     def train_dataloader(self) -> TrainLoader:
         reader, rank, world = self._reader(self.data.train)
@@ -81,34 +82,40 @@ class DataModule(pl.LightningDataModule):
         size, lengths = self.cfg.eval_batch_size, self.lengths.get(name)
         return EvalLoader(reader, len(split), size, rank, world, lengths)
 
-    def _reader(self, split) -> tuple[ResidentReader | WorkerReader, int, int]:
+    def _reader(self, split) -> tuple[Reader, int, int]:
         """(reader of the split on the trainer's device, rank, number of ranks)."""
         trainer = self.trainer
         assert trainer is not None, "Lightning asks for loaders"
         device = trainer.strategy.root_device
         if self.loader is None:
-            self.loader, _ = choose_loader(self.cfg.loader, self.data.train.nbytes, device)
-        if self.loader == "resident":
-            reader: ResidentReader | WorkerReader = ResidentReader(split, self.seed, device)
-        else:
-            reader = WorkerReader(split, self.seed, device, self.cfg.workers)
+            self.loader, _ = choose_loader(self.cfg.loader, self.data.train, device, self.cfg.workers)
+        reader = reader_of(self.loader, split, self.seed, device, self.cfg.workers)
         self._readers.append(reader)
         return reader, trainer.global_rank, trainer.world_size
 
 
-def choose_loader(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:
-    """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). wanted:
-    data.loader.
+def choose_loader(wanted: str, split, device: torch.device, workers: int | str) -> tuple[str, str]:
+    """("resident", "workers" or "device", why) for the train split. wanted: data.loader. workers:
+    data.workers.
     """
-    if nbytes is None:
-        return "workers", "files are read one by one"
+    if split.nbytes is None:
+        return "workers", "samples are made one by one"
     if wanted != "auto":
         return wanted, f"data.loader={wanted}"
     if device.type != "cuda":
-        return "resident", "in memory as they are"
+        return ("workers", "images in files") if split.on_disk else ("resident", "in memory as they are")
     free = torch.cuda.mem_get_info(device)[0]
-    fits = nbytes * SHARE < free
+    fits = split.nbytes * SHARE < free
     share = "less" if fits else "not less"
-    return "resident" if fits else "workers", (
-        f"{nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
-    )
+    why = f"{split.nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
+    if fits or not split.on_disk:
+        return "resident" if fits else "workers", why
+    order = torch.randperm(len(split), generator=generator("loader"))
+    # from both ends, so that few files are read a second time, which is faster
+    orders = {"workers": order, "device": order.flip(0)}
+    rates = {
+        loader: images_per_s(reader_of(loader, split, 0, device, workers), order)
+        for loader, order in orders.items()
+    }
+    said = ", ".join(f"{loader} {rate:,.0f}" for loader, rate in rates.items())
+    return max(rates, key=rates.__getitem__), f"images/s: {said}"

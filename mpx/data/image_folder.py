@@ -1,5 +1,5 @@
 """Images in folders named after their class (ImageNet's layout). Worker processes decode them when they are
-needed.
+needed, or the device does.
 
     <data.path>/<class>/*.jpg    of which a fixed tenth each is held out for validation and test
     <data.path>/train/<class>/*.jpg, and val/<class>/*.jpg or test/<class>/*.jpg or both
@@ -9,23 +9,26 @@ epoch is never chosen by the test set. torchvision's ImageFolder lists the files
 """
 
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from functools import cached_property
+from math import prod
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 
 import torch
-from PIL import Image
+from PIL.Image import Image
 from torch import Tensor
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.transforms.v2.functional import get_size, pil_to_tensor
 
 from mpx.data.augment import normalise
+from mpx.data.crops import Box, crop, cut, random_box, whole_box
+from mpx.data.decoding import check_image, decode, decode_on, read
 from mpx.data.image_sets import per_channel
-from mpx.data.order import SPLIT_SEED, generator, hold_out, seeded, stratified_order
+from mpx.data.order import SPLIT_SEED, generator, hold_out, stratified_order
 from mpx.data.spec import Spec
 from mpx.data.splits import Data
 from mpx.errors import UserError, first_line
@@ -48,12 +51,18 @@ class Files:
     std: Tensor
     size: int  # pixels of the square that a model sees
     resize: int  # pixels of the shorter side before the evaluation crop
+    pixels: float  # of an image, on average
     augment: str = "none"  # as data.augment
 
-    nbytes = None  # the images stay on disk
+    on_disk = True
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all images, decoded."""
+        return round(3 * self.pixels * len(self))
 
     @property
     def checksum(self) -> int:
@@ -75,9 +84,20 @@ class Files:
         """Images uint8 [B, 3, size, size] and labels [B]. Raises a UserError that names the file that cannot
         be read.
         """
-        seeds = [None] * len(index) if rows is None else rows.flatten().tolist()
-        made = [self.one(self.paths[i], seed) for i, seed in zip(index.tolist(), seeds, strict=True)]
+        made = [
+            self.one(self.paths[i], seed) for i, seed in zip(index.tolist(), seeds(index, rows), strict=True)
+        ]
         return torch.stack(made), self.labels[index]
+
+    def decoded(self, index: Sequence[int], device: torch.device, pool: ThreadPool) -> list[Tensor]:
+        """The whole images on `device`, uint8 [3, H, W]. pool: reads the files. Raises UserError."""
+        paths = [self.paths[i] for i in index]
+        return decode_on(device, paths, pool.map(read, paths))
+
+    def crop(self, images: Sequence[Tensor], rows: Tensor | None) -> Tensor:
+        """x as of `raw`, on the device of the decoded images, uint8 [3, H, W] each."""
+        drawn = zip(images, seeds(images, rows), strict=True)
+        return crop(images, [self.box(image, seed) for image, seed in drawn], self.size)
 
     def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         return normalise(x, 255, self.mean.to(x.device), self.std.to(x.device)), y
@@ -85,20 +105,18 @@ class Files:
     def one(self, path: str, seed: int | None) -> Tensor:
         """Decode and crop one image: uint8 [3, size, size]."""
         image = decode(path)
-        with nullcontext() if seed is None else seeded(seed):  # torchvision draws from the global generator
-            return self.transform(image)
+        return pil_to_tensor(cut(image, self.box(image, seed), self.size))
 
-    @cached_property
-    def transform(self):
-        from torchvision.transforms import v2
+    def box(self, image: Image | Tensor, seed: int | None) -> Box:
+        height, width = get_size(image)
+        if seed is None:
+            return whole_box(height, width, self.resize)
+        return random_box(height, width, self.size, seed, mirror=self.augment == "crop_flip")
 
-        if self.augment == "none":
-            steps = [v2.Resize(self.resize, antialias=True), v2.CenterCrop(self.size)]
-        else:
-            steps = [v2.RandomResizedCrop(self.size, antialias=True)]
-        if self.augment == "crop_flip":
-            steps.append(v2.RandomHorizontalFlip())
-        return v2.Compose([*steps, v2.PILToTensor()])
+
+def seeds(samples: Sized, rows: Tensor | None) -> list[int] | list[None]:
+    """The seed of each sample. rows: of the plan; None: nothing is random."""
+    return [None] * len(samples) if rows is None else rows.flatten().tolist()
 
 
 def load(cfg: SimpleNamespace) -> Data:
@@ -112,7 +130,7 @@ def load(cfg: SimpleNamespace) -> Data:
     resize = cfg.resize or (size if sides == {size} else round(size * LARGER))
     mean, std = per_channel(cfg.mean), per_channel(cfg.std)
     splits = [
-        Files(paths, labels, mean, std, size, resize, augment)
+        Files(paths, labels, mean, std, size, resize, fmean(map(prod, sizes)), augment)
         for (paths, labels), augment in zip(parts, (cfg.augment, "none", "none"), strict=True)
     ]
     spec = Spec("image", (3, size, size), len(classes), names=classes)
@@ -169,41 +187,10 @@ def pick(part: Part, index: Tensor) -> Part:
     return tuple(part[0][i] for i in index.tolist()), part[1][index]
 
 
-def check_images(paths: list[str]) -> set[tuple[int, int]]:
+def check_images(paths: list[str]) -> list[tuple[int, int]]:
     """The sizes of the images, of at most CHECKED ones that are spread evenly. Raises UserError for one that
     cannot be read, to which training would come hours later.
     """
     some = paths[:: -(-len(paths) // CHECKED)]
     with ThreadPool(usable_cores()) as pool:  # Pillow decodes without Python's lock
-        return set(pool.imap_unordered(check_image, some, chunksize=16))
-
-
-def check_image(path: str) -> tuple[int, int]:
-    with opened(path) as image:
-        size = image.size
-        image.draft("RGB", (1, 1))  # a JPEG is read to its end, but an eighth of its sides is computed
-        image.load()
-    return size
-
-
-def decode(path: str) -> Image.Image:
-    """The image as RGB. Raises UserError."""
-    with opened(path) as image:
-        return image.convert("RGB")
-
-
-@contextmanager
-def opened(path: str) -> Iterator[Image.Image]:
-    """The image of a file. Raises a UserError that names the file if it is damaged, no image, or has other
-    than 8 bits, also where the block reads it.
-    """
-    try:
-        with Image.open(path) as image:
-            if image.mode.startswith(("I", "F")):  # its conversion to RGB would cut the values off at 255
-                raise ValueError("its pixels have 16 or 32 bits, where 8 are needed")
-            yield image
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # of Pillow, for damaged files
-        raise UserError(
-            f"data.path: {path} cannot be read as an image ({first_line(error)}): replace or remove the file"
-        ) from error
+        return list(pool.imap_unordered(check_image, some, chunksize=16))

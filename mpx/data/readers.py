@@ -1,11 +1,16 @@
-"""Batches of a split: from the device that holds all of it, or from worker processes.
+"""Batches of a split: from the device that holds all of it, from worker processes, or decoded on the device.
 
-Both finish a batch on the device by the same code (splits.py).
+All finish a batch on the device by the same code (splits.py).
 """
 
 import signal
+import time
 import warnings
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from multiprocessing.pool import ThreadPool
 
 import torch
 from torch import Tensor
@@ -14,6 +19,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from mpx.errors import UserError
 from mpx.private.torch_modules import stop_workers
 from mpx.system.machine import TOLD_TO_GO, cpu_threads, usable_cores
+
+MOST = 16  # processes or threads
+AHEAD = 3  # batches that are decoded before they are asked for
+MEASURED_S, MEASURED_BATCH = 1.0, 64
 
 
 class ResidentReader:
@@ -56,7 +65,7 @@ class WorkerReader:
     """A DataLoader with persistent workers, with the interface of ResidentReader."""
 
     def __init__(self, split, seed: int, device: torch.device, workers: int | str):
-        count = min(usable_cores(), 8) if workers == "auto" else int(workers)
+        count = count_of(workers)
         self.split, self.device, self.keys = split, device, Keys()
         self.loader: DataLoader = DataLoader(
             Batches(split, seed),
@@ -92,6 +101,87 @@ class WorkerReader:
     def close(self) -> None:
         """Stop the worker processes; the next pass would start new ones."""
         stop_workers(self.loader)
+
+
+class DecodingReader:
+    """Decodes image files on `device`, in a thread and on a stream of its own. keep: the decoded images stay
+    there, so that each file is read once.
+    """
+
+    def __init__(self, split, seed: int, device: torch.device, workers: int | str, *, keep: bool):
+        self.split, self.seed, self.device, self.keep = split, seed, device, keep
+        self.kept: dict[int, Tensor] = {}  # decoded images, uint8 [3, H, W] on the device
+        self.files = ThreadPool(max(1, count_of(workers)))  # read at the same time
+        self.thread = ThreadPoolExecutor(1)
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """One finished (x, y) on the device per entry of `indices` (int64 [B]); the first ones are begun in
+        this call. Raises UserError for a file that cannot be read.
+        """
+        plan = self.split.plan(self.seed, epoch)
+        parts = ((index, None if plan is None else plan[index]) for index in indices)
+        begun = (self.thread.submit(self._make, *part) for part in parts)
+        return self._serve(deque(islice(begun, AHEAD)), begun)
+
+    def _serve(self, ahead: deque[Future], begun: Iterator[Future]) -> Iterator[tuple[Tensor, Tensor]]:
+        while ahead:
+            x, y = ahead.popleft().result()
+            ahead.extend(islice(begun, 1))
+            if self.stream is not None:  # else their memory would serve the thread's stream too early
+                for tensor in (x, y):
+                    tensor.record_stream(torch.cuda.current_stream())
+            yield self.split.finish(x, y, None)
+
+    def _make(self, index: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        with torch.cuda.stream(self.stream):
+            x = self.split.crop(self._decoded(index.tolist()), rows)
+            y = self.split.labels[index].to(self.device)
+            if self.stream is not None:
+                # the decoder, which has a stream of its own, may soon write into what is freed here
+                self.stream.synchronize()
+        return x, y
+
+    def _decoded(self, index: list[int]) -> list[Tensor]:
+        new = [i for i in index if i not in self.kept]
+        images = dict(zip(new, self.split.decoded(new, self.device, self.files), strict=True))
+        if self.keep:
+            self.kept |= images
+        return [images[i] if i in images else self.kept[i] for i in index]
+
+    def close(self) -> None:
+        """End the threads and free the images."""
+        self.thread.shutdown(cancel_futures=True)
+        self.files.terminate()
+        self.kept.clear()
+
+
+Reader = ResidentReader | WorkerReader | DecodingReader
+
+
+def reader_of(loader: str, split, seed: int, device: torch.device, workers: int | str) -> Reader:
+    """loader: resident, workers or device, as data.loader."""
+    if loader == "workers":
+        return WorkerReader(split, seed, device, workers)
+    if split.on_disk:
+        return DecodingReader(split, seed, device, workers, keep=loader == "resident")
+    return ResidentReader(split, seed, device)
+
+
+def count_of(workers: int | str) -> int:
+    """Processes or threads that load. workers: data.workers."""
+    return min(usable_cores(), MOST) if workers == "auto" else int(workers)
+
+
+def images_per_s(reader: Reader, order: Tensor) -> float:
+    """How fast it gives the samples `order`, once it is under way. Closes it."""
+    batches = reader.batches(0, list(order.split(MEASURED_BATCH)))
+    for _ in range(2):  # in the first one workers start, and the decoder is loaded
+        done, began = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < MEASURED_S and (batch := next(batches, None)):
+            done += len(batch[0])
+    reader.close()
+    return done / elapsed
 
 
 class Batches(Dataset):

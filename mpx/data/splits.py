@@ -3,9 +3,11 @@
 All splits have the same methods, so that loaders need not know what they load:
 
     len(split)                        number of samples
-    split.nbytes                      bytes of its tensors; None if the samples stay on disk
+    split.nbytes                      bytes of its tensors; None if no device can hold it
+    split.on_disk                     whether the samples are images that stay in files (readers.py decodes
+                                      them on a device)
     split.checksum                    changes with the samples, their labels and their order
-    split.to(device)                  the same split with its tensors on `device`; only for splits with nbytes
+    split.to(device)                  the same split with its tensors on `device`; only for splits in memory
     split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if
                                       there are none
     split.raw(index, rows)            x, y of the samples `index` [B] as they are stored; rows = plan[index]
@@ -28,6 +30,8 @@ from mpx.data.spec import Spec
 @dataclass(frozen=True)
 class InMemory:
     """A split whose dataclass fields are tensors and settings."""
+
+    on_disk = False
 
     @property
     def nbytes(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mpx.data import Data, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader
-from mpx.data.readers import ResidentReader, WorkerReader
+from mpx.data.readers import reader_of
 from mpx.data.spec import Spec
 from mpx.data.splits import Images, Texts, Windows
 from mpx.deploy.backends import Call
@@ -182,12 +182,9 @@ class Samples:
 
     def __init__(self, split: Images | Texts | Windows, spec: Spec, settings: Settings, device: torch.device):
         self.spec, self.split, self.device = spec, split, device
-        loader, _ = choose_loader(settings["loader"], split.nbytes, device)
-        self.reader: ResidentReader | WorkerReader
-        if loader == "resident":
-            self.reader = ResidentReader(split, 0, device)
-        else:
-            self.reader = WorkerReader(split, 0, device, settings["workers"])
+        workers = settings["workers"]
+        loader, _ = choose_loader(settings["loader"], split, device, workers)
+        self.reader = reader_of(loader, split, 0, device, workers)
 
     def __len__(self) -> int:
         return len(self.split)

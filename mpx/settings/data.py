@@ -60,6 +60,10 @@ def check_data(data: Mapping[str, Any]) -> None:
             f"data.name={known} must be one of {', '.join(PUBLISHED)}; or give "
             f"data.family.{nearest(known, PUBLISHED)}"
         )
+    if data.get("loader") == "device" and known != "image_folder":
+        raise UserError(
+            f"data.loader=device decodes images, which data={known} has not. Use data.loader=auto."
+        )
     if known == "synthetic":
         _check_synthetic(data)
     elif known == "custom":

@@ -160,7 +160,7 @@ DATA = {
     "data.batch_size": whole(1, example=64),
     "data.global_batch_size": whole(1, also=(None,), example=256),
     "data.eval_batch_size": whole(1, example=256, result=False),
-    "data.loader": choice("auto", "resident", "workers", result=False),
+    "data.loader": choice("auto", "resident", "workers", "device", result=False),
     "data.workers": whole(0, also=("auto",), example=4, result=False),
     "data.root": text(example="DIR", result=False),
     "data.path": text(example="FILE_OR_DIR", result=False),

@@ -161,25 +161,52 @@ def test_a_batch_that_the_devices_cannot_fill():
         TrainLoader(None, 1297, 700, 0, 0, 2)
 
 
+class Split:
+    """What a loader is chosen by."""
+
+    def __init__(self, nbytes, on_disk=False):
+        self.nbytes, self.on_disk = nbytes, on_disk
+
+    def __len__(self):
+        return 100
+
+
 def test_choice_of_the_loader(monkeypatch):
     cuda, mib = torch.device("cuda"), 2**20
-    assert datamodule.choose_loader("auto", 10**12, CPU) == ("resident", "in memory as they are")
+
+    def chosen(wanted, split, device):
+        return datamodule.choose_loader(wanted, split, device, "auto")
+
+    assert chosen("auto", Split(10**12), CPU) == ("resident", "in memory as they are")
+    assert chosen("auto", Split(10**3, on_disk=True), CPU) == ("workers", "images in files")
+    assert chosen("auto", Split(None), CPU) == ("workers", "samples are made one by one")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 * mib, 2000 * mib))
-    assert datamodule.choose_loader("auto", 249 * mib, cuda) == (
-        "resident",
-        "249 MiB, less than 1/4 of 1,000 MiB that are free",
-    )
-    assert datamodule.choose_loader("auto", 250 * mib, cuda) == (
+    for on_disk in (False, True):
+        assert chosen("auto", Split(249 * mib, on_disk), cuda) == (
+            "resident",
+            "249 MiB, less than 1/4 of 1,000 MiB that are free",
+        )
+    assert chosen("auto", Split(250 * mib), cuda) == (
         "workers",
         "250 MiB, not less than 1/4 of 1,000 MiB that are free",
     )
-    assert datamodule.choose_loader("resident", 250 * mib, cuda) == ("resident", "data.loader=resident")
-    assert datamodule.choose_loader("auto", None, CPU) == ("workers", "files are read one by one")
+    assert chosen("resident", Split(250 * mib), cuda) == ("resident", "data.loader=resident")
+
+
+@pytest.mark.parametrize(("rates", "faster"), [((3900, 9800), "device"), ((3900, 2000), "workers")])
+def test_the_faster_of_two_loaders_is_chosen(monkeypatch, rates, faster):
+    found = dict(zip(("workers", "device"), rates, strict=True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 1))
+    monkeypatch.setattr(datamodule, "reader_of", lambda loader, *_: loader)
+    monkeypatch.setattr(datamodule, "images_per_s", lambda reader, order: found[reader])
+    chosen = datamodule.choose_loader("auto", Split(10**9, on_disk=True), torch.device("cuda"), "auto")
+    assert chosen == (faster, f"images/s: workers 3,900, device {found['device']:,}")
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
+        ("loader", "device", r"^data\.loader=device decodes images, which data=digits has not\. Use data\."),
         (
             "name",
             "digit",

@@ -10,7 +10,7 @@ from PIL import Image
 import mpx.data
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.readers import ResidentReader, WorkerReader
+from mpx.data.readers import ResidentReader, reader_of
 from mpx.errors import UserError
 from mpx.settings.data import IMAGES, family
 from mpx.settings.fields import FIELDS
@@ -82,8 +82,7 @@ def test_batches_are_as_the_spec_says(prepared, name):
     assert cfg.kind == data.spec.kind
 
     def reader(split):
-        resident = choose_loader(cfg.loader, data.train.nbytes, CPU)[0] == "resident"
-        return ResidentReader(split, 0, CPU) if resident else WorkerReader(split, 0, CPU, cfg.workers)
+        return reader_of(choose_loader(cfg.loader, data.train, CPU, 0)[0], split, 0, CPU, cfg.workers)
 
     train = TrainLoader(reader(data.train), len(data.train), cfg.batch_size, seed=0)
     check(next(iter(train)), data.spec, cfg.batch_size)
