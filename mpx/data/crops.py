@@ -40,8 +40,8 @@ def random_box(height: int, width: int, size: int, seed: int, *, mirror: bool) -
 
 def whole_box(height: int, width: int, shorter: int) -> Box:
     """The whole image, resized so that its shorter side has `shorter` pixels."""
-    sides = (shorter * side // min(height, width) for side in (height, width))
-    return Box((0, 0, height, width), tuple(sides))
+    high, wide = (shorter * side // min(height, width) for side in (height, width))
+    return Box((0, 0, height, width), (high, wide))
 
 
 def cut(image, box: Box, size: int):

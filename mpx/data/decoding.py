@@ -37,7 +37,7 @@ def read(path: str) -> Tensor:
     """
     with reading(path):
         content = np.fromfile(path, dtype=np.uint8)
-    return torch.from_numpy(content) if is_usual(memoryview(content)) else pil_to_tensor(decode(path))
+    return torch.from_numpy(content) if is_usual(content.data) else pil_to_tensor(decode(path))
 
 
 def is_usual(content: memoryview) -> bool:
