@@ -13,8 +13,8 @@ mpx/settings/reachable.py looks for its files.
     order.py         the order of the samples, and their seeds
     lengths.py       texts of similar length in a batch
     loaders.py       the loaders that Lightning sees, made by datamodule.py; they get batches from readers.py
-    image_sets.py    images in memory; image_folder.py: images that stay on disk; synthetic.py: samples
-                     without files
+    image_sets.py    images in memory; synthetic.py: samples without files
+    image_folder.py  images that stay on disk, decoded by decoding.py and cut out by crops.py
     text_sets.py     texts with labels: SST-2, CSV; huggingface.py: those that the datasets library reads
     targets.py       labels, and the parts of labelled texts; encode.py: texts to token ids, by tokenizer.py
     language.py      texts to continue
