@@ -26,6 +26,21 @@ def nearest(word: str, options: Iterable[str]) -> str:
     return f" Did you mean {found[0]}?" if found else ""
 
 
+def nearest_key(word: str, keys: Iterable[str]) -> str:
+    """Like `nearest`, and for a key without its group: lr suggests optimizer.lr."""
+    keys = list(keys)
+    ends = [key for key in keys if key.split(".")[-1] == word and key != word]
+    if ends:
+        return f" Did you mean {' or '.join(ends)}?"
+    if (like := nearest(word, keys)) or "." in word:
+        return like
+    return (
+        nearest_key(found[0], keys)
+        if (found := difflib.get_close_matches(word, [key.split(".")[-1] for key in keys], 1))
+        else ""
+    )
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or the name of its class if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .:")

@@ -1,7 +1,6 @@
 """mpx.run and mpx.judge: what `python -m mpx.train` and `python -m mpx.compare` do, called from Python or a
 notebook."""
 
-import copy
 import json
 import os
 import shlex
@@ -9,23 +8,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
 from mpx.runs.folder import DONE, read_result
-from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, checked_words, errors_as_user_error, expect_schemas
+from mpx.settings.choices import KEYS
+from mpx.settings.compare import COMPARE, USUAL, check_compare
+from mpx.settings.front_door import CONF, checked_words
 from mpx.settings.project import with_project
-from mpx.settings.translate import KEYS
 from mpx.system import environment_variables
 from mpx.system.launch import this_python
 
@@ -88,14 +81,12 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
 
     if unknown := settings.keys() - COMPARE.keys():
         raise UserError(f"{min(unknown)} is not a setting of mpx.judge. It has {', '.join(COMPARE)}.")
-    with errors_as_user_error(), _composed("compare") as cfg:
-        defaults: Any = OmegaConf.to_container(cfg, resolve=True)
-        given: dict[str, Any] = defaults | {"study": study} | settings
-        given = {
-            key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in given.items()
-        }
-        check_compare(given, [f"{key}=" for key in settings])
-        return compare(**given)
+    given = {
+        key: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for key, value in (USUAL | {"study": study} | settings).items()
+    }
+    check_compare(given, [f"{key}=" for key in settings])
+    return compare(**given)
 
 
 def _words(settings: Sequence[str]) -> list[str]:
@@ -135,20 +126,3 @@ def _shown(command: list[str], environment: dict[str, str]) -> int:
             except KeyboardInterrupt:  # the run saves, and says so
                 process.send_signal(signal.SIGINT)
     return process.returncode
-
-
-@contextmanager
-def _composed(name: str) -> Iterator[DictConfig]:
-    """The configuration of a command, while Hydra knows of it. Another program's Hydra is put aside."""
-    hydra, config = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
-    GlobalHydra.instance().clear()
-    try:
-        expect_schemas()
-        with initialize_config_dir(str(CONF), job_name=f"mpx.{name}", version_base="1.3"):
-            cfg = compose(name, return_hydra_config=True)
-            HydraConfig.instance().set_config(copy.deepcopy(cfg))
-            with open_dict(cfg):
-                del cfg["hydra"]
-            yield cfg
-    finally:
-        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config

@@ -28,7 +28,7 @@ from mpx.settings.front_door import (
     multirun,
     multirun_first,
     read_words,
-    typed,
+    words_of,
 )
 from mpx.settings.project import is_project, with_project
 from mpx.system.environment_variables import let_hydra_raise, start_sweep
@@ -49,7 +49,7 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         return sweep.start_child(cfg)
     with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
         sweep.check_experiment(hydra_config)
-        check(cfg, typed(hydra_config))
+        check(cfg, words_of(hydra_config))
         sweep.check_single(cfg)
         if cfg.trainer.num_nodes == 1 and launch().by is None and (count := processes(cfg.trainer)) > 1:
             become_torchrun(count, sys.argv[1:])

@@ -15,7 +15,7 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.defaults_list import Overrides
 from hydra._internal.hydra import Hydra
 
-from mpx.settings.extras import CONF
+from mpx.settings.choices import CONF
 
 _read, _list, _merge = (
     ConfigRepository.load_config,

@@ -112,8 +112,6 @@ OTHERS = [  # the command, its words, what lies in its folder, words of the line
     (compare, ["study=a"], loop, "study=a: outputs/a is not there"),
     (compare, ["output_dir=/dev/null"], None, "study=default: /dev/null/default is not there."),
     (compare, ["study=" + "a" * 5000], None, "is not there"),
-    (compare, ["model=mlp"], None,
-    "model is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (compare, ["margin=1e400"], None, "margin=inf must be a number"),
     (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd has no result.json"),
     (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a whole number"),

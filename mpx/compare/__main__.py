@@ -27,7 +27,7 @@ from mpx.compare.run import AUTO, Run
 from mpx.compare.table import DIFFERENCES, RESULTS, differences_csv, read_results, results_csv
 from mpx.errors import UserError, nearest
 from mpx.settings.compare import COMPARE, LISTING, check_compare, typed_text
-from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, start_once, words_of
 from mpx.settings.values import key_of
 from mpx.system.printing import how_many
 from mpx.system.whole_file import below_output_dir, try_writing, write_whole
@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> None:
     with errors_in_one_line(COMPARE, "mpx.compare"):
         keys = {str(key): cfg[key] for key in cfg}
         words: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
-        overrides = typed(words)
+        overrides = words_of(words)
         check_compare(keys, overrides)
         listing = {key: keys.pop(key) for key in LISTING}
         if listing.pop("list") or listing["remove"]:

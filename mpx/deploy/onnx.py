@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.settings.extras import install
+from mpx.settings.choices import install
 
 INPUT, OUTPUT = "x", "logits"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

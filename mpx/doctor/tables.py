@@ -19,9 +19,9 @@ from mpx.measure.devices import why_no_gpu
 from mpx.measure.environment import environment
 from mpx.precision.modes import MODES, emulated, lacking
 from mpx.render.table import Table, words
-from mpx.settings import apex
+from mpx.settings.choices import CONF, install
 from mpx.settings.deploy import FORMATS
-from mpx.settings.extras import CONF, install
+from mpx.settings.sparsity import APEX, apex_missing
 from mpx.sparsity.kernels import unsupported_device, unsupported_pattern
 from mpx.system.machine import GIB, builds_kernels
 from mpx.system.printing import how_many
@@ -143,10 +143,8 @@ def packages() -> Table:
         state = f"{install(extra)} brings {', '.join(absent)}" if absent else ""
         names = ", ".join(Requirement(text).name for text in requirements)
         rows.append((extra, names, "no" if absent else "yes", state))
-    reason = apex.missing()
-    rows.append(
-        ("", "NVIDIA's apex", "no" if reason else "yes", f"{reason}; {apex.INSTALL}" if reason else "")
-    )
+    reason = apex_missing()
+    rows.append(("", "NVIDIA's apex", "no" if reason else "yes", f"{reason}; {APEX}" if reason else ""))
     return Table("optional packages", words("extra", "packages", "here", "how to get it"), rows)
 
 

@@ -18,10 +18,9 @@ from mpx.errors import UserError
 from mpx.runs.inputs import contents, inputs
 from mpx.runs.result import UNKNOWN, metric_name, one_number
 from mpx.settings import project
-from mpx.settings.data import OWN_FAMILIES, display_name, family
+from mpx.settings.choices import no_such_key
+from mpx.settings.data import OWN_FAMILIES, display_name, family, pretrained
 from mpx.settings.fields import FREE, FREE_BELOW, NAMED, changes_result
-from mpx.settings.tokenizer import pretrained
-from mpx.settings.translate import no_such_key
 from mpx.settings.values import as_dict, leaves
 
 # groups whose choice is part of the name only where it is not the default

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
-from mpx.settings.extras import CONF
+from mpx.settings.choices import CONF
 from mpx.settings.fields import FIELDS, LABEL, NAMED
 from mpx.settings.goal import check_goal
 from mpx.settings.rules import Rule, choice, flag, folder_name, text, whole

@@ -7,14 +7,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.data import OWN_FAMILIES, check_data, family
+from mpx.settings.data import OWN_FAMILIES, TRAINED, check_data, family, pretrained
 from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_logger, check_target
 from mpx.settings.sparsity import check_sparsity
-from mpx.settings.tokenizer import TRAINED, pretrained
 from mpx.settings.values import check_value, key_of, leaves
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.

@@ -1,4 +1,6 @@
-"""The choices of each group: the files of conf/, with their keys and the comments that explain them."""
+"""conf/: where it is, and the choices of each group with their keys and the comments that explain them.
+And how to get the optional packages: PyPI has another project called mpx, which has none of them.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +9,27 @@ from typing import NamedTuple
 
 import yaml
 
-from mpx.settings.extras import CONF
+from mpx.settings.fields import FIELDS
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# in the wheel, or in the repository
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+
+GROUPS = (
+    "task",
+    "model",
+    "data",
+    "precision",
+    "sparsity",
+    "optimizer",
+    "schedule",
+    "trainer",
+    "logger",
+    "project",
+    "until",
+    "experiment",
+)
+KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 
 
 class Key(NamedTuple):
@@ -58,3 +80,39 @@ def description(path: Path) -> str:
     """The comment at the head of a choice's file, or else of its first key."""
     head = [line[2:] for line in path.read_text().splitlines() if re.match(r"# (?!@package)", line)]
     return " ".join(head) or next(keys_of_file(path, "")).comment
+
+
+def no_such_key(key: str, word: str = "") -> str:
+    """The line for a key that only other choices of its group have. word: the setting as typed, if known."""
+    group, _, name = key.partition(".")
+    files = {path.stem: [key.name for key in keys_of_file(path, group)] for path in files_of(group)}
+    having = [choice for choice, names in files.items() if key in names]
+    lacking = [choice for choice in files if choice not in having]
+    who = f"{group}={lacking[0]}" if len(lacking) == 1 else f"the chosen {group}"
+    if not having:
+        return f"{who} has no {name}. Leave it out."
+    return f"{who} has no {name}; use {group}={having[0]} {word or f'{key}=VALUE'}, or leave it out."
+
+
+def checkout() -> Path | None:
+    """The folder of the repository that mpx is imported from; None for an installed wheel."""
+    return (
+        PACKAGE.parent
+        if CONF.parent == PACKAGE.parent and (PACKAGE.parent / "pyproject.toml").is_file()
+        else None
+    )
+
+
+def install(extra: str) -> str:
+    """What adds the packages of `extra`, as the subject of a sentence. Beside an installed wheel, pip takes
+    its mpx and not PyPI's.
+    """
+    folder = checkout()
+    return f"pip install 'mpx[{extra}]'" if folder is None else f"pip install -e '.[{extra}]' in {folder}"
+
+
+def not_installed(group: str, choice: str, extra: str = "") -> str:
+    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that
+    differs from the choice.
+    """
+    return f"{group}={choice} is not installed. {install(extra or choice)} adds it."

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError
-from mpx.settings.extras import CONF
+from mpx.settings.choices import CONF
 from mpx.settings.rules import choice, flag, folder_name, number, text
 from mpx.settings.values import check_value, key_of
 
@@ -37,9 +37,10 @@ LISTING = ("list", "remove", "status", "setting")  # keys of the list of runs
 IN_ITS_UNIT = {"margin": number(0, open_low=True, example=0.01)}
 # on which a verdict depends
 DECIDE = ("control", "metric", "metric_goal", "margin", "margin_is", "margin_for", "confidence")
-DEFAULTS: dict[str, Any] = {
-    str(key): value for key, value in OmegaConf.load(CONF / "compare.yaml").items() if key in DECIDE
+USUAL: dict[str, Any] = {
+    str(key): value for key, value in OmegaConf.load(CONF / "compare.yaml").items() if key in COMPARE
 }
+DEFAULTS = {key: USUAL[key] for key in DECIDE}
 # Text that Hydra accepts without quotes.
 BARE = re.compile(r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE)
 

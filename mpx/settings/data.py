@@ -1,9 +1,11 @@
-"""Check combinations of data settings."""
+"""Check combinations of data settings; and the tokenizer of a data set whose user names none."""
 
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
 
@@ -25,6 +27,7 @@ PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name 
 # of the user's own data, which the user may name
 OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")
 TASKS = ("classification", "regression", "multilabel", "tokens")
+TRAINED = ("wordpiece", "bpe", "char")  # tokenizers that are made from the data
 
 
 def family(data: Mapping[str, Any]) -> str:
@@ -149,3 +152,25 @@ def _check_synthetic(data: Mapping[str, Any]) -> None:
             "each of data.classes="
             f"{data['classes']}, one for padding and one for the rest of a text."
         )
+
+
+def pretrained(model: Mapping[str, Any]) -> str | None:
+    """The folder or hub name that the model's weights come from; None for random weights."""
+    name = model.get("pretrained")
+    if name is None and model.get("family") == "hf":
+        named = model.get("name")
+        return named if named and ("/" in named or os.path.isdir(named)) else None
+    return name
+
+
+def usual_tokenizer(otherwise: str, *, _root_: DictConfig) -> str:
+    """The resolver ${mpx.tokenizer:…} of conf/data/: a pretrained model's own tokenizer, since it only knows
+    its token ids; else `otherwise`.
+    """
+    model = _root_.get("model")
+    return (
+        pretrained(model) if isinstance(model, Mapping) or OmegaConf.is_dict(model) else None
+    ) or otherwise
+
+
+OmegaConf.register_new_resolver("mpx.tokenizer", usual_tokenizer, replace=True)

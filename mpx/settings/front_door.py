@@ -11,12 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.errors import MISTAKE, PIPE_CLOSED, UserError, causes
+from mpx.errors import MISTAKE, PIPE_CLOSED, UserError, causes, nearest_key
 from mpx.private.hydra import options
-from mpx.settings.extras import CONF
-from mpx.settings.help import help_text
-from mpx.settings.translate import GROUPS, KEYS, nearest_key, translated
-from mpx.settings.values import dotted, key_of
+from mpx.settings.choices import CONF, GROUPS, KEYS
+from mpx.settings.values import key_of
 from mpx.system.environment_variables import let_hydra_raise, shows_traceback
 from mpx.system.printing import print_nowhere, replace_unprintable
 from mpx.system.version import version
@@ -48,25 +46,14 @@ def errors_in_one_line(
         # OmegaConf has failed over Ctrl-C
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):
             raise KeyboardInterrupt from error
+        from mpx.settings.translate import translated
+
         if (line := translated(error, keys, program)) is None or shows_traceback():
             raise
         print(f"error: {line}", file=sys.stderr)
         if told is not None:
             told(line)
         sys.exit(MISTAKE)
-
-
-@contextmanager
-def errors_as_user_error() -> Iterator[None]:
-    """As `errors_in_one_line`, for callers from Python: raises an error in the settings as UserError with one
-    line.
-    """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, UserError) or (line := translated(error)) is None:
-            raise
-        raise UserError(line) from error
 
 
 def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train", docstring: str = "") -> None:
@@ -80,6 +67,8 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train", docstring
         sys.exit()
     for place, word in enumerate(words):
         if word in ("-h", "--help"):
+            from mpx.settings.help import help_text
+
             topic = words[place + 1] if place + 1 < len(words) and NAME.fullmatch(words[place + 1]) else None
             try:
                 print(help_text(program, docstring, topic), flush=True)
@@ -126,10 +115,13 @@ def _check_option(word: str, keys: list[str], program: str) -> None:
 
 
 def _check_single(word: str, keys: list[str]) -> None:
-    """OmegaConf would put a single value in the place of the settings below the key."""
+    """OmegaConf would put a single value in the place of the settings below the key, and the checks go by
+    the keys that are typed, which a mapping hides.
+    """
     key, _, value = word.partition("=")
     below = next((known for known in keys if known.startswith(f"{key_of(key)}.")), None)
-    if below is not None and key_of(key) not in GROUPS and not value.startswith(("{", "$")):
+    choice = key_of(key) in GROUPS and not value.lstrip().startswith("{")
+    if below is not None and not choice and not value.startswith("$"):
         raise UserError(f"{word}: {key_of(key)} is not a single value. Set its keys, as {below}=VALUE.")
 
 
@@ -178,13 +170,6 @@ def words_of(config: DictConfig) -> list[str]:
     """
     words: Any = OmegaConf.to_container(config.overrides.task, resolve=False)
     return words
-
-
-def typed(config: DictConfig) -> list[str]:
-    """The overrides for a check, which goes by their keys: a mapping does not hide those within it. config:
-    Hydra's own.
-    """
-    return list(dotted(words_of(config)))
 
 
 def expect_schemas() -> None:

@@ -8,11 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpx.errors import UserError
+from mpx.errors import UserError, nearest_key
 from mpx.settings.check import FIXED, SETTABLE
-from mpx.settings.choices import Key, description, files_of, keys_of_file
-from mpx.settings.extras import CONF
-from mpx.settings.translate import GROUPS, nearest_key
+from mpx.settings.choices import CONF, GROUPS, Key, description, files_of, keys_of_file
 
 WIDTH, COLUMN = 100, 32  # of a line, and of what stands before a comment
 NO_KEYS = ("task", "experiment")  # groups whose files only set keys of other groups

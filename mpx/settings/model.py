@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.settings.tokenizer import pretrained
+from mpx.settings.data import pretrained
 from mpx.settings.values import not_set
 
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}

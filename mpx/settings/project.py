@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
-from mpx.settings.values import check_value, dotted, key_of
+from mpx.settings.values import check_value, key_of
 
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"
@@ -33,9 +33,9 @@ def is_project(cfg: Mapping[str, Any]) -> bool:
 
 def with_project(words: Sequence[str]) -> list[str]:
     """The words of a command line. If they name a module but no choice of project, CHOICE is added."""
-    naming = [CHOSEN_BY in map(key_of, dotted([word])) for word in words]
+    naming = [key_of(word) == CHOSEN_BY for word in words]
     if any(naming):
-        refuse_theirs(dotted(words))  # before Hydra misses the key
+        refuse_theirs(words)  # before Hydra misses the key
     if not any(naming) or "project" in map(key_of, words):
         return list(words)
     place = naming.index(True)  # beside it, since argparse takes no settings on both sides of an option

@@ -14,8 +14,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.settings.choices import install
 from mpx.settings.data import family
-from mpx.settings.extras import install
 from mpx.system.launch import check_layout
 from mpx.system.machine import usable_cores
 from mpx.system.printing import how_many

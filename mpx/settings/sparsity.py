@@ -1,12 +1,15 @@
-"""Check combinations of sparsity settings."""
+"""Check combinations of sparsity settings; and whether NVIDIA's apex is installed, for
+sparsity.backend=apex.
+"""
 
 import os
 from collections.abc import Sequence, Set
+from importlib.util import find_spec
+from pathlib import Path
 
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.apex import check_apex
 
 PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase and a sparse phase after it
 RECIPES_OF = {  # key -> the recipes that read it
@@ -17,6 +20,8 @@ RECIPES_OF = {  # key -> the recipes that read it
     "decay": ("sr_ste",),
     "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
 }
+APEX = "pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex"
+PRUNING_ONCE = ("asp", "one_shot")  # recipes that apex can do
 
 
 def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
@@ -29,7 +34,7 @@ def check_sparsity(cfg: DictConfig, typed: Sequence[str]) -> None:
     own = {key.removeprefix("sparsity.") for key in typed if key.startswith("sparsity.")}
     check_recipe(sparsity, own)
     _check_dense_checkpoint(cfg)
-    check_apex(cfg)
+    _check_apex(cfg)
 
 
 def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
@@ -80,3 +85,40 @@ def _check_dense_checkpoint(cfg: DictConfig) -> None:
         )
     if cfg.ckpt_path is not None:
         raise UserError("ckpt_path and sparsity.dense_ckpt both bring weights. Give one of them.")
+
+
+def _check_apex(cfg: DictConfig) -> None:
+    """Raise UserError if apex cannot choose the masks of this run. Does not import apex."""
+    sparsity = cfg.sparsity
+    if sparsity.get("backend", "mpx") != "apex":
+        return
+    if sparsity.recipe not in PRUNING_ONCE:
+        raise UserError(
+            f"sparsity.backend=apex with sparsity.recipe={sparsity.recipe}: apex's ASP prunes once. Use "
+            "sparsity.recipe=asp or one_shot, "
+            "or sparsity.backend=mpx."
+        )
+    if cfg.trainer.accelerator == "cpu":
+        raise UserError(
+            "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA "
+            "device. Use sparsity.backend=mpx."
+        )
+    if (reason := apex_missing()) is not None:
+        raise UserError(
+            f"sparsity.backend=apex: {reason}. NVIDIA's is installed by {APEX}; or use sparsity.backend=mpx."
+        )
+
+
+def apex_missing() -> str | None:
+    """Why apex.contrib.sparsity cannot be imported; None if it can."""
+    spec = find_spec("apex")
+    if spec is None:
+        return "import apex finds nothing"
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if any((folder / "contrib" / "sparsity" / "asp.py").is_file() for folder in folders):
+        return None
+    where = folders[0] if folders else spec.origin
+    return (
+        f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web "
+        "toolkit; pip uninstall apex)"
+    )

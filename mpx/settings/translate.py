@@ -2,7 +2,6 @@
 and what is allowed.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -12,39 +11,19 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
-from mpx.errors import DISK_FULL, UserError, nearest
-from mpx.settings.bench import BENCH
-from mpx.settings.choices import files_of, keys_of_file
-from mpx.settings.compare import COMPARE
-from mpx.settings.deploy import DEPLOY
-from mpx.settings.extras import install
+from mpx.errors import DISK_FULL, UserError, nearest, nearest_key
+from mpx.settings.choices import KEYS, no_such_key, not_installed
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.values import REMOVED
 from mpx.system.printing import shown
 
-GROUPS = (
-    "task",
-    "model",
-    "data",
-    "precision",
-    "sparsity",
-    "optimizer",
-    "schedule",
-    "trainer",
-    "logger",
-    "project",
-    "until",
-    "experiment",
-)
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
-COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
 FIRST = {
     "mpx.compare": "study=default",
     "mpx.deploy": "run=FOLDER",
     "mpx.bench": "what=gemm",
     "mpx.train": "precision=amp",
 }
-KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
 
@@ -80,25 +59,11 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
 def _several(word: str, program: str) -> str:
     """The line for a word with several values, as for a sweep, where there is none."""
     key = word.partition("=")[0]
-    rule = COMMANDS[program].get(key)
-    or_list = f", or write a list as {key}=[…]" if rule is not None and "a list" in rule.allowed else ""
+    or_list = f"or write {key}=[…] if it takes a list"
     if program != "mpx.train":
-        return f"{word} gives several values, and {program} takes one. Start it once for each{or_list}."
-    return f"{word} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
-
-
-def nearest_key(word: str, keys: Iterable[str]) -> str:
-    """Like `nearest`, and for a key without its group: lr suggests optimizer.lr."""
-    keys = list(keys)
-    ends = [key for key in keys if key.split(".")[-1] == word and key != word]
-    if ends:
-        return f" Did you mean {' or '.join(ends)}?"
-    if (like := nearest(word, keys)) or "." in word:
-        return like
+        return f"{word} gives several values, and {program} takes one. Start it once for each, {or_list}."
     return (
-        nearest_key(found[0], keys)
-        if (found := difflib.get_close_matches(word, [key.split(".")[-1] for key in keys], 1))
-        else ""
+        f"{word} gives several values to a single run. Start a sweep with python -m {program} -m, {or_list}."
     )
 
 
@@ -129,13 +94,6 @@ def library_of(network: str) -> str | None:
     return None
 
 
-def not_installed(group: str, choice: str, extra: str = "") -> str:
-    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that
-    differs from the choice.
-    """
-    return f"{group}={choice} is not installed. {install(extra or choice)} adds it."
-
-
 def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     match = re.search(r"Could not override '([^']+)'", str(error)) or re.search(
         r"full_key: (\S+)", str(error)
@@ -163,33 +121,7 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
             f"{key} belongs to a sweep that trains until each setting is decided. Start it with -m "
             "until=decided."
         )
-    if (other := _command_of(key, keys)) is not None:
-        return f"{key} is a setting of {other}, not of {program}. Give it to python -m {other}."
     if key in FIELDS:  # another choice of the group has it
         typed = re.search(rf"\+({re.escape(key)}=.*)", str(error))  # Hydra proposes to add it
         return no_such_key(key, typed[1] if typed else "")
     return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."
-
-
-def _command_of(key: str, keys: Iterable[str]) -> str | None:
-    """The command that has this key, unless it may be meant for one of `keys`, those of the command that was
-    given it.
-    """
-    if any(own == key or own.endswith(f".{key}") for own in keys):
-        return None
-    return next(
-        (command for command, rules in COMMANDS.items() if key in rules),
-        "mpx.train" if key in GROUPS else None,
-    )
-
-
-def no_such_key(key: str, word: str = "") -> str:
-    """The line for a key that only other choices of its group have. word: the setting as typed, if known."""
-    group, _, name = key.partition(".")
-    files = {path.stem: [key.name for key in keys_of_file(path, group)] for path in files_of(group)}
-    having = [choice for choice, names in files.items() if key in names]
-    lacking = [choice for choice in files if choice not in having]
-    who = f"{group}={lacking[0]}" if len(lacking) == 1 else f"the chosen {group}"
-    if not having:
-        return f"{who} has no {name}. Leave it out."
-    return f"{who} has no {name}; use {group}={having[0]} {word or f'{key}=VALUE'}, or leave it out."

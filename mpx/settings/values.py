@@ -1,18 +1,14 @@
 """Check each value of a configuration against the rule of its key."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.rules import Rule, as_typed
-from mpx.settings.tokenizer import usual_tokenizer  # noqa: F401  files of conf/data/ use the resolver that this import defines
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
 # keys without which a group of settings means nothing
@@ -100,31 +96,6 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
 def key_of(word: str) -> str:
     """The key of a setting as typed: `key` of `++key=value`."""
     return word.partition("=")[0].lstrip("+")
-
-
-def dotted(words: Iterable[str]) -> Iterator[str]:
-    """The words, and in place of a mapping the settings that it holds: model.lr.sgd=0.1 for
-    model.lr={sgd:0.1}.
-    """
-    for word in words:
-        try:
-            (override,) = (
-                OverridesParser.create().parse_overrides([word]) if "{" in word and "=" in word else (None,)
-            )
-        except OverrideParseException:  # Hydra will refuse it, or it is no setting
-            override = None
-        if override is not None and isinstance(override.value(), dict):
-            yield from (f"{key}={as_typed(value)}" for key, value in settings_of(override))
-        else:
-            yield word
-
-
-def settings_of(override: Override) -> Iterable[tuple[str, Any]]:
-    """(key, value) of each setting that an override holds, of which a mapping may have many."""
-    value = override.value()
-    if isinstance(value, dict) and value:
-        return leaves(value, allow_missing=True, prefix=f"{override.key_or_group}.")
-    return [(override.key_or_group, value)]
 
 
 def _argument(key: str) -> str:

@@ -15,8 +15,8 @@ from omegaconf import DictConfig, open_dict
 from mpx.errors import UserError
 from mpx.settings import check
 from mpx.settings.fields import FIELDS
-from mpx.settings.front_door import typed, words_of
-from mpx.settings.values import check_value, key_of, settings_of
+from mpx.settings.front_door import words_of
+from mpx.settings.values import check_value, key_of
 from mpx.sweep import cluster
 from mpx.system.environment_variables import in_sweep
 from mpx.system.machine import usable_cores
@@ -32,7 +32,7 @@ def check_experiment(config: DictConfig) -> None:
     """
     chosen = config.runtime.choices.get("experiment")
     grid = list(config.sweeper.get("params") or {})
-    given = set(map(key_of, [*words_of(config), *typed(config)]))  # a grid may be over mappings
+    given = set(map(key_of, words_of(config)))
     missing = [key for key in grid if key_of(key) not in given]
     if chosen is not None and missing:
         raise UserError(
@@ -157,10 +157,10 @@ def _refuse_mistakes(config: DictConfig) -> None:
     parser = OverridesParser.create()
     for word in itertools.chain(*values):
         override = parser.parse_override(word)
-        for key, value in settings_of(override):
-            # A reference to another key.
-            if key in FIELDS and not override.is_delete() and "${" not in str(value):
-                check_value(key, value)
+        key, value = override.key_or_group, override.value()
+        # A reference to another key.
+        if key in FIELDS and not override.is_delete() and "${" not in str(value):
+            check_value(key, value)
     if cluster.launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
         first, last = (_mistake(config, [words[at] for words in values]) for at in (0, -1))
         if first is not None and str(first) == str(last):
@@ -173,7 +173,7 @@ def _mistake(config: DictConfig, words: Sequence[str]) -> UserError | None:
     with open_dict(job):
         hydra = job.pop("hydra")
     try:
-        check(job, typed(hydra))
+        check(job, words_of(hydra))
     except UserError as error:
         return error
     return None

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.translate import not_installed
+from mpx.settings.choices import not_installed
 from mpx.system.launch import this_python
 from mpx.system.machine import TOLD_TO_GO
 

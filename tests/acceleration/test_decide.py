@@ -9,7 +9,7 @@ from mpx.acceleration import decide as rules
 from mpx.data.spec import Spec
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
-from mpx.settings.extras import CONF
+from mpx.settings.choices import CONF
 
 IMAGE = Spec("image", (1, 8, 8), 10)
 

@@ -107,7 +107,7 @@ MISTAKES = [
     (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats, copy, gemm"),
     (["size=100"], "size=100 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
     (["-m", "size=64,128"], "mpx.bench has no sweeps"),
-    (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each."),
+    (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each,"),
     (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere (No such file"),
 ]
 

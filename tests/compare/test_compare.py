@@ -156,7 +156,6 @@ MISTAKES = [
         "margin=0 must be a number above 0 and below 1, or any above 0 with margin_is=absolute. "
         "For example margin=0.01.",
     ),
-    (["seed=1"], "seed is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (
         ["marjin=0.01"],
         "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all.",

@@ -22,7 +22,7 @@ from mpx.deploy.export import File, weights_file, write
 from mpx.errors import UserError
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
-from mpx.settings.extras import install
+from mpx.settings.choices import install
 
 SAMPLES, SIZES = 150, (1, 7, 64)  # the last batch of 7, and of 64, is a smaller one
 TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon}

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from refused import assert_refused
 
 from mpx.settings import reachable
-from mpx.settings.extras import install
+from mpx.settings.choices import install
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(train, tmp_path, monkeypatch):

@@ -4,15 +4,15 @@ wheel.
 
 from documents import ROOT
 
-from mpx.settings import extras
+from mpx.settings import choices
 
 
 def test_a_checkout_names_its_folder():
-    assert extras.install("deploy") == f"pip install -e '.[deploy]' in {ROOT}"
+    assert choices.install("deploy") == f"pip install -e '.[deploy]' in {ROOT}"
 
 
 def test_a_wheel_takes_the_mpx_that_is_installed(monkeypatch, tmp_path):
     (tmp_path / "mpx" / "conf").mkdir(parents=True)
-    monkeypatch.setattr(extras, "PACKAGE", tmp_path / "mpx")
-    monkeypatch.setattr(extras, "CONF", tmp_path / "mpx" / "conf")
-    assert extras.install("deploy") == "pip install 'mpx[deploy]'"
+    monkeypatch.setattr(choices, "PACKAGE", tmp_path / "mpx")
+    monkeypatch.setattr(choices, "CONF", tmp_path / "mpx" / "conf")
+    assert choices.install("deploy") == "pip install 'mpx[deploy]'"

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from refused import assert_refused
 
 from mpx.errors import UserError
-from mpx.settings.extras import install
+from mpx.settings.choices import install
 from mpx.sweep.checks import check_direction
 from mpx.sweep.jobs import objectives
 
