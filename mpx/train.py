@@ -38,7 +38,7 @@ from mpx.training import outcome
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def job(cfg: DictConfig) -> sweep.Objectives:
+def job(cfg: DictConfig) -> Any:
     """Train one setting: check `cfg`, run it in this process and exit with its code.
 
     In a sweep, Hydra calls this for each job. It then starts a process of the job's own, and returns the
@@ -46,7 +46,9 @@ def job(cfg: DictConfig) -> sweep.Objectives:
     """
     hydra_config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if hydra_config.mode == RunMode.MULTIRUN:
-        return sweep.start_child(cfg)
+        from mpx.sweep.jobs import start_child
+
+        return start_child(cfg)
     with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
         sweep.check_experiment(hydra_config)
         check(cfg, words_of(hydra_config))

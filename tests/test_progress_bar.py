@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mpx.sparsity.permutation import permute_model
-from mpx.system.progress import track
+from mpx.system.printing import track
 
 
 class Terminal(io.StringIO):

@@ -22,7 +22,7 @@ from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.system.csv_file import to_text
 from mpx.system.imports import check_compilers_cache
 from mpx.system.machine import keep_within_quota
-from mpx.system.whole_file import below_output_dir, names_of_files, try_writing, write_whole
+from mpx.system.whole_file import below_output_dir, try_writing, write_whole
 
 # values of `what`: mpx/bench/<what>.py
 BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
@@ -55,7 +55,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     folder = Path(output_dir) / "bench"
     with below_output_dir(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        try_writing(folder, names_of_files(folder))  # fails before minutes of measuring
+        try_writing(folder)  # fails before minutes of measuring
     benchmark = importlib.import_module(f"mpx.bench.{what}")
     (alone, reason), cpu = exclusive(device), CpuUse()
     rows = list(benchmark.measure(device, size, announce))

@@ -80,7 +80,8 @@ def run(
     from mpx.render.comparison_tables import print_comparison
 
     if not results:
-        _refuse_unwritable(folder)
+        with below_output_dir(folder):
+            try_writing(folder)
     asked, name = question(control=control, metric=metric, **how), folder.name if results else study
     comparison = compare(runs, asked, study=name, folder=folder, left_out=left_out)
     print_comparison(comparison)
@@ -100,13 +101,6 @@ def _write(comparison: Comparison, runs: list[Run]) -> None:
         write(comparison)
     print(f"written to {folder}: report.html, report.md, plots/, {', '.join(tables)}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
-
-
-def _refuse_unwritable(folder: Path) -> None:
-    from mpx.render.report import FOLDERS, PAGES  # matplotlib
-
-    with below_output_dir(folder):
-        try_writing(folder, [RESULTS, DIFFERENCES, *PAGES], FOLDERS)
 
 
 def _read_study(output_dir: Path, study: str) -> tuple[list[Run], LeftOut, Path]:

@@ -16,8 +16,7 @@ from mpx.compare.served import UNREADABLE, cpu, read_served
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
 from mpx.runs.result import LAYOUT, PREDICTIONS, SCHEMA_VERSION, Predictions, one_number, predictions_from
 from mpx.settings.fields import NAMED
-from mpx.system.printing import shown
-from mpx.system.progress import track
+from mpx.system.printing import shown, track
 
 LEFT_OUT = {
     "failed": "failed",

@@ -64,7 +64,7 @@ def check_writable(folder: Path) -> None:
     rows_of(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     try:
-        try_writing(existing, *([CARD], [EXPORTS]) if existing == folder else ())
+        try_writing(existing)
     except OSError as error:
         raise _unwritable(folder, error) from error
 

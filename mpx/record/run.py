@@ -149,8 +149,8 @@ class RunRecord:
 
     def close(self) -> None:
         """Release the folder."""
-        if self.folder is not None and self.folder.lock is not None:
-            self.folder.lock.release()
+        if self.folder is not None:
+            self.folder.release()
 
 
 def number(name: str, value: Any) -> Value:

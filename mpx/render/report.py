@@ -20,12 +20,11 @@ from mpx.render.html import html_report
 from mpx.render.markdown import PLOTS, about, group_table, markdown_report, served_part, verdicts
 from mpx.render.picture import Picture, save
 from mpx.render.table import escaped
-from mpx.system.progress import track
+from mpx.system.printing import track
 from mpx.system.whole_file import whole_folder, write_whole
 
 HTML, MARKDOWN = PAGES = ("report.html", "report.md")
 SUMMARY = "_report"
-FOLDERS = (PLOTS, SUMMARY)  # of what is written beside the pages
 
 
 def write(comparison: Comparison) -> list[Path]:

@@ -12,7 +12,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from mpx.errors import InUse, UserError
-from mpx.system.whole_file import below_output_dir, names_of_files, try_writing, write_whole
+from mpx.system.whole_file import below_output_dir, try_writing, write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
@@ -77,58 +77,46 @@ def claim(
     Raises UserError where the folder is not writable, in use by another process, of another configuration, or
     exists with if_exists=error.
     """
+    name, ckpt = f"seed{seed}", Path(ckpt_path) if ckpt_path else None
+    if if_exists == "auto" and not in_sweep:
+        if_exists = "new"
     with below_output_dir(setting_dir):
-        return _claim(
-            setting_dir, f"seed{seed}", if_exists, config, in_sweep, Path(ckpt_path) if ckpt_path else None
-        )
-
-
-def _claim(
-    setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt: Path | None
-) -> Folder:
-    newest = _newest(setting_dir, name)
-    if newest is None and in_sweep and if_exists in ("auto", "resume", "skip"):
-        return _make(setting_dir, name, ckpt, most=1)  # another sweep may want the same run at this moment
-    if newest is None or if_exists == "new" or (if_exists == "auto" and not in_sweep):
-        return _make(setting_dir, name, ckpt)
-    if if_exists == "error":
-        raise UserError(
-            f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite."
-        )
-    if if_exists == "overwrite":
-        if ckpt is not None and newest.resolve() in ckpt.resolve().parents:
+        newest = _newest(setting_dir, name)
+        if newest is None:
+            # two sweeps may want the same run at this moment, and one of them leaves it to the other
+            shared = in_sweep and if_exists in ("auto", "resume", "skip")
+            return _make(setting_dir, name, ckpt, shared=shared)
+        if if_exists == "new":
+            return _make(setting_dir, name, ckpt)
+        if if_exists == "error":
             raise UserError(
-                f"ckpt_path={ckpt} lies in the folder that if_exists=overwrite would empty. "
-                "Use if_exists=new."
+                f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite."
             )
-        return _replaced(newest, ckpt)
-    refuse_difference(newest, config)
-    return _continued(newest, if_exists, ckpt)
+        if if_exists == "overwrite":
+            return _replaced(newest, ckpt)
+        refuse_difference(newest, config)
+        return _continued(newest, if_exists, ckpt)
 
 
 def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     """Leave a finished run as it is. Continue an unfinished run from its newest checkpoint, or from the start
     when it has none.
     """
-    record = read_result(path)
     ended = DONE if if_exists == "resume" else (*DONE, "failed")
-    if record is not None and record["status"] in ended and (record["status"] in DONE or not goes_on(path)):
+    record = read_result(path)
+    if record is not None and record["status"] in DONE:
         return Folder(path, finished=record)
     folder = locked(path)  # a run that goes on elsewhere was not cut off, and has not failed
     record = read_result(path)  # another process may have finished it just before the lock
     if record is not None and record["status"] in ended:
         folder.release()
         return Folder(path, finished=record)
-    try:
-        if if_exists == "skip":
-            raise UserError(
-                f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish "
-                "it or if_exists=new."
-            )
-        return replace(folder, resume_from=_newest_checkpoint(path) or ckpt)
-    except UserError:
-        folder.release()
-        raise
+    if if_exists == "skip":
+        raise UserError(
+            f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish "
+            "it or if_exists=new."
+        )
+    return replace(folder, resume_from=_newest_checkpoint(path) or ckpt)
 
 
 def _newest_checkpoint(path: Path) -> Path | None:
@@ -142,12 +130,11 @@ def _newest_checkpoint(path: Path) -> Path | None:
     return last if last.is_file() else None
 
 
-def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -> Folder:
+def _make(setting_dir: Path, name: str, ckpt: Path | None, *, shared: bool = False) -> Folder:
     """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share
     one.
 
-    most: the number of folders to try. Raises InUse if there is one only, and another process has just made
-    it.
+    shared: raise InUse if another process has just made the first one.
     """
     made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
     try:
@@ -155,16 +142,17 @@ def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -
     except OSError:  # a name that is too long, below a folder that was just made
         _remove(made)
         raise
-    for number in range(1, most + 1):
-        path = setting_dir / (name if number == 1 else f"{name}-{number}")
+    number, path = 1, setting_dir / name
+    while True:
         try:
             path.mkdir()
         except FileExistsError:
-            continue
-        return locked(path, resume_from=ckpt, made=(path, *made))
-    if most == 1:
-        raise InUse(f"{setting_dir / name} is in use by another process. Wait for it.")
-    raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
+            if shared:
+                raise InUse(f"{path} is in use by another process. Wait for it.") from None
+            number += 1
+            path = setting_dir / f"{name}-{number}"
+        else:
+            return locked(path, resume_from=ckpt, made=(path, *made))
 
 
 def _remove(made: tuple[Path, ...]) -> None:
@@ -175,6 +163,10 @@ def _remove(made: tuple[Path, ...]) -> None:
 
 def _replaced(path: Path, ckpt: Path | None) -> Folder:
     """Lock a folder whose run is removed when the new run begins."""
+    if ckpt is not None and path.resolve() in ckpt.resolve().parents:
+        raise UserError(
+            f"ckpt_path={ckpt} lies in the folder that if_exists=overwrite would empty. Use if_exists=new."
+        )
     written = {CONFIG, RESULT} & {entry.name for entry in path.iterdir()}
     if not written and any(entry.name != LOCK for entry in path.iterdir()):
         raise UserError(
@@ -194,9 +186,10 @@ def _empty(path: Path) -> None:
 def locked(path: Path, **known: Any) -> Folder:
     """The folder of a run that this process alone may change. known: further fields.
 
-    Raises InUse; and UserError where files of the run cannot be written, before it trains for hours.
+    Raises InUse; and UserError where the folder cannot be written, before the run trains for hours.
     """
     with below_output_dir(path):
+        try_writing(path)
         lock = FileLock(path / LOCK)
         try:
             lock.acquire(timeout=0.2)  # who asks whether the run goes on holds it for a moment
@@ -204,13 +197,7 @@ def locked(path: Path, **known: Any) -> Folder:
             raise InUse(
                 f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=."
             ) from None
-        folder = Folder(path, lock=lock, **known)
-        try:
-            _try_writing(folder)
-        except OSError:
-            lock.release()
-            raise
-    return folder
+    return Folder(path, lock=lock, **known)
 
 
 def goes_on(path: Path) -> bool:
@@ -223,13 +210,6 @@ def goes_on(path: Path) -> bool:
     except (OSError, Timeout) as error:
         return isinstance(error, Timeout)
     return False
-
-
-def _try_writing(folder: Folder) -> None:
-    there = [] if folder.replaces else names_of_files(folder.path)  # what the run removes is not in its way
-    try_writing(folder.path, there, [] if folder.replaces else [CHECKPOINTS])
-    if not folder.replaces and (checkpoints := folder.path / CHECKPOINTS).is_dir():
-        try_writing(checkpoints, names_of_files(checkpoints))
 
 
 def _newest(setting_dir: Path, name: str) -> Path | None:

@@ -108,6 +108,9 @@ class Pruning(Callback):
         """The number of finished optimizer steps, with those that the loss scaler skipped."""
         return trainer.global_step
 
+    def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Called before `prune_now` where no step has been trained. These masks are made already."""
+
     def prune_now(self, trainer: pl.Trainer) -> None:
         """Prune now, for a recipe that prunes after training."""
         self._prepare(trainer)

@@ -10,13 +10,11 @@ ends the sweep.
 """
 
 from mpx.sweep.checks import check_experiment, check_single
-from mpx.sweep.jobs import Objectives, start_child
 from mpx.sweep.progress import IN_USE, Summary, exit_code, report, to_the_end
 from mpx.system.environment_variables import in_sweep
 
 __all__ = [
     "IN_USE",
-    "Objectives",
     "Summary",
     "check_experiment",
     "check_single",
@@ -24,7 +22,6 @@ __all__ = [
     "in_sweep",
     "register",
     "report",
-    "start_child",
     "to_the_end",
 ]
 

@@ -6,7 +6,7 @@ environment_variables.py: what the processes of one command tell one another
 processes.py    the processes of a distributed training, as PyTorch's process group knows them
 whole_file.py   writes a file whole or not at all
 csv_file.py     reads and writes tables
-printing.py     text that is safe to print; progress.py: bars of long steps
+printing.py     text that is safe to print, and bars of long steps
 imports.py      imports PyTorch fast
 hub.py          Hugging Face's hub of models and tokenizers, and what its libraries print
 version.py      which mpx this is

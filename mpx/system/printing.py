@@ -1,9 +1,15 @@
-"""What a command prints: text that is safe on a terminal, numbers of things, lengths of time."""
+"""What a command prints: text that is safe on a terminal, numbers of things, lengths of time, bars of long
+steps.
+"""
 
 import io
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Control characters, which a terminal obeys; marks that reverse the order of text; and lone surrogates, which
 # no encoding has.
@@ -50,3 +56,16 @@ def replace_unprintable() -> None:
 def print_nowhere() -> None:
     """Nobody reads stdout any more, as after `| head -1`: what is still printed raises no further error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def track(items: Iterable[T], doing: str, total: int) -> Iterator[T]:
+    """Yield the items while a transient bar on stderr shows the progress. Only on a terminal, which imports
+    rich.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():  # None where there is no console at all
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track as show
+
+    yield from show(items, doing, total=total, console=Console(stderr=True), transient=True)

@@ -2,12 +2,11 @@
 written.
 """
 
-import errno
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,32 +30,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
-# of files that mpx writes; its own folders have none
-ENDINGS = {".json", ".csv", ".yaml", ".png", ".svg", ".gz", ".md", ".ckpt"}
-
-
-def try_writing(folder: Path, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-    """Raise the OSError with which writing these names in `folder` would fail: before hours of work and not
-    after them.
-
-    A file takes the place of a file or a link, never that of a folder, and the other way round.
-    """
+def try_writing(folder: Path) -> None:
+    """Raise the OSError with which writing in `folder` would fail: before hours of work, not after them."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from error
-    for path in (folder / name for name in files):
-        if path.is_dir() and not path.is_symlink():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    for path in (folder / name for name in folders):
-        if path.exists() and not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-
-
-def names_of_files(folder: Path) -> list[str]:
-    """The files in one of mpx's own folders that mpx may replace."""
-    return [entry.name for entry in folder.iterdir() if entry.suffix in ENDINGS]
 
 
 @contextmanager

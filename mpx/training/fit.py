@@ -22,7 +22,6 @@ from mpx.runs.result import TRAINED_BEFORE
 from mpx.runs.weights import continuing
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
-from mpx.sparsity.lightning_sparsity import Sparsity
 from mpx.system.machine import keep_within_quota
 from mpx.system.processes import not_finite
 from mpx.training.assemble import Run, assemble
@@ -195,9 +194,10 @@ def _prune_after_training(run: Run) -> None:
     also the best one.
     """
     pruning, trainer, module = run.pruning, run.trainer, run.module
-    if isinstance(pruning, Sparsity):
-        pruning.make_ready(trainer, module)
-    if pruning is None or not pruning.recipe.after_training:
+    if pruning is None:
+        return
+    pruning.make_ready(trainer, module)
+    if not pruning.recipe.after_training:
         return
     if not pruning.masks.active:  # else the resumed checkpoint is pruned
         module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU

@@ -18,7 +18,6 @@ from torch import Tensor
 from mpx.errors import Diverged
 from mpx.runs import signals
 from mpx.runs.result import CurveFile
-from mpx.settings import target
 from mpx.settings.values import as_dict
 from mpx.training.tasks import loss_in
 
@@ -100,6 +99,8 @@ def logger_of(cfg: DictConfig, folder: Path, trial: str) -> Logger | None:
     settings, name = as_dict(cfg.logger), f"{trial}-{folder.name}"
     if settings["_target_"] is None:
         return None
+    from mpx.settings import target
+
     known = {"save_dir": str(folder), "name": name, "run_name": name}
     return target.build("logger._target_", settings, "logger", known)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -16,7 +16,6 @@ from mpx.errors import UserError
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep, WatchFirstStep
 from mpx.measure.memory import peak_memory
-from mpx.measure.profile import Profile
 from mpx.measure.throughput import Throughput
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.numerics import Numerics, sampling_interval
@@ -25,6 +24,9 @@ from mpx.record.parts import audit_of
 from mpx.render.run import print_audit
 from mpx.system.launch import launch
 
+if TYPE_CHECKING:
+    from mpx.measure.profile import Profile
+
 
 @dataclass(frozen=True)
 class Measuring:
@@ -32,7 +34,7 @@ class Measuring:
     exclusivity: ExclusivityChecks
     watch: WatchFirstStep
     numerics: Numerics
-    profile: Profile | None
+    profile: "Profile | None"
 
     @property
     def first(self) -> FirstStep:
@@ -72,6 +74,8 @@ def build_measuring(
     )
     profile = None
     if cfg.profile:
+        from mpx.measure.profile import Profile
+
         profile = Profile(
             throughput, folder, sampled=every, emulated=precision.emulate, against=choice.against
         )

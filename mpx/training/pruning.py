@@ -16,7 +16,6 @@ from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
-from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
 from mpx.sparsity.coverage import sensitivity
@@ -41,23 +40,26 @@ def build_recipe(sparsity: DictConfig, steps: int, epoch: int) -> Recipe | None:
 def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
     """The masks of `model`, not applied yet. Raises UserError if apex should choose them and cannot."""
     pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
-    if sparsity.get("backend") == "apex":
+    by_apex = sparsity.get("backend") == "apex"
+    if by_apex:
         pattern = _apex(pattern, model, device)
     masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
     if not masks.pruned:
         raise UserError(nothing_to_prune(pattern, masks.weights))
     # what this version of apex cannot do comes before the training, not after the dense phase
-    if isinstance(pattern, Apex):
+    if by_apex:
         pattern.masks([weight.parameter for weight in masks.pruned])
     return masks
 
 
-def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
+def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Any:
     if device.type != "cuda":
         raise UserError(
             "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. "
             "Use sparsity.backend=mpx."
         )
+    from mpx.sparsity.apex import Apex  # imports NVIDIA's package
+
     return Apex(pattern, model)
 
 

@@ -17,7 +17,6 @@ from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import find
 from mpx.record.parts import precision_part, sparsity_part, speed_part
 from mpx.render import tensorboard
-from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run, report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
@@ -126,4 +125,6 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     if record["sparsity"].get("sensitivity"):
         report_sensitivity(record["sparsity"]["sensitivity"], folder.path)
     if "profile" in record:
+        from mpx.render.profile import report_profile
+
         report_profile(record["profile"], folder.path)

@@ -342,6 +342,16 @@ def test_mistakes_are_one_line(recorder, tmp_path, arguments, setting, words):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_the_loop(recorder, tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UserError, match="cannot write"),
+        recorder(arguments={"output_dir": tmp_path / "file"}) as run,
+        run.step(1),
+    ):
+        raise AssertionError("the loop has begun")
+
+
 def test_one_recorder_at_a_time(recorder):
     """In a loop over two models, each would time the steps of both."""
     with recorder() as run:

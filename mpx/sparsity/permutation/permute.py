@@ -21,7 +21,7 @@ from mpx.sparsity.permutation.graph import find_groups, first_names
 from mpx.sparsity.permutation.objective import choose, objective
 from mpx.sparsity.permutation.stripes import GROUP
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
-from mpx.system.progress import track
+from mpx.system.printing import track
 
 
 @dataclass
