@@ -81,11 +81,12 @@ class EndSignal:
 
     def came(self, trainer: pl.Trainer, *, now: bool = False) -> bool:
         """Call it after the same steps in all processes. now: ask at once."""
+        told = signals.run.first is not None
         if trainer.world_size == 1:
-            return signals.asked()
+            return told
         if not now and trainer.global_step < self._next:
             return False
-        mine = torch.tensor([float(signals.asked()), self._pace], device=trainer.strategy.root_device)
+        mine = torch.tensor([float(told), self._pace], device=trainer.strategy.root_device)
         asked, pace = trainer.strategy.reduce(mine, reduce_op="max").tolist()
         before, self._step = self._step, trainer.global_step
         earlier, self._answered = self._answered, time.monotonic()
@@ -138,21 +139,20 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._step, self._saved_at = trainer.global_step, time.monotonic()
-        signals.take_back()
-        signals.save_first(True)
+        signals.run.save_first(True)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        signals.save_first(False)
+        signals.run.save_first(False)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        signals.save_first(False)
+        signals.run.save_first(False)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        signals.take_back()  # which compilers replace
+        signals.run.take_back()  # which compilers replace
         before, self._step = self._step, trainer.global_step
         if self._step == before or trainer.is_last_batch or reached_max_steps(trainer):
             return
@@ -209,4 +209,4 @@ class Checkpoints(Checkpoint):
         ends.
         """
         trainer.strategy.barrier()
-        raise signals.end()
+        raise signals.run.end()

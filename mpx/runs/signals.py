@@ -25,7 +25,7 @@ LOOK = 2.0  # seconds between two looks at the parent process
 
 
 class Stop:
-    """The handler of ENDING.
+    """The handler of ENDING, and what has come.
 
     In forks of this process, which are the data loader's workers, it does nothing.
     """
@@ -34,7 +34,7 @@ class Stop:
         self.process = os.getpid()
         self.first: int | None = None  # the signal that has come
         self.newest = 0.0  # when
-        self.saves = False  # training reaches a save point soon, which ends the run
+        self.saves = False  # training reaches a save point soon, which asks `first` and ends the run
         self.over = False  # the record is being written
 
     def __call__(self, number: int, frame: Any) -> None:
@@ -50,45 +50,33 @@ class Stop:
         """What ends the run."""
         return KeyboardInterrupt() if self.first == signal.SIGINT else SystemExit(TERMINATED)
 
+    def take_back(self) -> None:
+        """Put the handler in force where a library has set its own, also behind Python's back, as LLVM does
+        when it first compiles.
+        """
+        for number in _handled():
+            signal.signal(number, self)
 
-_stop = Stop()
+    def save_first(self, on: bool) -> None:
+        """on: from now on training soon reaches a save point."""
+        self.saves = on
+        self.take_back()
+
+    def finish(self) -> None:
+        """From now on the run writes its record, and hears no signal."""
+        self.over = True
 
 
-def stop_once() -> None:
-    """Install the handler.
+run = Stop()  # of the run of this process
 
-    A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C.
+
+def begin() -> None:
+    """A run begins: nothing has come. A signal that this process ignores already stays ignored; a shell's
+    background jobs ignore Ctrl-C.
     """
-    global _stop
-    _stop = Stop()
-    take_back()
-
-
-def take_back() -> None:
-    """Put the handler in force where a library has set its own, also behind Python's back, as LLVM does when
-    it first compiles."""
-    for number in _handled():
-        signal.signal(number, _stop)
-
-
-def save_first(on: bool) -> None:
-    """on: from now on training soon reaches a save point, which asks `asked`."""
-    _stop.saves = on
-
-
-def finish() -> None:
-    """From now on the run writes its record, and hears no signal."""
-    _stop.over = True
-
-
-def asked() -> bool:
-    """Whether a signal has come."""
-    return _stop.first is not None
-
-
-def end() -> BaseException:
-    """What the save point raises."""
-    return _stop.end()
+    global run
+    run = Stop()
+    run.take_back()
 
 
 def end_with_parent() -> None:

@@ -61,7 +61,7 @@ def run_and_record(cfg: DictConfig) -> int:
     _begin(started)
     ranks.tell(started, folder.path, folder.resume_from)
     ending = _train(cfg, folder, described)
-    signals.finish()
+    signals.run.finish()
     return _conclude(folder, described.record, ending)
 
 
@@ -75,7 +75,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     ending = _train(
         cfg, Folder(paths[0], resume_from=paths[1] if paths[1:] else None, begun=True), describe(cfg)
     )
-    signals.finish()
+    signals.run.finish()
     if ending.bug is not None:
         traceback.print_exception(ending.bug)
         ranks.tell_failure(started, ending.line)
@@ -89,7 +89,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
 
 
 def _begin(started: Launch) -> None:
-    signals.stop_once()
+    signals.begin()
     if sweep.in_sweep() or started.by == TORCHRUN:
         signals.end_with_parent()
 
@@ -150,7 +150,7 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         # A signal can also have ended a data loader's worker or another process of the run, which this one
         # needs.
         if isinstance(error, RuntimeError) and (
-            signals.asked() or any(words in str(error) for words in LOST)
+            signals.run.first is not None or any(words in str(error) for words in LOST)
         ):
             if (failure := ranks.hear_failure()) is not None:
                 return Ending("failed", EXIT["failed"], failure)

@@ -78,6 +78,6 @@ def test_what_a_result_depends_on(here):
         "data.tokenizer=tokenizer",
         "sparsity.dense_ckpt=dense.ckpt",
     }
-    (here / "tokenizer" / "tokenizer.json").write_text("[]")
+    (here / "tokenizer" / "tokenizer.json").write_text("[1]")
     (here / "dense.ckpt").write_bytes(b"2")
     assert {name for name, digest in inputs(config).items() if found[name] != digest} == set(list(found)[1:])

@@ -58,16 +58,17 @@ def test_the_first_is_a_flag_and_the_second_ends(monkeypatch, number):
     """Two within a second count as one, since `timeout` sends two."""
     now = [0.0]
     monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
-    signals.stop_once()
-    signals.save_first(True)
+    signals.begin()
+    stop = signals.run
+    stop.save_first(True)
     signal.raise_signal(number)
     signal.raise_signal(signal.SIGTERM)
-    assert signals.asked()
+    assert stop.first == number
     now[0] = 1.1
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
         signal.raise_signal(signal.SIGTERM)
     now[0] = 2.2
-    signals.finish()
+    stop.finish()
     signal.raise_signal(number)  # while the record is written
 
 
