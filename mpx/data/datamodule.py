@@ -12,7 +12,7 @@ from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.order import generator
 from mpx.data.readers import Reader, images_per_s, reader_of
 from mpx.data.splits import Data
-from mpx.settings.values import checked
+from mpx.settings.values import as_dict
 
 # Train tensors stay on a GPU if they take less than 1/SHARE of what is free before the model is there.
 SHARE = 4
@@ -35,7 +35,7 @@ class DataModule(pl.LightningDataModule):
         self.lengths = lengths or {}
         self.data, self.cfg, self.seed, self.loader = (
             data,
-            SimpleNamespace(**checked("data", data_cfg)),
+            SimpleNamespace(**as_dict(data_cfg)),
             seed,
             loader,
         )

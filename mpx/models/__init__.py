@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from mpx.data.spec import Spec
-from mpx.settings.model import check_model
-from mpx.settings.values import checked
+from mpx.settings.values import as_dict
 
 # model.family -> (module, function). A module is imported when it is needed: a ResNet does not wait for
 # transformers.
@@ -36,10 +35,9 @@ FAMILIES = {
 def build(model_cfg: Mapping, spec: Spec):
     """Build the network that `model_cfg` names for data that looks like `spec`.
 
-    model_cfg: the settings of conf/model/<name>.yaml. Raises UserError for a setting that breaks its rule
-    (mpx/settings/) and for a network that cannot take such data.
+    model_cfg: the settings of conf/model/<name>.yaml, which mpx/settings/ has checked. Raises UserError for a
+    network that cannot take such data.
     """
-    settings = checked("model", model_cfg)
-    check_model(settings, spec.kind, spec.task)
+    settings = as_dict(model_cfg)
     module, function = FAMILIES[settings["family"]]
     return getattr(import_module(module), function)(settings, spec)

@@ -11,8 +11,6 @@ check.py          checks a whole configuration: values, then combinations in dat
                   reachable.py
 front_door.py     what all commands do with a command line; translate.py: Hydra's errors in one line
 
-Library callers get the same rules: mpx.data.load and mpx.models.build call values.checked, data.check_data
-and model.check_model.
 """
 
 from mpx.settings.check import check

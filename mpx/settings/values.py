@@ -1,7 +1,6 @@
 """Check each value of a configuration against the rule of its key."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -11,30 +10,14 @@ from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.rules import Rule, as_typed
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
-# keys without which a group of settings means nothing
-REQUIRED = {"data": ("name",), "model": ("family", "inputs")}
-
-
-def checked(group: str, settings: Any) -> dict[str, Any]:
-    """The settings of one group (`data` or `model`) as plain values, each of which keeps its rule.
-
-    Library callers use this function; `mpx.settings.check` applies the same rules to a whole configuration.
-    settings: a DictConfig, a mapping or a namespace. Raises UserError for the first value that breaks its
-    rule.
-    """
-    plain = _plain(settings)
-    for key in REQUIRED[group]:
-        if key not in plain:
-            raise not_set(f"{group}.{key}")
-    for key, value in leaves({group: plain}):
-        check_value(key, value)
-    return plain
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """The settings of a DictConfig as plain values, with interpolations resolved."""
-    plain: Any = OmegaConf.to_container(settings, resolve=True)
-    return plain
+    """The settings of a DictConfig, a mapping or a namespace as plain values, with interpolations resolved."""
+    if OmegaConf.is_config(settings):
+        plain: Any = OmegaConf.to_container(settings, resolve=True)
+        return plain
+    return dict(settings if isinstance(settings, Mapping) else vars(settings))
 
 
 def leaves(
@@ -121,16 +104,3 @@ def _not_nested(key: str, name: Any) -> UserError:
     return UserError(
         f"{key}: a dotted key sets nothing in a YAML file or within braces. Write {nested} there."
     )
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """The settings as from a command line: without Hydra's `defaults` list, and with paths as text."""
-    if OmegaConf.is_config(settings):
-        plain: Any = OmegaConf.to_container(settings, resolve=True)
-    else:
-        plain = dict(settings if isinstance(settings, Mapping) else vars(settings))
-    return {
-        key: str(value) if isinstance(value, PurePath) else value
-        for key, value in plain.items()
-        if key != "defaults"
-    }
