@@ -102,7 +102,7 @@ class Record(Callback):
     metric: a value that the module logs, such as "val/dice", by which runs are compared; None: accuracy or
     perplexity. metric_goal: max if the metric should rise, min if it should fall. changes: settings that
     distinguish this run from others, such as {"lr": 0.1}. if_exists: new (seed0-2 beside an earlier run),
-    overwrite or error. A run that continues a checkpoint keeps its folder.
+    overwrite or error; a training that continues a checkpoint is a run of its own, too.
 
     On several devices, what the module logs for an epoch is combined over all processes, as with
     sync_dist=True. A metric of the validation that the module does not log is refused at the first one, which
@@ -139,7 +139,6 @@ class Record(Callback):
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
         self._stage = None if metric is None else stage_of(metric)
         self._fit: Fit | None = None  # the newest
-        self._continued: Path | None = None  # the folder of the run whose checkpoint the Trainer has loaded
 
     @property
     def folder(self) -> Path | None:
@@ -147,9 +146,6 @@ class Record(Callback):
         return None if self._fit is None or self._fit.run.folder is None else self._fit.run.path
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit":
-            # by an earlier Trainer, which failed; this one loads its checkpoint after this
-            self._continued = None
         if trainer.world_size > 1:
             combine_what_is_logged(trainer)
 
@@ -186,8 +182,7 @@ class Record(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         host = host_of_all(host_id())
         if trainer.is_global_zero and self._fit is not None:
-            self._fit.run.open(environment(trainer.device_ids) | {"host": host}, self._continued)
-            self._continued = None  # another Trainer's run is another one
+            self._fit.run.open(environment(trainer.device_ids) | {"host": host})
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -284,12 +279,6 @@ class Record(Callback):
                 return "failed", unpruned
             trouble = plugin.trouble() or plugin.idle() if isinstance(plugin, ModePrecision) else None
         return fit.run.judge(exception, trainer.lightning_module, trouble)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"folder": None if self.folder is None else str(self.folder)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._continued = None if state_dict["folder"] is None else Path(state_dict["folder"])
 
 
 def _unpruned(trainer: pl.Trainer) -> str | None:

@@ -17,7 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 from mpx.errors import Diverged, UserError
 from mpx.render import tensorboard
 from mpx.runs import signals
-from mpx.runs.folder import CONFIG, OWN_LOOP, Folder, claim, locked
+from mpx.runs.folder import OWN_LOOP, Folder, claim
 from mpx.runs.name import setting_name
 from mpx.runs.result import (
     UNKNOWN,
@@ -82,19 +82,16 @@ class RunRecord:
             raise RuntimeError("the run's folder is not open")
         return self.folder.path
 
-    def open(self, environment: Mapping[str, Any], continued: Path | None = None) -> Path:
+    def open(self, environment: Mapping[str, Any]) -> Path:
         """Training begins: find or make the folder, lock it, and write config.yaml. Returns the folder.
 
-        environment: of mpx.measure.environment. continued: the folder of the run that this one continues.
+        environment: of mpx.measure.environment.
         Raises UserError where the folder is not writable, in use, or exists with if_exists="error".
         """
-        if continued is not None and (continued / CONFIG).is_file():
-            self.folder = locked(continued, begun=True)
-        else:
-            self.folder = claim(
-                self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None
-            )
-            self.folder.begin(self.config)
+        self.folder = claim(
+            self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None
+        )
+        self.folder.begin(self.config)
         started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
         self.record["environment"] = dict(environment) | started
         return self.folder.path

@@ -13,7 +13,7 @@ MISSING = "???"  # OmegaConf's mark for a value that the user must give
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """The settings of a DictConfig, a mapping or a namespace as plain values, with interpolations resolved."""
+    """The settings of a DictConfig, a mapping or a namespace as plain values, interpolations resolved."""
     if OmegaConf.is_config(settings):
         plain: Any = OmegaConf.to_container(settings, resolve=True)
         return plain

@@ -7,10 +7,8 @@ result.json.
 
 import itertools
 import json
-import os
 import shlex
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -207,7 +205,6 @@ class Summary(Callback):
             check_sweep(config)
             sweep = Sweep(config)
             with below_output_dir(sweep.folder):
-                remove_killed(sweep.folder.parent)
                 shutil.rmtree(sweep.folder, ignore_errors=True)  # of a killed one with the same process id
                 sweep.folder.mkdir(parents=True, exist_ok=True)
         running.append(sweep)
@@ -216,24 +213,6 @@ class Summary(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         running[-1].end()
-
-
-def remove_killed(sweeps: Path) -> None:
-    """Remove the folders that sweeps of this machine left when they were killed. Submitted jobs go on, and
-    use theirs."""
-    for folder in sweeps.glob("*"):
-        machine, _, process = folder.name.rpartition("-")
-        submitted = (folder / cluster.SUBMITTED).exists()
-        if machine == socket.gethostname() and not submitted and not is_alive(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)  # another user's
-    return True
 
 
 def with_record(report: Report) -> Report:

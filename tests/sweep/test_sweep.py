@@ -185,7 +185,6 @@ def test_a_sweep_and_a_job_that_are_killed(tmp_path):
     # One may have ended before the kill.
     assert any(record["environment"]["resumed_from_steps"] for record in records(tmp_path))
     assert "2/2 " in again.out
-    assert not (tmp_path / "outputs" / "_sweep").exists(), "it removes what the killed one left"
 
 
 @pytest.mark.slow
