@@ -29,7 +29,6 @@ SETTABLE = {
     "data.name": OWN_FAMILIES,
     "data.kind": ("synthetic", "custom"),
 }
-SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
 def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:

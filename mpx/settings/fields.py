@@ -29,7 +29,6 @@ RUN = {
     "seed": whole(0, 2**32 - 1, example=0, result=False),
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
     "retry_failed": flag(result=False),
-    "fail_fast": flag(result=False),
     "label_smoothing": number(0, 1, open_high=True, example=0.1),
     "speed": choice("auto", "plain"),
     "ckpt_path": text(

@@ -70,10 +70,7 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train", docstring
             from mpx.settings.help import help_text
 
             topic = words[place + 1] if place + 1 < len(words) and NAME.fullmatch(words[place + 1]) else None
-            try:
-                print(help_text(program, docstring, topic), flush=True)
-            except BrokenPipeError:  # head has read enough; Python's exit may not write to it either
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(help_text(program, docstring, topic), flush=True)
             sys.exit()
     sys.argv[1:] = checked_words(sys.argv[1:], keys, program, CONF)
 

@@ -33,7 +33,7 @@ from mpx.runs.signals import TERMINATED
 from mpx.settings.front_door import words_of
 from mpx.sweep import cluster
 from mpx.sweep.checks import TARGET, at_once
-from mpx.sweep.progress import FILE, LOG, NOT_STARTED, conclude, must_stop, reported
+from mpx.sweep.progress import FILE, LOG, conclude, reported
 from mpx.system import environment_variables
 from mpx.system.environment_variables import VISIBLE
 from mpx.system.launch import launch, this_python
@@ -97,10 +97,6 @@ def run_job(
     number, overrides = int(job.name.removeprefix("job")), words_of(config)
     known: dict[str, Any] = {"job": number, "overrides": overrides}
     job.mkdir(parents=True, exist_ok=True)
-    if cfg.fail_fast and must_stop(job.parent):
-        held = {"status": NOT_STARTED, "line": "fail_fast=true", "folder": None, "skipped": True}
-        conclude(job, held | known | {"code": None, "seconds": 0.0})
-        return None
     if reports:
         (job / FILE).unlink(missing_ok=True)  # a requeued job begins again
     began = time.monotonic()

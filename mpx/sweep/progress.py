@@ -31,7 +31,6 @@ from mpx.system.whole_file import below_output_dir, write_whole
 
 FILE = "report.json"  # in the job's folder
 LOG = "log.txt"  # what a job prints: in the run's folder, and in the job's while it runs
-NOT_STARTED = "not started"  # the status of a job that fail_fast=true does not start
 IN_USE = "in use"  # of a job whose run another process trains
 SEARCHED = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
 NO_TRIALS = "No trials are completed yet."  # Optuna's error
@@ -78,17 +77,6 @@ def each_report(sweep: Path, known: Collection[int] = ()) -> Iterator[Report]:
                 yield report
 
 
-def must_stop(sweep: Path) -> bool:
-    """Whether a job has failed in this sweep, so that fail_fast=true starts no further one.
-
-    A diverged run is a result.
-    """
-    return any(
-        report["code"] and report["status"] != "diverged" and not report["skipped"]
-        for report in each_report(sweep)
-    )
-
-
 class Sweep:
     """A sweep that this process runs. A thread prints each job that has ended. config: of the sweep."""
 
@@ -124,12 +112,9 @@ class Sweep:
         from mpx.render.sweep import print_sweep  # rich, only when there is something to print
 
         begun = [with_record(self.shown[number]) for number in sorted(self.shown)]
-        held = sum(report["status"] == NOT_STARTED for report in each_report(self.folder))
-        self.failed = held + sum(report["code"] != 0 for report in begun)
+        self.failed = sum(report["code"] != 0 for report in begun)
         print_sweep(begun, self.swept, self.config.get("until"))
         keep_search(self.config, begun)
-        if held:
-            print(f"fail_fast=true: {how_many(held, 'run')} not started", file=sys.stderr)
         if all(report["code"] in (0, MISTAKE) for report in begun):
             self.remove()
 
@@ -149,9 +134,8 @@ class Sweep:
         """Print what has ended since the last look."""
         with self.lock:
             for report in sorted(each_report(self.folder, self.shown), key=lambda report: report["job"]):
-                if report["status"] != NOT_STARTED:
-                    self.shown[report["job"]] = report
-                    self._show(report)
+                self.shown[report["job"]] = report
+                self._show(report)
 
     def _show(self, report: Report) -> None:
         """For example `2/6 lstm amp-2of4 seed 1  0.9861  2,860 samples/s  12 s, about 50 s to go`."""

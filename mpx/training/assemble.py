@@ -60,7 +60,6 @@ class Run:
     history: History
     beginning: Beginning
     checkpoints: Checkpoints
-    last_validation: LastValidation
     trainer: pl.Trainer
     logger: RunLogger
     advice: str  # what to try if the run has diverged
@@ -119,14 +118,14 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     compiling = build_compiling(steps, measuring, inputs.devices.root)
 
     advice = remedy(inputs.precision.mode, cfg.optimizer.name)
-    beginning, last_validation = Beginning(begin), LastValidation()
+    beginning = Beginning(begin)
     logger = RunLogger(folder.path, inputs.history.next_step)
     trainer = build_trainer(
         cfg, folder.path, inputs.devices, inputs.precision, logger,
         callbacks(
             cfg, measuring, inputs.precision, inputs.history, beginning, pruning=pruning,
             ema=steps.module.ema,
-            compiling=compiling, ends=[last_validation, checkpoints], advice=advice,
+            compiling=compiling, ends=[LastValidation(), checkpoints], advice=advice,
         ),
     )  # fmt: skip
 
@@ -138,7 +137,7 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     return Run(
         inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history,
         beginning, checkpoints,
-        last_validation, trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen,
+        trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen,
         padding=partial(inputs.datamodule.padding, inputs.devices.count), release=steps.acceleration.release,
     )  # fmt: skip
 

@@ -40,9 +40,6 @@ class LastValidation(Callback):
     an epoch that check_val_every_n_epoch leaves out.
     """
 
-    def __init__(self) -> None:
-        self.step: int | None = None  # at which the newest validation was
-
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -52,15 +49,6 @@ class LastValidation(Callback):
         if (within or last_epoch) and trainer.enable_validation:
             trainer.check_val_every_n_epoch = 1
             trainer.should_stop = trainer.should_stop or within
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.step = trainer.global_step
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.step = state_dict["step"]
 
 
 class EndsEarly(EarlyStopping):

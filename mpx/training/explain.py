@@ -1,6 +1,5 @@
 """Explain in one line what went wrong in a run and what to do about it."""
 
-import re
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -9,7 +8,6 @@ from mpx import sweep
 from mpx.errors import DISK_FULL, Diverged, UserError, causes
 from mpx.measure.memory import out_of_memory
 
-NO_BATCH = r"^You requested to check (\S+) of .* increase the `(limit_\w+)` argument"  # Lightning's words
 UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
 
 
@@ -30,25 +28,17 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
             "this model do. Freeze them "
             "(requires_grad_(False)), or use trainer.devices=1."
         )
-    if (limit := re.search(NO_BATCH, str(error))) is not None:
-        return f"trainer.{limit[2]}={limit[1]} leaves no batch. Give a larger share, or a number such as 8."
     if _disk_full(error):
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
         return (
             f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose "
             "another: output_dir=DIR."
         )
-    if (
-        isinstance(error, OSError)
-        and error.filename is not None
-        and folder.absolute() in Path(error.filename).absolute().parents
-    ):
-        return (
-            f"{error.filename} cannot be written ({error.strerror}). Choose another folder with "
-            "output_dir=DIR."
-        )
-    if isinstance(error, PermissionError) and error.filename is not None:
-        return f"{error.filename} cannot be used ({error.strerror}). Allow it, or name another."
+    if isinstance(error, OSError) and error.filename is not None:
+        ours = folder.absolute() in Path(error.filename).absolute().parents
+        if ours or isinstance(error, PermissionError):
+            where = "Choose another folder with output_dir=DIR." if ours else "Allow it, or name another."
+            return f"{error.filename} cannot be used ({error.strerror}). {where}"
     return None
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from mpx.data import DataModule
 from mpx.data.splits import samples_line
-from mpx.errors import Diverged, UserError
+from mpx.errors import Diverged, UserError, first_line
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
@@ -156,6 +157,8 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             ckpt_path=folder.resume_from,
             weights_only=not is_project(cfg),
         )
+    except MisconfigurationException as error:  # a setting of the Trainer that it finds impossible
+        raise UserError(first_line(error)) from error
     except Exception as error:
         if run.beginning.begun or folder.resume_from is None or explain(error, cfg, folder.path) is not None:
             raise

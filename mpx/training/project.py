@@ -48,7 +48,6 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     prepare_compiler()  # the module may compile itself
     module = build_module(cfg.module)
     datamodule = build_datamodule(cfg.datamodule, module)
-    _check_manual(cfg.trainer, module)
     _check_metric(cfg.metric, module, datamodule)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, module)
@@ -74,20 +73,20 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     if cfg.sparsity.pattern != "dense":
         restart = [] if measuring.profile is None else [measuring.profile.restart]
         pruning = build_sparsity(cfg.sparsity, [checkpoints.forget, logged.values.forget, *restart])
-    beginning, advice, last_validation = Beginning(begin), remedy(precision.mode, None), LastValidation()
+    beginning, advice = Beginning(begin), remedy(precision.mode, None)
     logger = RunLogger(folder.path, history.next_step)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, logger,
         callbacks(
             cfg, measuring, precision, history, beginning, pruning=pruning, ema=None, compiling=None,
             advice=advice,
-            ends=[AsksForMetric(), logged, last_validation, checkpoints], project=True,
+            ends=[AsksForMetric(), logged, LastValidation(), checkpoints], project=True,
         ),
         project=True, manual=not module.automatic_optimization,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints,
-        last_validation, trainer, logger,
+        trainer, logger,
         advice, results=lambda: logged.values, chosen=choice.record, has=lambda stage: offers(stage, module,
         datamodule),
     )  # fmt: skip
@@ -168,16 +167,6 @@ def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None
         after=after,
         **{name: settings[name] for name in read if settings[name] != usual[name]},
     )
-
-
-def _check_manual(trainer: DictConfig, module: pl.LightningModule) -> None:
-    for key, default in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
-        if trainer[key] != default and not module.automatic_optimization:
-            raise UserError(
-                f"trainer.{key}={trainer[key]}: {type(module).__name__} has manual optimization, and steps "
-                "its optimizers itself. "
-                "Leave it out, and do it in training_step."
-            )
 
 
 def _check_metric(

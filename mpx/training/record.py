@@ -20,7 +20,7 @@ from mpx.render import tensorboard
 from mpx.render.run import print_coverage, print_run, report_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
-from mpx.runs.result import Predictions, note_validation, write_predictions
+from mpx.runs.result import Predictions, write_predictions
 from mpx.settings.fields import changes_result
 from mpx.training.assemble import Run
 from mpx.training.ends import EndsEarly
@@ -51,7 +51,6 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if together:
         record["environment"]["host"] = host_of_all(record["environment"].get("host"))
     record["metrics"] = run.results()
-    note_validation(record, run.last_validation.step, run.trainer.global_step)
     if isinstance(run.module, TrainingModule):
         name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}

@@ -203,11 +203,11 @@ CFG = OmegaConf.create({"data": {"batch_size": 64}})
         (OSError(errno.ENOSPC, "No space left on device"), "the disk that holds runs is full"),
         (
             PermissionError(errno.EACCES, "Permission denied", "runs/x"),
-            "runs/x cannot be written (Permission denied)",
+            "runs/x cannot be used (Permission denied)",
         ),
         (
             IsADirectoryError(errno.EISDIR, "Is a directory", "runs/x"),
-            "runs/x cannot be written (Is a directory). Choose another folder",
+            "runs/x cannot be used (Is a directory). Choose another folder",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "data/x"),

@@ -69,13 +69,6 @@ def test_each_run_that_has_ended_is_a_line(sweep, tmp_path, capsys, monkeypatch)
     assert said.err == "2/12 optimizer.lr=0.1 seed=0  failed: no data\n"
 
 
-def test_a_diverged_run_is_a_result_after_which_fail_fast_goes_on(tmp_path):
-    leave(tmp_path, ended(0), ended(1, "diverged"), ended(2, "failed", skipped=True))
-    assert not progress.must_stop(tmp_path)
-    leave(tmp_path, ended(3, "failed"))
-    assert progress.must_stop(tmp_path)
-
-
 def test_the_table_has_a_row_per_setting(capsys):
     """200 jobs of 2 settings: mean and sample deviation over seeds, and only what completed counts."""
     jobs = [with_record(ended(job, lr=(0.1, 3)[job % 2], seed=job // 2)) for job in range(199)]
