@@ -53,13 +53,43 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
     quiet()
+    cfg = _prepare(cfg, record)
+    run = _assemble(cfg, folder, record, trial, config)
+    _note_origin(record, run, cfg, folder)
+    reset_peak(run.devices.root)
+    with float32_matmuls(run.precision.mode, emulate=run.precision.emulate):
+        try:
+            _train(run, cfg, folder)
+            _prune_after_training(run)
+            if run.has("test"):
+                run.trainer.test(run.module, datamodule=run.datamodule, verbose=False)
+        except BaseException:
+            with suppress(Exception):  # an error while measuring must not hide the first one
+                fill_record(record, run, together=False)
+            with suppress(Exception):
+                run.release()
+            raise
+    fill_record(record, run)
+    _check_finite(run, record.get("metric"))
+    if run.trainer.is_global_zero:
+        close(record, folder, run)
+
+
+def _prepare(cfg: DictConfig, record: dict[str, Any]) -> DictConfig:
+    """Prepare this process. Returns the settings, with the batch size of a device."""
     reset_host_peak()
     keep_within_quota(choose_devices(cfg.trainer).count // cfg.trainer.num_nodes)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment(cfg.trainer.devices) | record["environment"]
-    if not is_project(cfg):
-        cfg = divide_global_batch(cfg)
-        record["config"]["data"]["batch_size"] = cfg.data.batch_size
+    if is_project(cfg):
+        return cfg
+    cfg = divide_global_batch(cfg)
+    record["config"]["data"]["batch_size"] = cfg.data.batch_size
+    return cfg
+
+
+def _assemble(cfg: DictConfig, folder: Folder, record: dict[str, Any], trial: str, config: str) -> Run:
+    """Build the run, which writes into its folder from the first batch on."""
 
     def begin(trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:
@@ -79,27 +109,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         run = assemble(cfg, folder, begin)
     if isinstance(run.datamodule, DataModule):
         record["config"]["data"] |= run.datamodule.data.settings
-    _note_origin(record, run, cfg, folder)
-    trainer, precision = run.trainer, run.precision
-    reset_peak(run.devices.root)
-    with float32_matmuls(precision.mode, emulate=precision.emulate):
-        try:
-            _train(run, cfg, folder)
-            if (trouble := precision.idle()) is not None:
-                raise Diverged(trouble)
-            _prune_after_training(run)
-            if run.has("test"):
-                trainer.test(run.module, datamodule=run.datamodule, verbose=False)
-        except BaseException:
-            with suppress(Exception):  # an error while measuring must not hide the first one
-                fill_record(record, run, together=False)
-            with suppress(Exception):
-                run.release()
-            raise
-    fill_record(record, run)
-    _check_finite(run, record.get("metric"))
-    if trainer.is_global_zero:
-        close(record, folder, run)
+    return run
 
 
 def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Folder) -> None:
@@ -166,6 +176,8 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
     if not run.beginning.begun:
         _begin_without_a_step(run, cfg, folder)
+    if (trouble := run.precision.idle()) is not None:
+        raise Diverged(trouble)
 
 
 def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:

@@ -55,17 +55,19 @@ def choose_devices(trainer: DictConfig) -> Devices:
     """Raises UserError for a device that this machine does not have, and for processes that do not fit the
     settings.
     """
-    gpus = usable_gpus("trainer.accelerator", trainer.accelerator)
-    on_cpu = not gpus
-    if on_cpu:
-        check_cpu_devices(trainer.devices)
-    chosen = (
-        list(range(trainer.devices if isinstance(trainer.devices, int) else 1))
-        if on_cpu
-        else _chosen(trainer.devices, gpus)
-    )
+    devices, gpus = trainer.devices, usable_gpus("trainer.accelerator", trainer.accelerator)
+    if not gpus:
+        check_cpu_devices(devices)
+    if isinstance(devices, int | str):
+        devices = range(devices if isinstance(devices, int) else max(gpus, 1))
+    chosen = list(devices)
+    if gpus and max(chosen) >= gpus:
+        raise UserError(
+            f"trainer.devices={trainer.devices}: this machine has {how_many(gpus, 'GPU')}. Use fewer, or "
+            "others."
+        )
     check_layout(len(chosen), trainer.num_nodes)
-    root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
+    root = torch.device("cuda", chosen[launch().local_rank]) if gpus else torch.device("cpu")
     return Devices(root, len(chosen) * trainer.num_nodes)
 
 
@@ -86,19 +88,6 @@ def divide_global_batch(cfg: DictConfig) -> DictConfig:
     divided = copy.deepcopy(cfg)
     divided.data.batch_size = total // count
     return divided
-
-
-def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
-    """The numbers of this machine's GPUs to use, of `gpus` that it has. devices: trainer.devices."""
-    if isinstance(devices, list):
-        chosen = devices
-    else:
-        chosen = list(range(devices if isinstance(devices, int) else gpus))
-    if max(chosen) >= gpus:
-        raise UserError(
-            f"trainer.devices={devices}: this machine has {how_many(gpus, 'GPU')}. Lower trainer.devices."
-        )
-    return chosen
 
 
 class SameBuffers(Callback):

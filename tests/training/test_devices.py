@@ -5,11 +5,15 @@ import signal
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from processes import Fork, wait_for
 from refused import assert_refused
 
 from mpx.compare.collect import read_predictions
+from mpx.errors import UserError
 from mpx.render.curves import read_curves
+from mpx.training import trainer
+from mpx.training.trainer import Devices
 
 SHORT = [
     "trainer.accelerator=cpu",
@@ -199,3 +203,12 @@ def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
 def test_what_two_devices_cannot_train_is_said_once(command, tmp_path, words, line):
     (tmp_path / "few.py").write_text(FEW)
     assert_refused(command(*SHORT, *words, "trainer.devices=2"), f"error: {line}")
+
+
+def test_the_gpus_that_are_named_are_used(monkeypatch):
+    monkeypatch.setattr(trainer, "usable_gpus", lambda key, accelerator: 4)
+    settings = {"accelerator": "auto", "num_nodes": 1, "devices": [2]}
+    assert trainer.choose_devices(OmegaConf.create(settings)) == Devices(torch.device("cuda", 2), 1)
+    assert trainer.choose_devices(OmegaConf.create(settings | {"devices": "auto"})).count == 4
+    with pytest.raises(UserError, match="this machine has 4 GPUs"):
+        trainer.choose_devices(OmegaConf.create(settings | {"devices": [4]}))
