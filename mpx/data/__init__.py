@@ -26,7 +26,7 @@ from importlib import import_module
 from types import SimpleNamespace
 
 from mpx.data.splits import Data
-from mpx.settings.data import OWN_FAMILIES, check_batch, family
+from mpx.settings.data import OWN_FAMILIES, check_batch, check_data, family
 from mpx.settings.values import as_dict
 
 SETS = {  # family of the data -> "module:function"; a module is imported when its set is chosen
@@ -61,11 +61,12 @@ __all__ = ["Data", "DataModule", "load"]
 def load(data_cfg) -> Data:
     """Read and split the set that `data_cfg` chooses.
 
-    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace, which
-    mpx/settings/ has checked; the set's function gets a namespace. Uses no accelerator.
-    Raises UserError for a file that is damaged, and for fewer samples than a batch.
+    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace, each of which
+    keeps its rule; the set's function gets a namespace. Uses no accelerator.
+    Raises UserError for settings that do not fit together and for a file that is missing or damaged.
     """
     settings = as_dict(data_cfg)
+    check_data(settings)
     module, function = SETS[family(settings)].split(":")
     data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
     check_batch(settings, len(data.train))

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from mpx.data.spec import Spec
+from mpx.settings.model import check_model
 from mpx.settings.values import as_dict
 
 # model.family -> (module, function). A module is imported when it is needed: a ResNet does not wait for
@@ -35,9 +36,10 @@ FAMILIES = {
 def build(model_cfg: Mapping, spec: Spec):
     """Build the network that `model_cfg` names for data that looks like `spec`.
 
-    model_cfg: the settings of conf/model/<name>.yaml, which mpx/settings/ has checked. Raises UserError for a
-    network that cannot take such data.
+    model_cfg: the settings of conf/model/<name>.yaml, each of which keeps its rule. Raises UserError
+    for a network that cannot take such data.
     """
     settings = as_dict(model_cfg)
+    check_model(settings, spec.kind, spec.task)
     module, function = FAMILIES[settings["family"]]
     return getattr(import_module(module), function)(settings, spec)

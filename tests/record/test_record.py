@@ -189,13 +189,13 @@ def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
             if self.trainer.current_epoch == 2:
                 raise OSError("the disk is gone")
 
-    part = mpx.Record(output_dir=tmp_path, data="noise")
+    part = mpx.Record(output_dir=tmp_path, model="net")
     with pytest.raises(OSError, match="the disk is gone"):
         fit(part, module=Failing(), enable_checkpointing=True, default_root_dir=tmp_path / "theirs")
     assert record_of(part.folder)["status"] == "failed"
     assert record_of(part.folder)["error"] == "OSError: the disk is gone"
     (path,) = (tmp_path / "theirs").rglob("*.ckpt")
-    again = mpx.Record(output_dir=tmp_path, data="noise")
+    again = mpx.Record(output_dir=tmp_path, model="net")
     fit(again, ckpt=path)
     assert again.folder.name == "seed0-2"
     assert record_of(again.folder)["status"] == "completed"
