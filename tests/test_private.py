@@ -181,10 +181,6 @@ def test_state_of_generators():
     assert callable(torch.Generator.graphsafe_set_state)
 
 
-def test_errors_of_the_compiler():
-    assert all(issubclass(error, Exception) for error in torch_modules.compiler_errors())
-
-
 def test_buffers():
     module = nn.Module()
     module.register_buffer("one", torch.ones(1))

@@ -5,12 +5,10 @@ rules.py          the kinds of rules; fields.py: the rule of every key of mpx.tr
 values.py         checks each value against its rule
 project.py        checks the user's own project; target.py: builds what a `_target_` names
 arguments.py      checks the arguments of mpx.Recorder, mpx.Record, mpx.Precision and mpx.Sparsity
-goal.py           whether a metric rises or falls, for both
 choices.py        the groups, keys and comments of conf/, which help.py prints for --help; optional packages
 check.py          checks a whole configuration: values, then combinations in data.py, model.py, sparsity.py,
                   reachable.py
 front_door.py     what all commands do with a command line; translate.py: Hydra's errors in one line
-
 """
 
 from mpx.settings.check import check

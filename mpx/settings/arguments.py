@@ -11,9 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
+from mpx.settings.check import check_goal
 from mpx.settings.choices import CONF
 from mpx.settings.fields import FIELDS, LABEL, NAMED
-from mpx.settings.goal import check_goal
 from mpx.settings.rules import Rule, choice, flag, folder_name, text, whole
 from mpx.settings.values import as_dict, check_value
 

@@ -1,6 +1,7 @@
 """Check a composed configuration: each value against its rule, then combinations."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.settings.data import OWN_FAMILIES, TRAINED, check_data, family, pretrained
 from mpx.settings.fields import SEEDS_EACH
-from mpx.settings.goal import check_goal
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_logger, check_target
@@ -29,6 +29,13 @@ SETTABLE = {
     "data.name": OWN_FAMILIES,
     "data.kind": ("synthetic", "custom"),
 }
+# metrics that should fall, by their names
+OF_ERROR = "perplexity|ppl|nll|cross_entropy|mse|rmse|mae|mape|wer|cer|error"
+FALLS = re.compile(
+    rf"(^|[/.])(([^/]+[_.])?loss|((train|val|valid|validation|dev|test)_)?({OF_ERROR}))(_epoch|_step)?(/dataloader_idx_\d+)?$",
+    re.IGNORECASE,
+)
+NEGATED = re.compile(r"(^|[/_.])(neg|negated|negative|minus|inv|inverse)[/_.]", re.IGNORECASE)
 
 
 def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
@@ -154,4 +161,20 @@ def _check_checkpoint(cfg: DictConfig) -> None:
         raise UserError(
             f"ckpt_path={cfg.ckpt_path} is not a file. Give the path of a .ckpt that mpx "
             "wrote, or ckpt_path=null."
+        )
+
+
+def falls(metric: str) -> bool:
+    """Whether the name says that lower values are better."""
+    return FALLS.search(metric) is not None and NEGATED.search(metric) is None
+
+
+def check_goal(metric: str | None, goal: str) -> None:
+    """Raise UserError for metric_goal=max, the default, and a metric that falls: the worst epoch would be the
+    best one.
+    """
+    if metric is not None and goal == "max" and falls(metric):
+        raise UserError(
+            f"metric={metric} should fall, but metric_goal=max. Use metric_goal=min, or a name "
+            "such as neg_loss."
         )

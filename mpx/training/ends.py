@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 
 from mpx.errors import UserError
 from mpx.runs.checkpoint import reached_max_steps
-from mpx.settings.goal import falls
+from mpx.settings.check import falls
 from mpx.sparsity.callback import Pruning
 from mpx.training.module import TrainingModule
 

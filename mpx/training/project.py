@@ -26,7 +26,7 @@ from mpx.runs.history import History, setting_of
 from mpx.runs.result import stage_of
 from mpx.runs.weights import continuing
 from mpx.settings import target
-from mpx.settings.goal import falls
+from mpx.settings.check import falls
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.settings.values import as_dict
 from mpx.sparsity.lightning_sparsity import Sparsity, arguments

@@ -231,10 +231,6 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
             "channels_in, channels. "
             "Set an argument as +module.NAME=VALUE.",
         ),
-        (
-            ["module._target_=1"],
-            "module._target_=1 must be a text. For example module._target_=my_package.my_module.Segmenter.",
-        ),
         (["module._target_=[a.Net]"], "module._target_=['a.Net'] must be a text."),
         (
             [*UNET, "trainer.limit_train_batches=1e-9"],
@@ -242,16 +238,8 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
         ),
         (["module._target_=no_such.Net"], "module._target_=no_such.Net: no module no_such in"),
         (
-            ["module._target_=own_projects.UNet"],
-            "datamodule._target_ is not set, and UNet has no train_dataloader.",
-        ),
-        (
             [*UNET, "+module.wdith=3"],
             "module._target_=own_projects.UNet: got an unexpected keyword argument 'wdith'. It takes",
-        ),
-        (
-            [*UNET, "+module.width={_target_: own_projects.block, chanels: 3}"],
-            "module._target_=own_projects.UNet cannot be built in",
         ),
         (
             [*UNET, "module.width=3"],
@@ -271,10 +259,6 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
             "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer.",
         ),
         (
-            [*UNET, "trainer.ema_decay=0.9"],
-            "trainer.ema_decay=0.9 is not possible with a module of your own:",
-        ),
-        (
             [*UNET, "trainer.compile=default"],
             "trainer.compile=default is not possible with a module of your own: call torch.compile in",
         ),
@@ -287,16 +271,6 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
             ["metric=val/dice"],
             "metric belongs to a project of your own. Name its module, as "
             "module._target_=package.module.Class.",
-        ),
-        (
-            [*UNET, "metric=val/dcie"],
-            "metric=val/dcie: the module logs no such value. Did you mean val/dice? It logs train/loss, "
-            "val/dice. Name one of them.",
-        ),
-        (
-            [*UNET, "metric=val/loss"],
-            "metric=val/loss should fall, but metric_goal=max. Use metric_goal=min, or a name such as "
-            "neg_loss.",
         ),
         (
             [*UNET, "metric=test/dice"],
@@ -333,10 +307,6 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
             [*UNET, "module._target_=own_projects.Early", "trainer.max_epochs=8", "sparsity=2of4"],
             "training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. "
             "Prune earlier (sparsity.start",
-        ),
-        (
-            [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
-            "sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.",
         ),
         (
             [*UNET, "module._target_=own_projects.Smoothed", "sparsity=2of4"],

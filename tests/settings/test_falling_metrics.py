@@ -3,7 +3,7 @@
 import pytest
 
 from mpx.errors import UserError
-from mpx.settings.goal import check_goal
+from mpx.settings.check import check_goal
 
 
 @pytest.mark.parametrize(
