@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpx import private
-from mpx.private import apex, hydra, lightning, torch_dispatch, torch_kernels, torch_modules, transformers
+from mpx.private import apex, lightning, torch_dispatch, torch_kernels, torch_modules, transformers
 
 PRIVATE = Path(private.__file__).parent
 ALLOWED = re.compile(
@@ -26,10 +26,6 @@ ALLOWED = re.compile(
     r"|_exit|_asdict|_replace|_fields|__\w+__"  # in Python's
     r"|_amp_\w+|_deactivate"  # apex's, which mpx.compat.amp gives to scripts
 )
-
-
-def test_hydras_options():
-    assert {"--multirun", "-m", "--help", "--config-dir"} <= set(hydra.options())
 
 
 def test_lightnings_signals_and_processes():
@@ -107,12 +103,6 @@ def test_initialiser_of_transformers():
     assert layer.bias.count_nonzero() == 0
 
 
-def test_dispatch_modes_are_seen():
-    assert torch_dispatch.dispatch_mode() is None
-    with FlopCounterMode(display=False):
-        assert torch_dispatch.dispatch_mode() is not None
-
-
 def test_lightnings_closure():
     from pytorch_lightning.loops.optimization.automatic import Closure, ClosureResult
 
@@ -174,30 +164,6 @@ def test_description_of_a_progress_bar(capsys):
     assert "mine" in capsys.readouterr().out
 
 
-def test_state_of_generators():
-    """A CPU's generator has the methods and refuses them; tests/gpu/test_gpu_private.py calls them."""
-    with pytest.raises(NotImplementedError, match="not supported in this Generator"):
-        torch.Generator().graphsafe_get_state()
-    assert callable(torch.Generator.graphsafe_set_state)
-
-
-def test_buffers():
-    module = nn.Module()
-    module.register_buffer("one", torch.ones(1))
-    module.register_buffer("none", None)
-    assert list(torch_modules.buffers(module)) == ["one", "none"]
-
-
-def test_base_classes_of_layers():
-    assert all(
-        issubclass(layer, torch_modules.CONVOLUTION)
-        for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
-    )
-    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)
-    assert all(issubclass(layer, torch_modules.NORM_WITH_STATISTICS) for layer in norms)
-    assert not issubclass(nn.LayerNorm, torch_modules.NORM_WITH_STATISTICS)
-
-
 def test_a_module_computes_with_other_tensors_for_a_while():
     layer, x = nn.Linear(2, 2, bias=False), torch.ones(1, 2)
     before = layer(x)
@@ -226,24 +192,6 @@ def test_modes_do_not_see_what_runs_without_them():
     assert counter.get_total_flops() == 16
 
 
-def test_what_an_operation_says_of_itself():
-    copy = torch.ops.aten.copy_.default
-    assert torch_dispatch.schema_of(copy).name == "aten::copy_"
-    assert torch_dispatch.schema_of(len) is None
-
-
-def test_version_counts_changes():
-    x = torch.zeros(2)
-    before = torch_dispatch.version(x)
-    x.add_(1)
-    assert torch_dispatch.version(x) == before + 1
-
-
-def test_rules_of_autocast():
-    assert torch_dispatch.autocast_has("aten::mm")
-    assert not torch_dispatch.autocast_has("aten::relu")
-
-
 def test_products_of_8_bit_matrices():
     a, b = (torch.ones(32, 32, dtype=torch.int8) for _ in range(2))
     assert torch_kernels.int_mm(a, b).unique().tolist() == [32]
@@ -266,33 +214,6 @@ def test_the_search_for_a_sparse_product_takes_these_arguments(out):
         pytest.skip("tests/gpu/test_gpu_bench.py searches")
     with pytest.raises(RuntimeError):
         torch_kernels.fastest_mm_2of4(torch.zeros(8, 8), torch.zeros(8, 8), out)
-
-
-def test_loss_scaling():
-    gradients, found, scale = [torch.tensor([8.0, 16.0])], torch.zeros(()), torch.tensor(4.0)
-    torch_kernels.unscale_(gradients, found, torch.tensor(0.25))
-    assert (gradients[0].tolist(), found.item()) == ([2.0, 4.0], 0)
-    torch_kernels.unscale_([torch.tensor([torch.inf])], found, torch.tensor(0.25))
-    torch_kernels.update_scale_(scale, torch.zeros((), dtype=torch.int32), found, 2.0, 0.5, 100)
-    assert (found.item(), scale.item()) == (1, 2)
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_fused_optimizers_skip_on_the_device(fused):
-    assert (
-        torch_kernels.skips_on_the_device(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1, fused=fused))
-        is fused
-    )
-
-
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # said once in a process
-def test_values_of_a_sparse_tensor():
-    sparse = torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,), check_invariants=True)
-    assert torch_kernels.values_of_sparse(sparse).tolist() == [1, 2]
-
-
-def test_onednn_multiplies_bf16_with_avx_512():
-    assert torch_kernels.cpu_multiplies_bf16() or torch.backends.cpu.get_cpu_capability() != "AVX512"
 
 
 def test_apexs_state_is_emptied():

@@ -63,9 +63,8 @@ def test_divergence(train):
         (["model.widths=[6,6]"], "is not a sparse Tensor Core shape"),
         (["sparsity.skip=[layers.*]"], "in sparsity.skip"),
         (["sparsity=unstructured", "sparsity.density=1e-9"], "would stay at density"),
-        (["sparsity=nofm", "model.widths=[6,6]"], "sparsity=4of8 finds nothing to prune in this model"),
     ],
-    ids=["shape", "skip", "density", "nofm"],
+    ids=["shape", "skip", "density"],
 )
 def test_nothing_to_prune(train, settings, reason):
     ran = train(*MLP, "sparsity=2of4", *settings)
@@ -97,7 +96,6 @@ class Trap:
     ("content", "message"),
     [
         (b"not a checkpoint", "cannot be read, it is damaged or no checkpoint"),
-        (b"", "cannot be read, it is damaged or no checkpoint"),
         ({"weights": torch.zeros(1)}, "is not a training checkpoint of mpx"),
         (
             {"state_dict": {"other": torch.zeros(1)}, "loops": {}} | NO_STEP,
@@ -105,7 +103,7 @@ class Trap:
         ),
         ({"state_dict": Trap()}, "holds something other than tensors and plain values; it was not loaded"),
     ],
-    ids=["text", "empty", "foreign", "another model", "code"],
+    ids=["text", "foreign", "another model", "code"],
 )
 def test_unusable_checkpoint(train, tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
@@ -152,11 +150,6 @@ LONGER = "trainer.max_epochs=4"
             "was trained with optimizer=sgd, this command has optimizer=adamw. Use optimizer=sgd.",
         ),
         (
-            [],
-            [LONGER, "optimizer=sgd"],
-            "was trained with optimizer=adamw, this command has optimizer=sgd. Use optimizer=adamw.",
-        ),
-        (
             ["sparsity=unstructured"],
             [LONGER, "sparsity=2of4"],
             "was pruned to unstructured with sparsity.recipe=asp in 2 layers, this command has 2of4 with asp in 2",
@@ -172,7 +165,7 @@ LONGER = "trainer.max_epochs=4"
             "with asp in 1. Use the settings of sparsity that it was trained with.",
         ),
     ],
-    ids=["sgd to adamw", "adamw to sgd", "pattern", "recipe", "layers"],
+    ids=["optimizer", "pattern", "recipe", "layers"],
 )
 def test_checkpoint_of_other_settings(train, trained, first, then, message):
     assert_refused(train(*MLP, f"ckpt_path={trained(*first)}", *then), message)

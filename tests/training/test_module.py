@@ -1,11 +1,8 @@
 import json
-from itertools import product
 
-import numpy as np
 import pytest
 import torch
 from few_steps import FEW_STEPS
-from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -55,42 +52,6 @@ def test_views_of_an_image_count_in_the_test_alone():
             module.meters[stage]["accuracy"].compute(), (logits.argmax(1) == y).double().mean()
         )
     torch.testing.assert_close(module.loss.of_batch(x, y), cross_entropy(model(x), y))
-
-
-def test_flip_reaches_the_test(train, tmp_path):
-    """By images that are their own mirror images: the same figures; by others: other ones."""
-    setting = [
-        "model=mlp",
-        "data=image_folder",
-        f"data.path={tmp_path}/set",
-        "data.image_size=8",
-        "data.resize=8",
-        "data.batch_size=4",
-    ]
-    setting += [
-        "data.mean=[0.5,0.5,0.5]",
-        "data.std=[0.25,0.25,0.25]",
-        "data.augment=none",
-        "trainer.max_epochs=1",
-        "data.workers=0",
-    ]
-    losses = {}
-    for kind in ("lopsided", "symmetric"):
-        rng = np.random.default_rng(0)
-        for part, name, number in product(("train", "val", "test"), ("a", "b"), range(20)):
-            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            (tmp_path / "set" / part / name).mkdir(parents=True, exist_ok=True)
-            shown = np.concatenate([pixels[:, :4], pixels[:, 3::-1]], 1) if kind == "symmetric" else pixels
-            Image.fromarray(shown).save(tmp_path / "set" / part / name / f"{number}.png")
-        for tta in ("none", "flip"):
-            ran = train(*setting, f"data.tta={tta}", f"study={kind}")
-            assert ran.code == 0, ran.err
-        losses[kind] = [
-            json.loads(file.read_text())["metrics"]["test/loss"]
-            for file in sorted(ran.outputs.glob(f"{kind}/*/seed0/result.json"))
-        ]
-    assert losses["symmetric"][0] == pytest.approx(losses["symmetric"][1], rel=1e-6)
-    assert losses["lopsided"][0] != pytest.approx(losses["lopsided"][1], rel=1e-3)
 
 
 @pytest.mark.slow

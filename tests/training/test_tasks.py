@@ -141,18 +141,6 @@ MISTAKES = [
         "has the label [1.0], and the first train row has 2 numbers: give all as many",
     ),
     (
-        "regression",
-        None,
-        [*["a,1.5"] * 50, "b,nan", *["a,2"] * 50],
-        "line 52: the label 'nan' is not a finite number",
-    ),
-    (
-        "regression",
-        None,
-        [*["a,1.5 1"] * 50, "b,1 -inf", *["a,2 1"] * 50],
-        "line 52: the label '-inf' is not a finite number",
-    ),
-    (
         "tokens",
         None,
         [*["one two,A B"] * 50, "one two,B"],
