@@ -2,9 +2,6 @@
 at a tiny size.
 """
 
-from threading import Event
-from types import SimpleNamespace
-
 import pytest
 from experiment import script
 
@@ -56,37 +53,6 @@ def test_lengths_that_were_not_run():
 def test_the_bound(wall_s, words):
     card = auto.card([*ROWS, row("auto", 300, wall_s, 5_120, compiled=False)])["walls"]
     assert f"| ResNet-50 | 300 | 25.0 | 52.0 | {wall_s} | {words} |" in card
-
-
-def test_each_row_comes_as_its_run_ends_and_each_gpu_has_one_run_at_a_time(monkeypatch):
-    """A call that is cut off keeps the rows of all runs that have ended."""
-    others_may_end, busy = Event(), []
-
-    def run(model, setting, steps, env, tiny):
-        assert env["CUDA_VISIBLE_DEVICES"] not in busy
-        busy.append(env["CUDA_VISIBLE_DEVICES"])
-        assert (model, setting) == ("resnet50", "off") or others_may_end.wait(10)
-        busy.remove(env["CUDA_VISIBLE_DEVICES"])
-        return {"compiled": setting != "off", "why": "300 batches of 50 ms"}
-
-    monkeypatch.setattr(auto, "run", run)
-    monkeypatch.setattr(auto, "each_gpu", lambda: [{"CUDA_VISIBLE_DEVICES": name} for name in "01"])
-    rows = auto.measure(SimpleNamespace(models=["resnet50", "lstm"], seconds=60.0, tiny=True))
-    found = [next(rows)]
-    assert (found[0]["model"], found[0]["setting"]) == ("resnet50", "off")
-    others_may_end.set()
-    found += rows
-    settings = [
-        ("off", 30_000),
-        ("default", 30_000),
-        ("auto", 3_000),
-        ("auto", 300),
-        ("auto", 3_000),
-        ("default", 30_000),
-        ("off", 300),
-    ]
-    for model in ("resnet50", "lstm"):
-        assert [(row["setting"], row["steps"]) for row in found if row["model"] == model] == settings
 
 
 @pytest.mark.slow

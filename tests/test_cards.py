@@ -3,8 +3,6 @@ people wrote around it.
 """
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from made_comparison import made_comparison, made_group
 from made_runs import served
 
 from mpx.compare.table import results_csv
-from mpx.errors import UserError
 
 cards = script("card.py")
 CARDS = [
@@ -78,30 +75,6 @@ def test_the_mark_says_how_to_compare(question):
     assert "margin 0.003, 95 % confidence" in text
     row = next(line for line in text.splitlines() if line.startswith("| amp-dense |"))
     assert row.split(" | ")[4] == "control"
-
-
-@pytest.mark.slow
-def test_the_script(question):
-    there = question.parent / "experiments"
-    shutil.copytree(question, there / "question")
-    for file in ("card.py", "collecting.py"):
-        shutil.copy(EXPERIMENTS / file, there)
-    command = [sys.executable, there / "card.py", "question", "other"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=EXPERIMENTS.parent, timeout=120)
-    assert done.returncode == 2
-    assert done.stdout == f"{there}/question/README.md: results of 5 plots\n"
-    assert done.stderr.startswith(f"error: {there}/other/README.md is not there. A card is a folder")
-
-
-def test_what_is_missing_is_said(tmp_path):
-    with pytest.raises(UserError, match=r"README\.md is not there"):
-        cards.update_card(tmp_path)
-    (tmp_path / "README.md").write_text("# no marks\n")
-    with pytest.raises(UserError, match=r"results\.csv is not there"):
-        cards.update_card(tmp_path)
-    (tmp_path / "results.csv").write_text("")
-    with pytest.raises(UserError, match="no place for results"):
-        cards.update_card(tmp_path)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.parent.name)

@@ -38,17 +38,6 @@ def test_help_and_a_wrong_argument(path, tmp_path):
             "argument --models: bert is not one of resnet50, bert_small, resnet18, lstm, language_model.",
         ),
         (
-            "scaling/run.py",
-            ["--contenders", "theirs"],
-            "argument --contenders: theirs is not one of mpx, hand.",
-        ),
-        ("scaling/run.py", ["--gpus", "8"], "argument --gpus: 8 is not one of 1, 2, 4."),
-        (
-            "speed/run.py",
-            ["--sections", "rival"],
-            "argument --sections: rival is not one of rivals, plain, whole, ways.",
-        ),
-        (
             "served/speed.py",
             ["bert:bf16"],
             "bert:bf16 must be a model and formats, as bert_base:bf16,int8. The models are ",

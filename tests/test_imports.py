@@ -6,21 +6,15 @@ import gc
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 
 import pytest
 from documents import ROOT
-from few_steps import FEW_STEPS
-from omegaconf import OmegaConf
 from started import start
 
 import mpx.bench.__main__ as bench
-import mpx.deploy.__main__ as deploy
 import mpx.doctor.__main__ as doctor
 import mpx.train
 from mpx.system.imports import heavy
-from mpx.system.launch import Launch
-from mpx.training import outcome
 
 
 def test_what_is_imported_is_not_collected(monkeypatch):
@@ -54,34 +48,6 @@ def test_threads_wait_briefly_unless_the_user_says_how(given, waits):
         [sys.executable, "-c", code], cwd=ROOT, env=printing, capture_output=True, text=True, timeout=60
     )
     assert f"GOMP_SPINCOUNT = '{waits}'" in done.stderr
-
-
-def test_a_run_imports_so(train, monkeypatch):
-    begun = []
-    monkeypatch.setattr(outcome, "heavy", lambda: begun.append(True) or nullcontext())
-    assert train("model=mlp", *FEW_STEPS).code == 0
-    assert begun == [True]
-
-
-class Imports(Exception):
-    """Something heavy was about to be imported."""
-
-
-def refuse():
-    raise Imports
-
-
-def test_serving_imports_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(deploy, "heavy", refuse)
-    with pytest.raises(Imports):
-        deploy._serve(None, "cpu", "w.pt", str(tmp_path), model={}, data={})
-
-
-def test_a_further_process_of_a_run_imports_so(monkeypatch):
-    monkeypatch.setattr(outcome, "_begin", lambda started: None)
-    monkeypatch.setattr(outcome, "heavy", refuse)
-    with pytest.raises(Imports):
-        outcome._follow(OmegaConf.create(), Launch(rank=1, by="torchrun"))
 
 
 @pytest.mark.parametrize(

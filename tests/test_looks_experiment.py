@@ -1,11 +1,8 @@
 """experiments/looks: its tests are compare's, and the committed error rates."""
 
-import csv
-
 import numpy as np
 import pytest
-from documents import ROOT, text
-from experiment import EXPERIMENTS, script
+from experiment import script
 
 from mpx.compare.run import METRICS
 from mpx.compare.statistics import examine
@@ -24,41 +21,6 @@ def test_p_values_are_those_of_compare(monkeypatch, shape):
             assert (no_loss, loss) == pytest.approx(
                 (found.p_no_loss or 0.0, found.p_loss or 0.0) if found.p_no_loss is not None else (1, 1)
             )
-
-
-def test_the_committed_errors():
-    """The standard error of a share is 0.2 points."""
-    with (EXPERIMENTS / "looks" / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    wrong = {
-        (row["design"], row["shape"], row["scatter"]): float(row["no_loss"])
-        for row in rows
-        if row["loss"] == "1.0"
-    }
-    assert {row["studies"] for row in rows} == {"10000"}
-    assert (
-        max(
-            share
-            for (design, shape, _), share in wrong.items()
-            if design == run.AS_RUN and shape != "failing"
-        )
-        <= 0.05
-    )
-    assert (
-        max(
-            share
-            for (design, shape, _), share in wrong.items()
-            if design == run.ALL_LOOKS and shape != "failing"
-        )
-        <= 0.05
-    )
-    page = " ".join(text(ROOT / "docs" / "sweeps-and-comparing.md").split())
-    assert (
-        f"[a simulation](../experiments/looks), {100 * wrong[run.PEEKING, 'normal', '1.0']:.0f} % of the time"
-    ) in page
-    families = [float(row["no_loss"]) for row in rows if row["settings"] != "1"]
-    assert len(families) == len(run.FAMILIES)
-    assert max(families) <= 0.05
 
 
 def test_a_setting_that_is_decided_leaves_the_others_more(monkeypatch):

@@ -14,7 +14,6 @@ from documents import ROOT, lines
 from few_steps import FEW_STEPS
 
 from mpx.measure.environment import SCRIPTS, command
-from mpx.system.version import version
 
 ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 # pip's
@@ -49,11 +48,6 @@ def test_each_command_has_a_script():
     } == SCRIPTS
     for module, _, function in (entry.partition(":") for entry in ENTRIES.values()):
         assert callable(getattr(importlib.import_module(module), function))
-
-
-@pytest.mark.parametrize("script", ENTRIES)
-def test_version_by_the_script(scripts, tmp_path, script):
-    assert shell(f"{script} --version", scripts, tmp_path) == f"{version()}\n"
 
 
 @pytest.mark.parametrize(
