@@ -7,9 +7,9 @@ $ python experiments/speed/run.py --sections ways --models resnet18 --ways graph
 $ python experiments/speed/run.py --tiny  # a trial on any machine, means nothing
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16
-against the hand-tuned loop, the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against both
-loops), whole (a run with evaluation, logging and checkpoints against its own steps), ways (what mpx can do,
-when asked for). experiments/costs measures masks and numerics.
+against the hand-tuned loop, the plain loop, Lightning, transformers, timm), whole (a run with
+evaluation, logging and checkpoints against its own steps), ways (what mpx can do, when asked for).
+experiments/costs measures masks and numerics.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from setups import MODELS, WAYS, Mpx, Setup, device, setup  # noqa: E402
 from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
 from mpx.precision.compiler_cache import keep_apart  # noqa: E402
 
-SECTIONS = ("rivals", "plain", "whole")
+SECTIONS = ("rivals", "whole")
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")  # those that take longest last
 HALVES, FULL_WIDTH = ("amp", "amp_bf16"), ("fp32", "tf32")
 COLUMNS = ("section", "model", "precision", "contender", "round", "samples_per_s", "batch", "steps", "wall_s")
@@ -79,14 +79,6 @@ def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]
     return found
 
 
-def plain(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    from hand import Loop
-
-    return {"mpx": lambda: Mpx(here, "auto")} | {
-        name: lambda name=name: Loop(here, name) for name in ("hand", "loop")
-    }
-
-
 def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from whole import Part, Whole
 
@@ -98,8 +90,8 @@ def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     return {f"mpx, {way}": lambda way=way: Mpx(here, way) for way in args.ways}
 
 
-MAKERS = {"rivals": rivals, "plain": plain, "whole": whole, "ways": ways}
-PRECISIONS = {"rivals": HALVES, "plain": FULL_WIDTH, "whole": ("amp",), "ways": HALVES + FULL_WIDTH}
+MAKERS = {"rivals": rivals, "whole": whole, "ways": ways}
+PRECISIONS = {"rivals": HALVES, "whole": ("amp",), "ways": HALVES + FULL_WIDTH}
 ONLY = {"whole": ("resnet18",)}
 
 
