@@ -15,10 +15,9 @@ from torch.export import ExportedProgram
 
 from mpx.private.torch_dispatch import schema_of
 from mpx.sparsity.permutation.channels import UNIFORM, Axis, Group
-from mpx.sparsity.permutation.frames import open_modules, within
 from mpx.sparsity.permutation.operations import described, filled, name_of, result, tensors_in
-from mpx.sparsity.permutation.rules_shape import COPIES
-from mpx.sparsity.permutation.trace import Call, trace
+from mpx.sparsity.permutation.rules_functions import COPIES
+from mpx.sparsity.permutation.trace import Call, open_modules, trace, within
 from mpx.sparsity.permutation.walk import Parameter, Walk
 
 
@@ -28,7 +27,7 @@ def find_groups(
     """Groups of exchangeable channels, and per axis and position the reason why it stays (None: it can move).
 
     Joins the facts of all calls in both modes. exhaustive: the model is only called in these ways; otherwise
-    the channels that other calls could act on stay (frames.py). model: in evaluation mode. Raises
+    the channels that other calls could act on stay (trace.py). model: in evaluation mode. Raises
     CannotTrace.
     """
     programs = trace(model, ways)

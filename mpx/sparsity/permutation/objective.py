@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpx.sparsity.permutation.budget import Share
+from mpx.sparsity.permutation.budget import GROUP, Share
 from mpx.sparsity.permutation.channels import Axis, Group
-from mpx.sparsity.permutation.search import search
-from mpx.sparsity.permutation.stripes import GROUP, rows_of
+from mpx.sparsity.permutation.search import rows_of, search
 
 
 @dataclass

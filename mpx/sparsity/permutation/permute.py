@@ -13,13 +13,11 @@ from mpx.models.evaluating import evaluating
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM, kept_magnitude, mask_2of4
-from mpx.sparsity.permutation.apply import Permutation, stays_behind
-from mpx.sparsity.permutation.budget import WORK, shares
+from mpx.sparsity.permutation.apply import Permutation, apply_checked, stays_behind
+from mpx.sparsity.permutation.budget import GROUP, WORK, shares
 from mpx.sparsity.permutation.channels import Axis, Group
-from mpx.sparsity.permutation.check import apply_checked
 from mpx.sparsity.permutation.graph import find_groups, first_names
 from mpx.sparsity.permutation.objective import choose, objective
-from mpx.sparsity.permutation.stripes import GROUP
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
 from mpx.system.printing import track
 

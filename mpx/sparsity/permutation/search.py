@@ -3,25 +3,27 @@
     found = search(matrix)                  # matrix: [rows, columns], columns % 4 == 0
     matrix[:, found.order]                  # 2:4 keeps found.after of it, not found.before
 
-All that matters is which four columns share a stripe. Each step takes one random column out of every stripe
-and returns them all in the best way. If column x joins three others, whose magnitudes in a row are t1 ≥ t2 ≥
-t3, the stripe keeps Σ t1 + max(t2, x) over the rows, and Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|). So one
-matrix of L1 distances gives the value of every column in every stripe, and the best return is a linear
-assignment. Noise on that matrix, which falls to zero, keeps early steps out of poor optima.
+All that matters is which four columns share a stripe, of which 2:4 keeps the two larger values in every row.
+Each step takes one random column out of every stripe and returns them all in the best way. If column x joins
+three others, whose magnitudes in a row are t1 ≥ t2 ≥ t3, the stripe keeps Σ t1 + max(t2, x) over the rows,
+and Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|). So one matrix of L1 distances gives the value of every column in
+every stripe, and the best return is a linear assignment. Noise on that matrix, which falls to zero, keeps
+early steps out of poor optima.
 
 The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021. They optimise two
 stripes at a time.
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from mpx.sparsity.permutation.budget import MAX_EXACT_COLUMNS, WORK, Share, comparisons, shares
-from mpx.sparsity.permutation.stripes import GROUP, best_stripes, kept
+from mpx.sparsity.permutation.budget import GROUP, MAX_EXACT_COLUMNS, WORK, Share, comparisons, shares
 from mpx.system.machine import cpu_threads
 
 # Up to this many comparisons a step runs on the CPU, also for a matrix on a GPU: a GPU has little to do then
@@ -32,6 +34,7 @@ ON_CPU = 1e6
 # in one or two threads. Beside two other jobs they take 1.4 to 2.8 s in one thread and 20 to 28 s in two,
 # since every step waits for both.
 ONE_THREAD = 3e5
+AT_ONCE = 128  # stripes per chunk, which bounds the memory
 NOISE = 0.05  # × the mean magnitude × √rows, which is the spread of a column's sum
 
 
@@ -156,3 +159,63 @@ def _canonical(stripes: np.ndarray) -> np.ndarray:
     """The same stripes in a unique order: columns ascending in each stripe, stripes by their first column."""
     ascending = np.sort(stripes, axis=1)
     return ascending[np.argsort(ascending[:, 0])]
+
+
+def rows_of(weight: Tensor) -> Tensor:
+    """A weight [out, in, *kernel] as the matrix [out · kernel positions, in] whose columns are its input
+    channels.
+    """
+    return weight.detach().transpose(1, -1).reshape(-1, weight.shape[1])
+
+
+def kept(columns: Tensor) -> float:
+    """Σ of the 2 largest of every 4 neighbours. columns: magnitudes [columns, rows]."""
+    return float(kept_by_stripe(columns).sum())
+
+
+def kept_by_stripe(columns: Tensor) -> Tensor:
+    """As `kept`, for each stripe: float64 [stripes]."""
+    a, b, c, d = columns.unflatten(0, (-1, GROUP)).unbind(1)
+    largest = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
+    of_losers = torch.maximum(torch.minimum(a, b), torch.minimum(c, d))
+    second = torch.maximum(of_losers, torch.minimum(torch.maximum(a, b), torch.maximum(c, d)))
+    return largest.sum(1, dtype=torch.float64) + second.sum(1, dtype=torch.float64)
+
+
+def best_stripes(columns: Tensor) -> np.ndarray:
+    """The stripes that keep most, by dynamic programming: the best stripes of a set are one stripe and the
+    best stripes of the rest. Returns column numbers, int64 [stripes, 4]. columns: magnitudes [columns, rows].
+    """
+    count = len(columns)
+    stripes = _subsets(count, GROUP)
+    # per set (bits of an index): what it keeps, its first stripe
+    most, first = np.zeros(2**count), np.zeros(2**count, dtype=np.int64)
+    number = (1 << stripes).sum(1)
+    most[number], first[number] = _kept(columns, stripes), number
+    for size in range(2 * GROUP, count + 1, GROUP):
+        members = 1 << _subsets(count, size, without_first=size < count)  # [sets, size]
+        whole = members.sum(1)
+        # [sets, ways]: all stripes with the first member
+        stripe = members[:, :1] + members[:, 1 + _subsets(size - 1, GROUP - 1)].sum(2)
+        value = most[stripe] + most[whole[:, None] - stripe]
+        chosen = value.argmax(1)[:, None]
+        most[whole], first[whole] = (
+            np.take_along_axis(value, chosen, 1)[:, 0],
+            np.take_along_axis(stripe, chosen, 1)[:, 0],
+        )
+    found, rest = [], 2**count - 1
+    while rest:
+        found.append([one for one in range(count) if first[rest] >> one & 1])
+        rest -= first[rest]
+    return np.array(found)
+
+
+def _kept(columns: Tensor, stripes: np.ndarray) -> np.ndarray:
+    parts = torch.from_numpy(stripes).to(columns.device).split(AT_ONCE)
+    return torch.cat([kept_by_stripe(columns[part.flatten()]) for part in parts]).cpu().numpy()
+
+
+@cache
+def _subsets(count: int, size: int, *, without_first: bool = False) -> np.ndarray:
+    """Every set of `size` numbers below `count`, int64 [sets, size]."""
+    return np.array(list(combinations(range(int(without_first), count), size)))

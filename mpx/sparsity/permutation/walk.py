@@ -22,7 +22,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Sides:
-    """A value computed from weights, whose dimensions move independently; see sides.py."""
+    """A value computed from weights, whose dimensions move independently; see operations.py."""
 
     labels: tuple[Tensor, ...]  # at least two, each of the value's shape
 
