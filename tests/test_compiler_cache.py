@@ -12,7 +12,6 @@ from pytorch_lightning.demos.boring_classes import BoringModel
 from silent import silent_trainer
 
 import mpx
-from mpx.precision import compiler_cache
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 
@@ -29,12 +28,10 @@ right = torch.equal(call(x), 2 * x + 1)
 
 
 @pytest.fixture
-def fresh(monkeypatch):
+def fresh():
     """The user's own tag, with which nothing is cached yet. The cache's folder is the usual one: in a new one
     the compiler checks for eight seconds what this CPU can do.
     """
-    monkeypatch.setattr(compiler_cache, "_parts", {})
-    monkeypatch.setattr(compiler_cache, "_added", "")
     with torch.compiler.config.patch(cache_key_tag=(tag := uuid4().hex)):
         yield tag
 

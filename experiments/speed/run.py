@@ -29,7 +29,7 @@ from collecting import Arguments, some_of, table  # noqa: E402
 from setups import MODELS, WAYS, Mpx, Setup, device, setup  # noqa: E402
 
 from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
-from mpx.precision.compiler_cache import keep_apart  # noqa: E402
+from mpx.precision.switches import keep_apart  # noqa: E402
 
 SECTIONS = ("rivals", "whole")
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")  # those that take longest last

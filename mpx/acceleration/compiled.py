@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mpx.errors import UserError, one_line
-from mpx.precision.compiler_cache import keep_apart
+from mpx.precision.switches import keep_apart
 from mpx.private.torch_modules import compiler_errors
 
 GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # makes no CUDA graphs of its own

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import (
     shape_wrapper,
 )
 
-from mpx.precision.closures import KnowsUpdates
+from mpx.precision.ops import KnowsUpdates
 from mpx.private.torch_dispatch import (
     CPU_ATTENTION,
     CPU_ATTENTION_BACKWARD,

@@ -4,8 +4,6 @@ formats.py, modes.py      the range and precision of each format; the formats th
 plugin.py                 a mode as Lightning's plugin: its passes (computing.py), loss scaling (scaling.py),
                           optimizer steps on scaled gradients (steps.py)
 lightning_precision.py    mpx.Precision, the plugin for any Lightning Trainer
-closures.py               what an optimizer's step computes
-compiler_cache.py         keeps code apart that torch.compile takes for the same
 switches.py, fp8.py       what a mode needs on a GPU beyond autocast, with BFloat16RNN of recurrent.py
 emulate.py                emulates a format that the device lacks: autocast.py casts; attention.py, fp8.py and
                           recurrent.py round, by formats.py

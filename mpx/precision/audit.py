@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from mpx.precision.closures import KnowsUpdates
 from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
+from mpx.precision.ops import KnowsUpdates
 from mpx.precision.recorder import Call, OperationRecorder
 from mpx.system.printing import how_many
 

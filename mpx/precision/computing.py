@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from mpx.precision.attention import RoundedAttention
-from mpx.precision.compiler_cache import keep_apart
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear, Layers
 from mpx.precision.modes import Mode
 from mpx.precision.recurrent import BFloat16RNN, has_rnn
-from mpx.precision.switches import AlignedChannels
+from mpx.precision.switches import AlignedChannels, keep_apart
 from mpx.private.torch_dispatch import every_call_seen
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 

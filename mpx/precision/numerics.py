@@ -65,18 +65,17 @@ class Numerics(Callback):
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
         self._exponents: dict[str, Tensor] = {}  # exponents of this step, in this process
         self._hooks: dict[str, RemovableHandle] = {}  # by layer
-        self._fitted = False  # since a checkpoint was loaded
         self._watch: GradientWatch | None = None  # of the backward pass that runs now
         self._step = -1  # the newest one that a batch has begun
-        # that of the checkpoint's newest batch, which may have had several steps
-        self._continued: int | None = None
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Forget an earlier training. Lightning loads a checkpoint's state after this."""
+        if stage == "fit":
+            self.samples, self.totals, self.newest, self.layers, self._exponents = 0, None, {}, {}, {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device = trainer.strategy.root_device
-        if self._fitted and trainer.global_step == 0:  # another Trainer has this callback now
-            self.samples, self.totals, self.newest, self.layers, self._continued = 0, None, {}, {}, None
-        self._fitted, self._exponents = True, {}
         self.totals = None if self.totals is None else self.totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
         if self.histogram:
@@ -91,10 +90,7 @@ class Numerics(Callback):
             self._hooks.popitem()[1].remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._step, self._continued = (
-            trainer.global_step - 1 if self._continued is None else self._continued,
-            None,
-        )
+        self._step = trainer.global_step - 1
 
     def _gather(self, plugin: Precision, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
         # an RNN's outputs and states; a packed sequence's data and batch sizes
@@ -205,12 +201,12 @@ class Numerics(Callback):
         return dict(zip(TAGS, shares, strict=True)) | {"gradient_samples": self.samples}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"samples": self.samples, "totals": self.totals, "layers": self.layers, "step": self._step}
+        return {"samples": self.samples, "totals": self.totals, "layers": self.layers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this before `on_fit_start`, which moves the counts to the device."""
-        self.samples, self.totals, self._fitted = state_dict["samples"], state_dict["totals"], False
-        self.layers, self._continued = dict(state_dict["layers"]), state_dict.get("step")
+        self.samples, self.totals = state_dict["samples"], state_dict["totals"]
+        self.layers = dict(state_dict["layers"])
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -1,13 +1,17 @@
-"""The ATen operations that multiply matrices, forward and backward. A precision mode decides their
-formats.
+"""The ATen operations that multiply matrices, forward and backward, of which a precision mode decides the
+formats; and what an operation is part of: a larger one, or an optimizer's change of the weights.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from torch.nn import functional
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
+
+from mpx.private.torch_dispatch import TorchDispatchMode
 
 # operation -> (kind, positions of the operands that are multiplied). Other tensors are added, or only shape
 # the result.
@@ -81,3 +85,57 @@ def part_of(kind: str, fmt: str) -> Iterator[None]:
 def inside() -> tuple[str, str] | None:
     """(kind, format) of the larger operation that is being computed, else None."""
     return _part_of[-1] if _part_of else None
+
+
+class KnowsUpdates(TorchDispatchMode):
+    """A mode that knows whether some optimizer computes its change of the weights: in its step, outside the
+    step's closure (`updating`).
+
+    That is no arithmetic of the model. Muon multiplies matrices in BF16 there, whatever the format of the
+    model.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._steps = 0  # within each other, as that of an optimizer around another one
+        self._hooks: list[Any] = []
+
+    @property
+    def updating(self) -> bool:
+        return self._steps > 0
+
+    def __enter__(self) -> Self:
+        self._hooks += [
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        ]
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        for _ in range(2):
+            self._hooks.pop().remove()
+
+    def _begin(
+        self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
+        """args: with the optimizer."""
+        self._steps += 1
+        if callable(kwargs.get("closure")):
+            kwargs = kwargs | {"closure": self._outside(kwargs["closure"])}
+        elif len(args) > 1 and callable(args[1]):
+            args = (args[0], self._outside(args[1]), *args[2:])
+        return args, kwargs
+
+    def _end(self, *step: Any) -> None:
+        self._steps -= 1
+
+    def _outside(self, closure: Callable) -> Callable:
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            steps, self._steps = self._steps, 0
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                self._steps = steps
+
+        return compute

@@ -15,9 +15,10 @@ from torch import Tensor
 from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scale_, values_of_sparse
 
 CAUSE = "because gradients were infinite or NaN"
-TRIES = (
-    "a lower learning rate (optimizer.lr), a longer warm-up (schedule.warmup), clipped gradients "
-    "(trainer.gradient_clip_val=1.0), or a format with FP32's range (precision=amp_bf16)."
+REMEDY = (
+    "Try another loss scale (precision.loss_scale.initial, floor, dynamic), a lower learning rate "
+    "(optimizer.lr), a longer warm-up (schedule.warmup), clipped gradients (trainer.gradient_clip_val=1.0), "
+    "or a format with FP32's range (precision=amp_bf16)."
 )
 # which a resumed run continues; the other counts describe the current part alone
 COUNTS = ("skipped", "in_a_row")
@@ -230,12 +231,12 @@ def trouble(scale: LossScale, steps: int, max_skips: int | None) -> str | None:
         return (
             "gradients are infinite or NaN although the loss scale has fallen to its floor, "
             f"precision.loss_scale.floor={scale.floor:g} ({int(scale.skipped)} of {steps} steps skipped). "
-            f"{_remedy(scale, steps)}"
+            f"{REMEDY}"
         )
     if max_skips is not None and (run := int(scale.most_in_a_row)) >= max_skips:
         return (
             f"{run} optimizer steps in a row were skipped {CAUSE} (loss scale {scale.scale.item():g}, "
-            f"precision.loss_scale.max_skips={max_skips}). {_remedy(scale, steps)}"
+            f"precision.loss_scale.max_skips={max_skips}). {REMEDY}"
         )
     return None
 
@@ -244,23 +245,7 @@ def idle(scale: LossScale, steps: int) -> str | None:
     """One line if all steps were skipped."""
     if steps == 0 or int(scale.skipped) < steps:
         return None
-    return f"all {steps} optimizer steps were skipped {CAUSE}. {_remedy(scale, steps)}"
-
-
-def _remedy(scale: LossScale, steps: int) -> str:
-    """What to try. First comes a scale that may be at fault, because it is fixed, at its floor or still
-    falling.
-    """
-    key, at_floor = "precision.loss_scale", int(scale.at_floor)
-    if not scale.dynamic and scale.initial > 1:
-        first = f"The scale is fixed: lower {key}.initial, or set {key}.dynamic=true"
-    elif scale.dynamic and scale.floor > 1 and at_floor:
-        first = f"Lower {key}.floor"
-    elif scale.dynamic and steps == int(scale.skipped) and not at_floor:
-        first = f"No step has been taken yet: lower {key}.initial, or raise {key}.max_skips"
-    else:
-        return f"Try {TRIES}"
-    return f"{first}; else try {TRIES}"
+    return f"all {steps} optimizer steps were skipped {CAUSE}. {REMEDY}"
 
 
 def _begins_undampened(optimizer: torch.optim.Optimizer) -> bool:

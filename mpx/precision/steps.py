@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mpx.errors import UserError
-from mpx.precision.closures import computed_once, computes_loss_several_times
 from mpx.precision.scaling import LossScale
 from mpx.private.torch_dispatch import version
 
@@ -38,7 +37,7 @@ class ScaledSteps:
     def connect(self, optimizers: list[Optimizer]) -> None:
         """Raises UserError for an optimizer that a loss scale cannot serve."""
         for optimizer in optimizers:
-            if computes_loss_several_times(optimizer):
+            if isinstance(optimizer, LBFGS):
                 raise UserError(self._computes_again(optimizer))
             self._hooks.append(optimizer.register_step_pre_hook(self._refuse_scaled))
 
@@ -128,7 +127,15 @@ class ScaledSteps:
         self._stepped = False
 
     def _closure(self, optimizer: Optimizer, loss: Any) -> Callable[[], Any]:
-        return computed_once(loss, self._computes_again(optimizer))
+        """The loss and its gradients are computed already. Raises UserError when it is called again."""
+        losses = [loss]
+
+        def closure() -> Any:
+            if not losses:
+                raise UserError(self._computes_again(optimizer))
+            return losses.pop()
+
+        return closure
 
     def _computes_again(self, optimizer: Optimizer) -> str:
         return (

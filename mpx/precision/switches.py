@@ -1,5 +1,5 @@
-"""PyTorch's global switches for how FP32 operands are multiplied and 16-bit products are summed, and what
-TF32 needs besides.
+"""PyTorch's global switches: how FP32 operands are multiplied and 16-bit products are summed, and for which
+settings compiled code is cached; and what TF32 needs besides.
 """
 
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.compiler import config
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
@@ -83,6 +84,22 @@ def _set(values: list[str]) -> None:
     torch.backends.cudnn.allow_tf32 = values[1] == "tf32"
     for switch, value in zip(SWITCHES, values, strict=True):
         switch.fp32_precision = value
+
+
+def keep_apart(**parts: object) -> None:
+    """From now on, torch.compile caches code on the disk for these values, as in `autocast=torch.float16`.
+
+    The key of its cache lacks them, and code for others would be reused without an error:
+
+    - the CPU's instructions. Code for a CPU with AVX-512 is reused on one with AVX2, where it leaves out half
+      of the values (torch 2.11, 2.14).
+    - autocast's format. After a run in BF16, a run in FP16 computes in BF16 (torch 2.11 and 2.12; fixed by
+      https://github.com/pytorch/pytorch/pull/181564).
+    """
+    others = [word for word in config.cache_key_tag.split() if word.partition("=")[0] not in parts]
+    tag = " ".join([*others, *(f"{name}={value}" for name, value in parts.items())])
+    if tag != config.cache_key_tag:  # the precision plugin asks at every step
+        config.cache_key_tag = tag
 
 
 class AlignedChannels(TorchFunctionMode):

@@ -60,12 +60,7 @@ def computing_again() -> bool:
     There it switches gradients on, as only a backward pass with create_graph=True does, too. No public
     function tells them apart.
     """
-    if not torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
-        return False
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
-        frame = frame.f_back
-    return frame is not None
+    return torch.is_grad_enabled() and _in_backward() and _called_from(checkpoint.__file__)
 
 
 def in_plain_backward() -> bool:
@@ -75,15 +70,19 @@ def in_plain_backward() -> bool:
     What a checkpoint computes again, and what torch.amp.custom_bwd decorates, has the autocast of the forward
     pass.
     """
-    if torch._C._current_graph_task_id() == -1:
-        return False
+    return _in_backward() and not _called_from(checkpoint.__file__, torch.amp.autocast_mode.__file__)
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _called_from(*files: str) -> bool:
+    """Whether a function of one of these files is among the callers."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename not in (
-        checkpoint.__file__,
-        torch.amp.autocast_mode.__file__,
-    ):
+    while frame is not None and frame.f_code.co_filename not in files:
         frame = frame.f_back
-    return frame is None
+    return frame is not None
 
 
 def schema_of(operation: Any) -> Any:

@@ -17,9 +17,9 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep, WatchFirstStep
 from mpx.measure.memory import peak_memory, reset_host_peak, reset_peak
 from mpx.measure.throughput import Throughput
-from mpx.precision.compiler_cache import keep_apart
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision, mode_of
+from mpx.precision.switches import keep_apart
 from mpx.private.lightning import combine_what_is_logged, find
 from mpx.record.parts import audit_of, precision_part, sparsity_part, speed_part
 from mpx.record.run import RunRecord

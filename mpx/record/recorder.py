@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mpx.errors import UserError
 from mpx.measure.batches import Shapes
-from mpx.precision.compiler_cache import keep_apart
+from mpx.precision.switches import keep_apart
 from mpx.record.loop import Loop, Sparsity
 from mpx.record.run import RunRecord, number
 from mpx.runs import signals

@@ -8,9 +8,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch.optim import LBFGS
 
 from mpx.errors import UserError
-from mpx.precision.closures import computes_loss_several_times
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
@@ -52,9 +52,9 @@ class Pruning(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raises UserError for a training in which pruned weights would not stay zero."""
-        for optimizer in filter(computes_loss_several_times, trainer.optimizers):
+        if any(isinstance(optimizer, LBFGS) for optimizer in trainer.optimizers):
             raise UserError(
-                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the "
+                f"sparsity={self.masks.pattern.name} with LBFGS: a step computes the "
                 "loss several times and moves along directions of earlier steps, which move pruned weights "
                 "too. Use sparsity=dense or another optimizer."
             )

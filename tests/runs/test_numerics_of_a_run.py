@@ -28,8 +28,7 @@ def test_skips_in_a_row_end_the_run_as_diverged(train):
         "error: 5 optimizer steps in a row were skipped because gradients were "
         "infinite or NaN (loss scale 3.125e+28"
     )
-    assert "No step has been taken yet: lower precision.loss_scale.initial" in ran.err
-    assert "else try a lower learning rate" in ran.err
+    assert "Try another loss scale (precision.loss_scale.initial, floor, dynamic)" in ran.err
     assert ran.err.count("\n") == 1
     record = ran.record
     assert record["status"] == "diverged"
@@ -37,21 +36,13 @@ def test_skips_in_a_row_end_the_run_as_diverged(train):
 
 
 @pytest.mark.parametrize(
-    ("scale", "advice"),
-    [
-        (["initial=1e30", "ceiling=1e31"], "No step has been taken yet: lower precision.loss_scale.initial"),
-        (["initial=1e30", "dynamic=false"], "The scale is fixed: lower precision.loss_scale.initial"),
-    ],
-    ids=["dynamic", "fixed"],
+    "scale", [["initial=1e30", "ceiling=1e31"], ["initial=1e30", "dynamic=false"]], ids=["dynamic", "fixed"]
 )
-def test_a_run_that_skipped_every_step_has_not_completed(train, scale, advice):
+def test_a_run_that_skipped_every_step_has_not_completed(train, scale):
     """However few its steps are: it would count as a trained model."""
     ran = train("model=mlp", "precision=amp", *(f"precision.loss_scale.{key}" for key in scale), *FEW_STEPS)
     assert ran.code == 3
-    assert (
-        f"error: all 2 optimizer steps were skipped because gradients were infinite or NaN. {advice}"
-        in ran.err
-    )
+    assert "error: all 2 optimizer steps were skipped because gradients were infinite or NaN. " in ran.err
     assert ran.record["status"] == "diverged"
 
 
