@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpx import private
-from mpx.private import apex, lightning, torch_dispatch, torch_kernels, torch_modules, transformers
+from mpx.private import apex, lightning, torch_dispatch, torch_kernels, torch_modules
 
 PRIVATE = Path(private.__file__).parent
 ALLOWED = re.compile(
@@ -65,40 +65,6 @@ def test_workers_stop():
     torch_modules.stop_workers(loader)
     assert not any(worker.is_alive() for worker in workers)
     torch_modules.stop_workers(loader)  # none is left
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_auto_classes_of_transformers(several):
-    from transformers import AutoModelForSequenceClassification, FunnelConfig, GPT2Config, T5Config
-
-    config = FunnelConfig if several else GPT2Config
-    sizes = (
-        {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16, "block_sizes": [1]}
-        if several
-        else {"n_embd": 16, "n_head": 2}
-    )
-    auto = transformers.auto_class_of(
-        AutoModelForSequenceClassification, lambda network: type("Mine", (network,), {})
-    )
-    assert transformers.has_network(AutoModelForSequenceClassification, T5Config)
-    assert not transformers.has_network(AutoModelForSequenceClassification, dict)
-    model = auto.from_config(config(vocab_size=8, bos_token_id=None, eos_token_id=None, **sizes))
-    assert type(model).__name__ == "Mine"
-    assert type(model).__base__ is type(AutoModelForSequenceClassification.from_config(model.config))
-
-
-def test_initialiser_of_transformers():
-    from transformers import BertConfig, BertModel
-
-    layer = nn.Linear(64, 64)
-    model = BertModel(
-        BertConfig(
-            vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=3.0
-        )
-    )
-    transformers.init_as_pretrained(model, layer)
-    assert layer.weight.std().item() == pytest.approx(3, rel=0.2)
-    assert layer.bias.count_nonzero() == 0
 
 
 def test_lightnings_closure():

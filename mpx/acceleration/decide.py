@@ -14,8 +14,7 @@ from torch.func import functional_call
 
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
 from mpx.data.spec import Spec
-from mpx.models.evaluating import evaluating
-from mpx.models.probe import sample
+from mpx.models.probe import evaluating, sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.recurrent import has_rnn
 from mpx.private.torch_modules import CONVOLUTION

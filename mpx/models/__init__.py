@@ -7,9 +7,9 @@ T, vocab_size]. Input shape and number of classes come from the data set. Parame
 network's library (torchvision, transformers, timm), so that a checkpoint loads into that library's own class.
 
     resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
-    lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py;
-                    custom.py: the user's own
-    probe.py        tries a network on one sample before training; evaluating.py: in evaluation mode
+    lookup.py       any network of torchvision or timm, and the user's own; hf.py: of transformers, loaded by
+                    pretrained.py
+    probe.py        tries a network on one sample before training
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ FAMILIES = {
     "torchvision": ("mpx.models.lookup", "build_torchvision"),
     "timm": ("mpx.models.lookup", "build_timm"),
     "hf": ("mpx.models.hf", "build"),
-    "custom": ("mpx.models.custom", "build"),
+    "custom": ("mpx.models.lookup", "build_custom"),
 }
 
 

@@ -17,7 +17,6 @@ from mpx.data.spec import Spec
 from mpx.errors import UserError
 from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.tokens import masked_mean
-from mpx.private.transformers import init_as_pretrained
 
 MAX_PATCHES = 64  # tokens per image with patch=auto, since attention grows with their square
 
@@ -87,7 +86,9 @@ class BertImageClassifier(BertClassifier):
         channels, *self.size = shape
         self.patch = patch
         self.patch_embedding = nn.Linear(channels * patch**2, plain.config.hidden_size)
-        init_as_pretrained(plain, self.patch_embedding)
+        # as BERT's own layers
+        nn.init.normal_(self.patch_embedding.weight, std=plain.config.initializer_range)
+        nn.init.zeros_(self.patch_embedding.bias)
         # Images do not use the word embeddings. Distributed training would wait for their gradient if they
         # were trainable.
         self.bert.embeddings.word_embeddings.weight.requires_grad_(False)

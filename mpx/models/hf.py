@@ -22,7 +22,6 @@ from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
 from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.probe import check_output
-from mpx.private.transformers import auto_class_of, has_network
 from mpx.system.hub import quiet
 
 AUTO_CLASSES = {
@@ -32,7 +31,7 @@ AUTO_CLASSES = {
 }
 
 
-def auto_class(spec: Spec) -> type:
+def auto_class(spec: Spec) -> Any:
     return AutoModelForTokenClassification if spec.task == "tokens" else AUTO_CLASSES[spec.kind]
 
 
@@ -80,31 +79,25 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     return model
 
 
-def logits_only(spec: Spec) -> Any:
-    """The auto class for this kind of data, with networks that are also LogitsOnly."""
+def logits_only(model: Any, spec: Spec) -> Any:
+    """The model, whose class is now also LogitsOnly."""
+    network = type(model)
     pad_id = spec.pad_id if spec.kind == "text" and spec.padded else None
-
-    def adapt(network: type) -> type:
-        own = {"mpx_kind": spec.kind, "mpx_pad_id": pad_id, "__module__": network.__module__}
-        return type(network.__name__, (LogitsOnly, network), own)
-
-    return auto_class_of(auto_class(spec), adapt)
+    own = {"mpx_kind": spec.kind, "mpx_pad_id": pad_id, "__module__": network.__module__}
+    model.__class__ = type(network.__name__, (LogitsOnly, network), own)
+    return model
 
 
 def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
     config_class = CONFIG_MAPPING[name]
     _check_kwargs(name, kwargs, config_class)
-    if not has_network(auto_class(spec), config_class):
-        raise UserError(
-            f"model.name={name} has no network for {spec.kind} data in transformers; choose another name."
-        )
     config = config_class(**_shape_settings(config_class(), kwargs, spec), **kwargs)
     try:
         with quiet():
-            return logits_only(spec).from_config(config)
+            return logits_only(auto_class(spec).from_config(config), spec)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
-            f"model.name={name} model.kwargs={kwargs} cannot be built for this data: {first_line(error)}"
+            f"model.name={name} model.kwargs={kwargs} cannot be built for {spec.kind} data: {first_line(error)}"
         ) from error
 
 
@@ -146,7 +139,7 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
 def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> Any:
     labels = {} if spec.kind == "lm" else {"num_labels": spec.classes}
     try:
-        model, fresh = load(logits_only(spec), name, key, spec, **labels, **kwargs)
+        model, fresh = load(auto_class(spec), name, key, spec, **labels, **kwargs)
     except UserError as error:
         if key == "model.pretrained":
             raise
@@ -161,7 +154,7 @@ def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> Any:
     if spec.pad_id is not None:
         # by which networks such as GPT-2's find the last token of a text
         model.config.pad_token_id = spec.pad_id
-    return model
+    return logits_only(model, spec)
 
 
 def _refuse_random(model: nn.Module, fresh: set[str], spec: Spec, who: str) -> None:

@@ -1,5 +1,5 @@
 """Networks by name from torchvision and timm: `model=torchvision model.name=mobilenet_v3_small`, `model=timm
-model.name=convnext_atto`.
+model.name=convnext_atto`; and the user's own: `model=custom model._target_=my_package.my_module.Net`.
 
 Channels, classes and, for networks with a fixed image size, that size come from the data set. `model.kwargs`
 goes to the constructor.
@@ -15,6 +15,7 @@ from torch import nn
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line, nearest
 from mpx.models.probe import TOO_SMALL, check_output
+from mpx.settings import target
 
 
 def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:
@@ -79,6 +80,35 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
     model = _construct(create, name)
     check_output(model, spec, f"model.name={name}")
     return model
+
+
+def build_custom(cfg: Mapping, spec: Spec) -> nn.Module:
+    """The user's own network: any class or function that can be imported from the current folder and returns
+    a torch.nn.Module whose `forward(x)` returns logits. It gets `model.kwargs` and the arguments of `known`
+    that it accepts.
+    """
+    path, kwargs = cfg["_target_"], cfg.get("kwargs") or {}
+    model = target.build("model._target_", {**kwargs, "_target_": path}, "model.kwargs", known(spec))
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"model._target_={path} returned a {type(model).__name__}; it must return a torch.nn.Module."
+        )
+    check_output(model, spec, f"model._target_={path}")
+    return model
+
+
+def known(spec: Spec) -> dict:
+    """The arguments that the data set determines, by the names that a target can use for them."""
+    image = spec.kind == "image"
+    return {
+        "spec": spec,
+        "input_shape": spec.shape,
+        "in_channels": spec.shape[0] if image else None,
+        "num_classes": spec.classes,
+        "vocab_size": spec.vocab_size,
+        "seq_len": None if image else spec.shape[0],
+        "pad_id": spec.pad_id,
+    }
 
 
 def _check_name(name: str, known: list[str], library: str) -> None:

@@ -8,7 +8,6 @@ from urllib.parse import urlparse
 import torch
 from huggingface_hub import constants
 from safetensors import SafetensorError
-from torch import nn
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
@@ -22,8 +21,8 @@ def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[A
     """`auto_class.from_pretrained(name, **kwargs)`, and the parameters that its files lack, which have random
     values.
 
-    Its classes have the order of the data set's. Local files come first, so that a machine without a network
-    does not wait for one. key: the setting that a UserError names.
+    Local files come first, so that a machine without a network does not wait for one. key: the setting that a
+    UserError names.
     """
     with quiet():
         try:
@@ -39,35 +38,20 @@ def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[A
                 f"{key}={name}: its weights are damaged or cut off ({first_line(error)}). Save or download "
                 "them again."
             ) from error
-    order_classes(model, spec.names, f"{key}={name}")
+    check_classes(model, spec.names, f"{key}={name}")
     # transformers returns it in evaluation mode, in which Lightning would train it without dropout
     model.train()
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
 
-@torch.no_grad()
-def order_classes(model: Any, names: tuple[str, ...], who: str) -> None:
-    """Where the model was tuned for the same classes in another order, move the rows of its last layer.
-
-    Raises UserError if it has no such layer.
-    """
-    theirs = [model.config.id2label[number] for number in sorted(model.config.id2label)]
-    if theirs == list(names) or sorted(theirs) != sorted(names):  # other names say nothing, as LABEL_0 does
-        return
-    own = [module for path, module in model.named_modules() if path.split(".")[0] != model.base_model_prefix]
-    heads = [module for module in own if isinstance(module, nn.Linear) and module.out_features == len(names)]
-    if not heads:
+def check_classes(model: Any, names: tuple[str, ...], who: str) -> None:
+    """Raise UserError for a model that was tuned for the same classes in another order."""
+    tuned = [model.config.id2label[number] for number in sorted(model.config.id2label)]
+    if tuned != list(names) and sorted(tuned) == sorted(names):  # other names say nothing, as LABEL_0 does
         raise UserError(
-            f"{who} has the classes {', '.join(theirs)}, and the data {', '.join(names)}: name "
+            f"{who} has the classes {', '.join(tuned)}, and the data {', '.join(names)}: name "
             "them so that both sort alike."
         )
-    place = [theirs.index(name) for name in names]
-    for weight in (weight for head in heads for weight in head.parameters()):
-        weight.copy_(weight[place])
-    model.config.id2label, model.config.label2id = (
-        dict(enumerate(names)),
-        {name: number for number, name in enumerate(names)},
-    )
 
 
 def check_vocabulary(known: int, spec: Spec, who: str) -> None:

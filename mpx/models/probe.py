@@ -1,13 +1,17 @@
 """Try a network on one sample, on the CPU, before training: does it take the data and return logits of the
 right shape?
+
+A network is tried in evaluation mode: in training mode, batch norm would change its running means.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
-from mpx.models.evaluating import evaluating
 
 TOO_SMALL = (
     " If the images are too small for it, enlarge them, as data.image_size=32 or 224, or choose a network "
@@ -17,6 +21,20 @@ TOO_SMALL = (
 REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model in evaluation mode, then restore each layer's mode, since `model.train()` would also
+    change frozen layers.
+    """
+    training = [layer for layer in model.modules() if layer.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer in training:
+            layer.training = True
+
+
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
     """Raise UserError unless `model` maps one sample to float logits of the right shape and, for lm, is
     causal.
@@ -24,7 +42,7 @@ def check_output(model: nn.Module, spec: Spec, who: str) -> None:
     who: the model as the user named it, such as `model.name=vgg11`. Draws no random numbers and leaves the
     layers' modes as they are.
     """
-    with torch.no_grad(), evaluating(model):  # in training mode, batch norm would change its running means
+    with torch.no_grad(), evaluating(model):
         _check_shape(_forward(model, spec, who), spec, who)
         if spec.kind == "lm":
             _check_causal(model, spec, who)

@@ -13,7 +13,7 @@ from torch import nn
 from mpx.data.datamodule import DataModule
 from mpx.errors import UserError, first_line
 from mpx.measure.throughput import Throughput
-from mpx.models.evaluating import evaluating
+from mpx.models.probe import evaluating
 from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.callback import Pruning

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpx.models.evaluating import evaluating
+from mpx.models.probe import evaluating
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM, kept_magnitude, mask_2of4
