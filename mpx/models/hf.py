@@ -97,7 +97,8 @@ def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
             return logits_only(auto_class(spec).from_config(config), spec)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
-            f"model.name={name} model.kwargs={kwargs} cannot be built for {spec.kind} data: {first_line(error)}"
+            f"model.name={name} model.kwargs={kwargs} cannot be built for {spec.kind} data: "
+            f"{first_line(error)}"
         ) from error
 
 

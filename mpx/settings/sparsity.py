@@ -15,7 +15,6 @@ PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase and a sparse
 RECIPES_OF = {  # key -> the recipes that read it
     "start": PHASED,
     "start_step": PHASED,
-    "start_epoch": PHASED,
     "end": ("gradual",),
     "decay": ("sr_ste",),
     "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
@@ -61,8 +60,7 @@ def _check_read_by_recipe(sparsity: DictConfig, given: Set[str]) -> None:
 
 
 def _check_end(sparsity: DictConfig) -> None:
-    steps = sparsity.start_step is not None or sparsity.start_epoch is not None
-    if sparsity.recipe == "gradual" and not steps and sparsity.end < sparsity.start:
+    if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.end < sparsity.start:
         raise UserError(
             f"sparsity.end={sparsity.end:g} must be at least "
             f"sparsity.start={sparsity.start:g}. For example sparsity.end=0.9."

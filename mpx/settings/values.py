@@ -51,6 +51,12 @@ REMOVED = {  # keys that mpx had -> the line that says what to use instead
     "hydra.launcher.n_jobs=N with N GPUs.",
     "fail_fast": "fail_fast is not a setting of mpx.train: Ctrl-C ends a sweep, and the same command goes on "
     "with it.",
+    "sparsity.start_epoch": "sparsity.start_epoch is not a setting of mpx.train. Use sparsity.start, a share "
+    "of the run, or sparsity.start_step.",
+    **{
+        f"sparsity.{key}": f"sparsity.{key} is not a setting of mpx.train. Use sparsity.skip=[NAME]."
+        for key in ("min_size", "dense_first", "dense_last")
+    },
 }
 
 

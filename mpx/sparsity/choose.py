@@ -24,11 +24,8 @@ def choose_pattern(sparsity: DictConfig) -> Pattern:
 
 
 def choose_rules(sparsity: DictConfig) -> Rules:
-    return Rules(
-        shape=sparsity.shape_rule, types=tuple(sparsity.types), skip=tuple(sparsity.skip),
-        only=tuple(sparsity.only),
-        min_size=sparsity.min_size, dense_first=sparsity.dense_first, dense_last=sparsity.dense_last,
-    )  # fmt: skip
+    types, skip, only = (tuple(sparsity[key]) for key in ("types", "skip", "only"))
+    return Rules(sparsity.shape_rule, types, skip, only)
 
 
 def choose_recipe(sparsity: DictConfig, plan: Plan) -> Recipe:
@@ -39,13 +36,13 @@ def choose_recipe(sparsity: DictConfig, plan: Plan) -> Recipe:
     return Recipe(sparsity.recipe, plan, remember=plan.every is not None)
 
 
-def plan(sparsity: DictConfig, total: float, epoch: float) -> Plan:
-    """The plan of a run. total: steps of the run; epoch: steps per epoch; infinite where they are unknown.
+def plan(sparsity: DictConfig, total: float) -> Plan:
+    """The plan of a run of `total` optimizer steps; infinite where their number is unknown.
 
     At least one step follows the pruning. Raises UserError for a start or end beyond the run, and for a share
     of a run of unknown length.
     """
-    start = _start(sparsity, total, epoch)
+    start = _start(sparsity, total)
     if sparsity.recipe != "gradual":
         return Plan(start, start, sparsity.recompute_every)
     end = _share(sparsity, "end", total)
@@ -57,22 +54,17 @@ def plan(sparsity: DictConfig, total: float, epoch: float) -> Plan:
     return Plan(start, end, sparsity.recompute_every or max(1, (end - start) // DENSITY_STEPS))
 
 
-def _start(sparsity: DictConfig, total: float, epoch: float) -> int:
+def _start(sparsity: DictConfig, total: float) -> int:
     if sparsity.recipe in ("from_start", "one_shot") or sparsity.dense_ckpt is not None:
         return 0
-    for key, length in (("start_step", 1), ("start_epoch", epoch)):
-        if (value := getattr(sparsity, key)) is not None:
-            if math.isinf(length):
-                raise UserError(
-                    f"sparsity.{key}: how many steps an epoch has is unknown. Use sparsity.start_step."
-                )
-            if value * length >= total:
-                raise UserError(
-                    f"sparsity.{key}={value} lies beyond the run, which has {how_many(int(total), 'step')} "
-                    f"({epoch} an epoch). Lower it."
-                )
-            return int(value * length)
-    return _share(sparsity, "start", total)
+    if sparsity.start_step is None:
+        return _share(sparsity, "start", total)
+    if sparsity.start_step >= total:
+        raise UserError(
+            f"sparsity.start_step={sparsity.start_step} lies beyond the run, which has "
+            f"{how_many(int(total), 'step')}. Lower it."
+        )
+    return sparsity.start_step
 
 
 def _share(sparsity: DictConfig, key: str, total: float) -> int:

@@ -38,18 +38,13 @@ class Rules:
     shape: "hardware" requires the shape of sparse Tensor Cores (2of4: rows % 8 == 0, columns % 16 == 0),
     "any" accepts every shape. types: layer classes by name, from LAYERS. A subclass counts as its parent, and
     an attention's output projection as the attention. skip: patterns (* and ?) of layer or parameter names
-    that stay dense. only: patterns of the names to prune; empty means all. min_size: smallest number of
-    values in a weight. dense_first, dense_last: keep the model's first or last layer dense, in definition
-    order.
+    that stay dense. only: patterns of the names to prune; empty means all.
     """
 
     shape: str = "hardware"
     types: Sequence[str] = tuple(LAYERS)
     skip: Sequence[str] = ()
     only: Sequence[str] = ()
-    min_size: int = 0
-    dense_first: bool = False
-    dense_last: bool = False
 
 
 def weights(
@@ -80,7 +75,7 @@ def weights(
     for weight in every:
         if learning is not None and id(weight.parameter) not in learning:
             weight.reason = weight.reason or UNTRAINED
-        weight.reason = weight.reason or _why_dense(weight, every, pattern, rules)
+        weight.reason = weight.reason or _why_dense(weight, pattern, rules)
     return every
 
 
@@ -105,17 +100,14 @@ def _by_type(kind: str) -> str | None:
     return f"{kind} is not a type of layer that mpx prunes"
 
 
-def _why_dense(weight: Weight, every: list[Weight], pattern: Pattern, rules: Rules) -> str | None:
+def _why_dense(weight: Weight, pattern: Pattern, rules: Rules) -> str | None:
     """The first rule that the weight breaks; None if it breaks none."""
     shape, rows, columns = weight.parameter.shape, pattern.rows, pattern.columns
-    size, misfit = shape.numel(), pattern.misfit(shape)
+    misfit = pattern.misfit(shape)
     broken = (
-        (rules.dense_first and weight.layer == every[0].layer, "first layer (sparsity.dense_first)"),
-        (rules.dense_last and weight.layer == every[-1].layer, "last layer (sparsity.dense_last)"),
         (weight.type not in rules.types, f"{weight.type} is not in sparsity.types"),
         (any(_matches(weight, name) for name in rules.skip), "in sparsity.skip"),
         (rules.only and not any(_matches(weight, name) for name in rules.only), "not in sparsity.only"),
-        (size < rules.min_size, f"{size:,} weights, fewer than sparsity.min_size={rules.min_size:,}"),
         (misfit is not None, misfit),
         (
             rules.shape == "hardware" and (shape[0] % rows or shape[1] % columns),
@@ -146,5 +138,5 @@ def nothing_to_prune(pattern: Pattern, every: list[Weight]) -> str:
     )
     return (
         f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use sparsity=dense, "
-        "another model, or other rules: sparsity.shape_rule=any, types, skip, only, min_size, density."
+        "another model, or other rules: sparsity.shape_rule=any, types, skip, only, density."
     )

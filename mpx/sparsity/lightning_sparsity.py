@@ -40,10 +40,9 @@ class Sparsity(Pruning):
     pattern: 2of4, 2of4_2d (search: best or greedy), nofm (n of m neighbours), unstructured (density: share of
     weights that stay). settings: the keys of sparsity=, explained in conf/sparsity/2of4.yaml:
         recipe: asp, one_shot, from_start, gradual or sr_ste. decay: of sr_ste. start: share of the run before
-        the pruning, 0 to below 1 (0.5); or start_step in optimizer steps, start_epoch in epochs. end: share
-        of the run after which `gradual` has pruned everything. recompute_every: optimizer steps between two
-        choices of masks. types, skip, only, min_size, dense_first, dense_last, shape_rule: which layers; skip
-        and only are name patterns.
+        the pruning, 0 to below 1 (0.5); or start_step in optimizer steps. end: share of the run after which
+        `gradual` has pruned everything. recompute_every: optimizer steps between two choices of masks.
+        types, skip, only, shape_rule: which layers; skip and only are name patterns.
     after: functions that are called with the Trainer right after the pruning.
 
     The masks are made when training starts, because the weights and the number of steps are known only then.
@@ -69,13 +68,12 @@ class Sparsity(Pruning):
         self.settings = OmegaConf.create(values | {"pattern": pattern, "dense_ckpt": None})
         check_recipe(self.settings, settings.keys())
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != usual[name]}
-        self._loaded: dict[str, Any] | None = None
-        self._batches = 0  # finished ones: the steps, with manual optimization
-        self._module: pl.LightningModule | None = None  # for which the masks are
         self._start_empty()
 
     def _start_empty(self) -> None:
         """Be without masks until training starts."""
+        self._loaded: dict[str, Any] | None = None
+        self._batches = 0  # finished ones: the steps, with manual optimization
         recipe = choose_recipe(self.settings, Plan(0, 0, self.settings.recompute_every))
         super().__init__(Masks([], choose_pattern(self.settings)), recipe, after=[_tell, *self.then])
 
@@ -85,21 +83,12 @@ class Sparsity(Pruning):
         return "Pruning"
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forget the checkpoint of an earlier Trainer that failed. This one loads its own afterwards."""
+        """Forget an earlier training. Lightning loads a checkpoint's state after this."""
         if stage == "fit":
-            self._loaded = None
+            self._start_empty()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The masks are made at the start of training, which knows how many steps there are. Those of an
-        earlier fit stay only where the same Trainer goes on with the same module; a checkpoint brings its
-        own, or dense weights.
-        """
-        if trainer.global_step == 0 and self._loaded is None:
-            self._batches = 0
-        checkpoint = self._loaded is not None or trainer.ckpt_path is not None
-        if trainer.global_step == 0 or checkpoint or pl_module is not self._module:
-            self._start_empty()
-        self._module = pl_module
+        """The masks are made at the start of training, which knows how many steps there are."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.make_ready(trainer, pl_module)
@@ -113,7 +102,7 @@ class Sparsity(Pruning):
         """
         if self.masks.weights:
             return
-        self.recipe = choose_recipe(self.settings, plan(self.settings, *steps_of(trainer, pl_module)))
+        self.recipe = choose_recipe(self.settings, plan(self.settings, steps_of(trainer, pl_module)[0]))
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         trained = [parameter for group in groups for parameter in group["params"]]
         pattern = self.masks.pattern

@@ -189,8 +189,8 @@ def build_lengths(data_cfg: DictConfig, data: Data, model: nn.Module) -> dict[st
 def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
     model, devices, data = inputs.model, inputs.devices, inputs.datamodule.data
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
-    total, of_epoch = count_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, total, of_epoch)
+    total = count_steps(cfg.trainer, batches)
+    recipe = build_recipe(cfg.sparsity, total)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, total, recipe)
 

@@ -135,8 +135,8 @@ class Schedule:
         self.position.clamp_(min=at)
 
 
-def count_steps(trainer: DictConfig, batches: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run, and of an epoch. batches: per epoch of one device's loader.
+def count_steps(trainer: DictConfig, batches: int) -> int:
+    """Optimizer steps of the whole run. batches: per epoch of one device's loader.
 
     Lightning's estimated_stepping_batches would set up the loaders before their state is restored, so that a
     run that was cut off within an epoch would start that epoch again. Raises UserError if no batch is left.
@@ -148,9 +148,8 @@ def count_steps(trainer: DictConfig, batches: int) -> tuple[int, int]:
             f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger "
             "share, or a number such as 8."
         )
-    of_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
-    steps = of_epoch * trainer.max_epochs
-    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps), of_epoch
+    steps = math.ceil(batches / trainer.accumulate_grad_batches) * trainer.max_epochs
+    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
 
 def check_limits(trainer: DictConfig, eval_batch_size: int, sizes: dict[str, int], devices: int) -> None:

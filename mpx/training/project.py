@@ -159,7 +159,7 @@ def build_sparsity(sparsity: DictConfig, after: list[Callable[[pl.Trainer], None
     """after: called right after the pruning."""
     settings, usual = as_dict(sparsity), arguments(sparsity.pattern)
     if sparsity.dense_ckpt is not None:
-        settings |= {"start": 0.0, "start_step": None, "start_epoch": None}
+        settings |= {"start": 0.0, "start_step": None}
     # mpx.Sparsity refuses what its recipe ignores
     read = [name for name in usual if sparsity.recipe in RECIPES_OF.get(name, (sparsity.recipe,))]
     return Sparsity(

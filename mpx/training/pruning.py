@@ -26,15 +26,14 @@ from mpx.training.module import TrainingModule
 from mpx.training.tasks import judged, loss_of
 
 
-def build_recipe(sparsity: DictConfig, steps: int, epoch: int) -> Recipe | None:
-    """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run.
+def build_recipe(sparsity: DictConfig, steps: int) -> Recipe | None:
+    """The recipe of a run of `steps` optimizer steps; None for a dense run.
 
     Raises UserError for a pruning after the end of the run.
     """
     if sparsity.pattern == "dense":
         return None
-    found = plan(sparsity, steps, epoch)
-    return choose_recipe(sparsity, found)
+    return choose_recipe(sparsity, plan(sparsity, steps))
 
 
 def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:

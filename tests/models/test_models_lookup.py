@@ -136,7 +136,12 @@ MISTAKES = [
         r"model.kwargs.n_lyers is not a "
         r"setting .* Did you mean n_layers\?",
     ),
-    ("hf", {"name": "distilbert"}, "lm", "model.name=distilbert model.kwargs={} cannot be built for lm data: Unrecognized configuration"),
+    (
+        "hf",
+        {"name": "distilbert"},
+        "lm",
+        "model.name=distilbert model.kwargs={} cannot be built for lm data: Unrecognized configuration",
+    ),
     (
         "hf",
         {"name": "bert", "kwargs": {"num_hidden_layers": 1}},

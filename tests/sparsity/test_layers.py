@@ -75,18 +75,6 @@ def test_layers_that_no_pattern_knows_say_so():
     }
 
 
-def test_first_and_last_layer():
-    found = reasons(dense_first=True, dense_last=True, shape="any")
-    assert {found[name] for name in RECURRENT[:4]} == {"first layer (sparsity.dense_first)"}
-    assert found["gru.weight_ih_l0"] is None
-    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 8))
-    assert [w.reason for w in weights(model, NofM(2, 4), Rules(dense_last=True))] == [
-        None,
-        None,
-        "last layer (sparsity.dense_last)",
-    ]
-
-
 def kernel(layer, pattern=NofM(2, 4), fmt="bf16", device="cpu", name="w"):  # noqa: B008
     weight = Weight(name, type(layer).__name__, next(layer.parameters()), None, "", layer)
     return sparse_kernel(weight, pattern, fmt, torch.device(device))

@@ -94,7 +94,6 @@ def test_a_run_of_unknown_length_without_a_share(settings, stream):
     [
         ({}, "sparsity.start=0.5 is a share of a run .* Set trainer.max_steps or sparsity.start_step."),
         ({"recipe": "gradual", "start_step": 2}, "sparsity.end=0.75 is a share .* Set trainer.max_steps."),
-        ({"start_epoch": 1}, "sparsity.start_epoch: how many steps an epoch has is unknown"),
     ],
 )
 def test_a_share_of_a_run_of_unknown_length_is_refused(settings, said):

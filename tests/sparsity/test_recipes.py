@@ -23,7 +23,7 @@ RUN = (*NET, *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
 
 def settings(**changed):
     usual = {"recipe": "asp", "start": 0.5, "end": 0.75}
-    unset = dict.fromkeys(("start_step", "start_epoch", "recompute_every", "dense_ckpt"))
+    unset = dict.fromkeys(("start_step", "recompute_every", "dense_ckpt"))
     return OmegaConf.create(usual | unset | changed)
 
 
@@ -35,7 +35,6 @@ def settings(**changed):
         ({"start": 0.99}, 3, Plan(2, 2, None)),
         ({}, 1, Plan(0, 0, None)),
         ({"start_step": 7}, 400, Plan(7, 7, None)),
-        ({"start_epoch": 3}, 400, Plan(60, 60, None)),
         ({"dense_ckpt": "x"}, 400, Plan(0, 0, None)),
         ({"recipe": "from_start"}, 400, Plan(0, 0, None)),
         ({"recipe": "asp", "recompute_every": 10}, 400, Plan(200, 200, 10)),
@@ -45,7 +44,7 @@ def settings(**changed):
     ],
 )
 def test_plan(changed, total, expected):
-    assert plan(settings(**changed), total, epoch=20) == expected
+    assert plan(settings(**changed), total) == expected
 
 
 def masks_of(model, **kwargs):

@@ -29,7 +29,7 @@ def test_a_run_ends_early_and_says_so(train):
 
 
 def test_the_epochs_before_the_pruning_do_not_count(train):
-    ran = train(*WORDS, "sparsity=2of4", "sparsity.start_epoch=5", "trainer.early_stopping_patience=1")
+    ran = train(*WORDS, "sparsity=2of4", "sparsity.start_step=10", "trainer.early_stopping_patience=1")
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["verified"]
     assert ran.record["stopped_early"]["epochs"] == 7  # the first epoch of the pruned model is its best
