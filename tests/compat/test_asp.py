@@ -180,32 +180,14 @@ def test_apexs_mask_buffers_in_a_state_dict():
     assert all(map(torch.equal, twin.parameters(), dense.parameters()))
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_masks_beside_a_plain_state_dict(old, tmp_path):
-    """old: as mpx saved them before."""
-    model = perceptron()
-    pruning = pruned(model, allow_recompute_mask=True, masks_in_state_dict=False)
-    perceptron(1).load_state_dict(model.state_dict(), strict=True)
-    masks = ASP.state_dict()
-    if old:
-        parts = {"masks": masks["masks"], "pruned": masks["stash"]}
-        masks = {
-            part: {name.replace(".weight", "::weight"): one for name, one in values.items()}
-            for part, values in parts.items()
-        }
-    torch.save({"model": model.state_dict(), "asp": masks}, tmp_path / "asp.pt")
-    saved = torch.load(tmp_path / "asp.pt", weights_only=True)
-    twin = perceptron(1)
-    optimizer = torch.optim.Adam(twin.parameters())
-    resumed = ASP.init_model_for_pruning(twin, verbosity=0, allow_recompute_mask=True)
-    ASP.init_optimizer_for_pruning(optimizer)
-    twin.load_state_dict(saved["model"])
-    ASP.load_state_dict(saved["asp"])
-    train(twin, optimizer)
-    assert_held(resumed, optimizer)
+def test_masks_of_pruned_weights_are_found_again():
+    model, twin = perceptron(), perceptron(1)
+    pruning = pruned(model)
+    resumed = ASP.init_model_for_pruning(twin, verbosity=0, allow_permutation=False)
+    twin.load_state_dict({name: one for name, one in model.state_dict().items() if "_mma_" not in name})
+    assert not ASP.is_sparsity_enabled()
+    ASP.compute_sparse_masks()
     assert all(torch.equal(resumed.masks.masks[name], mask) for name, mask in pruning.masks.masks.items())
-    ASP.restore_pruned_weights()
-    assert twin[0].weight.ne(0).all()
 
 
 def test_permutation_keeps_the_function_and_more_magnitude(capsys):
@@ -280,8 +262,7 @@ def test_errors_are_one_line(monkeypatch):
         ),
         lambda: [pruned(model), ASP.compute_sparse_masks()],
         lambda: [pruned(model), ASP.restore_pruned_weights()],
-        lambda: [pruned(model), ASP.load_state_dict({"masks": {"0::weight": torch.ones(3)}, "pruned": {}})],
-        lambda: [pruned(model), ASP.load_state_dict(model.state_dict())],
+        lambda: pruned(model).take({"0.weight": torch.zeros(3, dtype=torch.bool)}, {}),
     ]
     for case in cases:
         with pytest.raises(UserError) as caught:

@@ -34,19 +34,19 @@ The names are those of apex's documentation and test suite. Of its internal ones
 opt_properties and allow_incoming_model_not_fp32.
 
 levels.py checks a level and its overrides; frontend.py has initialize and the model's new forward; casting.py
-casts weights, casts.py casts around operations, functions.py by the user's word; scale_loss.py has the
-backward pass; optimizers.py gives an optimizer master weights; state.py has the loss scales.
+casts weights, casts.py casts around operations, also by the user's word; scale_loss.py has the backward pass;
+optimizers.py gives an optimizer master weights; state.py has the loss scales.
 """
 
-from mpx.compat.amp.casts import float_function
-from mpx.compat.amp.frontend import init, initialize, load_state_dict, state_dict
-from mpx.compat.amp.functions import (
+from mpx.compat.amp.casts import (
+    float_function,
     half_function,
     promote_function,
     register_float_function,
     register_half_function,
     register_promote_function,
 )
+from mpx.compat.amp.frontend import init, initialize, load_state_dict, state_dict
 from mpx.compat.amp.scale_loss import scale_loss
 from mpx.compat.amp.state import _amp_state, master_params
 

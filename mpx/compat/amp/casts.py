@@ -1,11 +1,12 @@
-"""Casts around operations: on inside the forward of an O1 model and after amp.init, off inside disable_casts.
+"""Casts around operations: on inside the forward of an O1 model and after amp.init, off inside disable_casts;
+and decorators that set the type of a function wherever casts are on.
 
-Source of the names: NVIDIA apex 25.05, apex/amp/amp.py and handle.py.
+Source of names and meanings: NVIDIA apex 25.05, apex/amp/amp.py, handle.py and README.md.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import wraps
+from functools import reduce, wraps
 from threading import local
 from typing import Any
 
@@ -125,3 +126,44 @@ def float_function(fn: Callable) -> Callable:
             return fn(*args, **kwargs)
 
     return wrapper
+
+
+def half_function(fn: Callable) -> Callable:
+    """Decorator: cast floating-point arguments to FP16."""
+
+    @wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if casts_are_on():
+            args, kwargs = cast((args, kwargs), torch.float16, {torch.float32, torch.bfloat16})
+        return fn(*args, **kwargs)
+
+    return wrapper
+
+
+def promote_function(fn: Callable) -> Callable:
+    """Decorator: cast floating-point arguments of different types to the widest."""
+
+    @wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        leaves = tree_leaves((args, kwargs))
+        types = {leaf.dtype for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()}
+        if casts_are_on() and len(types) > 1:
+            args, kwargs = cast((args, kwargs), reduce(torch.promote_types, types))
+        return fn(*args, **kwargs)
+
+    return wrapper
+
+
+def register_half_function(module: Any, name: str) -> None:
+    """Replace `module.name` by its half_function: register_half_function(my_ops, "fused_matmul")."""
+    setattr(module, name, half_function(getattr(module, name)))
+
+
+def register_float_function(module: Any, name: str) -> None:
+    """Replace `module.name` by its float_function: register_float_function(torch, "sigmoid")."""
+    setattr(module, name, float_function(getattr(module, name)))
+
+
+def register_promote_function(module: Any, name: str) -> None:
+    """Replace `module.name` by its promote_function."""
+    setattr(module, name, promote_function(getattr(module, name)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mpx.compat.amp.casting import HALVES, cast, cast_model, castable
 from mpx.compat.amp.casts import Handle, cast_everywhere, casts, emulated, here
-from mpx.compat.amp.levels import OFF, positive, resolve, wrong
+from mpx.compat.amp.levels import OFF, Properties, positive, resolve, wrong
 from mpx.compat.amp.optimizers import attach
 from mpx.compat.amp.state import LossScaler, Session, _amp_state
 from mpx.errors import UserError
@@ -69,25 +69,37 @@ def initialize(
             "loss_scale": loss_scale,
         },
     )
-    if not isinstance(num_losses, int) or num_losses < 1:
-        raise wrong("num_losses", num_losses, "a whole number from 1, one loss scale for each")
-    smallest = None if min_loss_scale is None else positive("min_loss_scale", min_loss_scale)
-    largest = None if max_loss_scale is None else positive("max_loss_scale", max_loss_scale)
     model_list, optimizer_list = _list(models), _list(optimizers)
     _check_models(
         model_list,
         may_be_half=properties.cast_model_type is False or _amp_state.allow_incoming_model_not_fp32,
     )
     _check_optimizers(optimizer_list)
-    first = next(chain.from_iterable(model.parameters() for model in model_list), torch.empty(0))
-    scalers = [LossScaler(properties.loss_scale, first.device, smallest, largest) for _ in range(num_losses)]
+    scalers = _loss_scalers(properties, model_list, num_losses, min_loss_scale, max_loss_scale)
     handle = Handle() if properties.patch_torch_functions else None
-    session = _amp_state.session = Session(properties, scalers, handle, verbosity)
-    _amp_state.handle = handle or _amp_state.handle
-    session.say(f"Selected optimization level {properties.opt_level}: {properties.brief}")
-    session.say(", ".join(f"{item.name}={getattr(properties, item.name)}" for item in fields(properties)[2:]))
+    session = _begin(Session(properties, scalers, handle, verbosity))
     _change(model_list, optimizer_list, session, cast_model_outputs)
     return models if optimizers is None else (models, optimizers)
+
+
+def _loss_scalers(
+    properties: Properties, models: list[nn.Module], count: Any, smallest: Any, largest: Any
+) -> list[LossScaler]:
+    if not isinstance(count, int) or count < 1:
+        raise wrong("num_losses", count, "a whole number from 1, one loss scale for each")
+    smallest = None if smallest is None else positive("min_loss_scale", smallest)
+    largest = None if largest is None else positive("max_loss_scale", largest)
+    first = next(chain.from_iterable(model.parameters() for model in models), torch.empty(0))
+    return [LossScaler(properties.loss_scale, first.device, smallest, largest) for _ in range(count)]
+
+
+def _begin(session: Session) -> Session:
+    """Make it the newest, and print its level."""
+    _amp_state.session, _amp_state.handle = session, session.handle or _amp_state.handle
+    properties = session.properties
+    session.say(f"Selected optimization level {properties.opt_level}: {properties.brief}")
+    session.say(", ".join(f"{item.name}={getattr(properties, item.name)}" for item in fields(properties)[2:]))
+    return session
 
 
 def _change(

@@ -17,9 +17,7 @@ than apex does. Differences from apex:
   weights without gradients is refused after its first step.
 - The FP32 master weights of mpx.compat.amp (O2) are masked too, in either order of initialisation.
 - model.state_dict() has apex's mask buffers, and loading them restores the masks. A plain state_dict loads as
-  well.
-  masks_in_state_dict=False leaves the buffers out; ASP.state_dict() and ASP.load_state_dict() then save the
-  masks.
+  well; ASP.compute_sparse_masks() then finds the masks of pruned weights again.
 - A model may be initialised again, and so may another one; ASP's methods act on the newest.
   init_model_for_pruning returns the
   model's own Pruning, which has the same methods.

@@ -30,7 +30,6 @@ class ASP:
         allow_permutation: bool = True,
         *,
         example_input: Any = None,
-        masks_in_state_dict: bool = True,
     ) -> Pruning:
         """Choose what is pruned and how, without pruning yet. A model that was initialised before starts
         afresh.
@@ -44,8 +43,6 @@ class ASP:
         m4n2_1d keeps more magnitude; the model's function is
             unchanged. Needs example_input: one batch on the model's device: a tensor, a tuple of positional
             arguments or a dict of keyword arguments; a list of these, one for each way to call the model.
-        masks_in_state_dict: model.state_dict() also has apex's buffers: masks and, with allow_recompute_mask,
-        pruned values.
         Raises UserError for an unknown mask or layer type.
         """
         if not isinstance(model, nn.Module):
@@ -62,8 +59,7 @@ class ASP:
         )
         cls._newest = Pruning(
             model, weights, pattern, verbosity=verbosity, recompute=allow_recompute_mask,
-            allow_permutation=allow_permutation,
-            example_input=example_input, masks_in_state_dict=masks_in_state_dict,
+            allow_permutation=allow_permutation, example_input=example_input,
         )  # fmt: skip
         return cls._newest
 
@@ -105,16 +101,6 @@ class ASP:
         return cls._pruning("is_sparsity_enabled").is_sparsity_enabled()
 
     @classmethod
-    def state_dict(cls) -> dict[str, Any]:
-        """The masks and the kept pruned values, to save beside a model.state_dict() without masks."""
-        return cls._pruning("state_dict").state_dict()
-
-    @classmethod
-    def load_state_dict(cls, state: Mapping[str, Any]) -> None:
-        """Continue with the masks of ASP.state_dict(); load the weights, too."""
-        cls._pruning("load_state_dict").load_state_dict(state)
-
-    @classmethod
     def prune_trained_model(
         cls,
         model: nn.Module,
@@ -122,7 +108,6 @@ class ASP:
         *,
         allow_permutation: bool = True,
         example_input: Any = None,
-        masks_in_state_dict: bool = True,
     ) -> Pruning:
         """Prune once before further training: init_model_for_pruning with Linear, Conv2d and attention,
         init_optimizer_for_pruning, and compute_sparse_masks."""
@@ -132,7 +117,6 @@ class ASP:
             whitelist=[nn.Linear, nn.Conv2d, nn.MultiheadAttention],
             allow_permutation=allow_permutation,
             example_input=example_input,
-            masks_in_state_dict=masks_in_state_dict,
         )
         pruning.init_optimizer_for_pruning(optimizer)
         pruning.compute_sparse_masks()

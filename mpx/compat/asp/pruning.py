@@ -2,7 +2,7 @@
 state_dict.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -30,7 +30,7 @@ class Pruning:
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], pattern: Pattern, *, verbosity: int, recompute: bool,
-        allow_permutation: bool, example_input: Any, masks_in_state_dict: bool,
+        allow_permutation: bool, example_input: Any,
     ):  # fmt: skip
         self.masks = Masks(weights, pattern, remember=recompute)
         self.verbosity, self.allow_permutation, self.example_input = (
@@ -38,7 +38,6 @@ class Pruning:
             allow_permutation,
             example_input,
         )
-        self.masks_in_state_dict = masks_in_state_dict
         self.optimizers: list[Optimizer] = []
         self._model = ref(model)  # weak, since the model owns this object
         self._hooks: list[RemovableHandle] = []
@@ -205,27 +204,15 @@ class Pruning:
         """Whether masks are applied."""
         return self.masks.active
 
-    def state_dict(self) -> dict[str, Any]:
-        """The masks and the pruned values, to save beside a state_dict without masks."""
-        return self.masks.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved masks. Load their weights, too. Raises UserError if the masks do not fit."""
-        if "pruned" in state:  # the form of mpx before November 2026: layer::parameter
-            parts = (
-                {name.replace("::", "."): value for name, value in state[part].items()}
-                for part in ("masks", "pruned")
-            )
-            state = NO_MASKS | dict(zip(("masks", "stash"), parts, strict=True)) | {"complete": True}
+    def take(self, masks: dict[str, Tensor], stash: dict[str, Tensor]) -> None:
+        """Continue with saved masks and pruned values. Raises UserError if the masks do not fit."""
         try:
             self._bind()
-            self.masks.load_state_dict(dict(state))
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                f"ASP.load_state_dict: {error}. Initialise the model as the one they were saved from."
-            ) from error
+            self.masks.load_state_dict(NO_MASKS | {"masks": masks, "stash": stash, "complete": True})
+        except ValueError as error:
+            raise UserError(f"ASP: {error}. Initialise the model as the one that was saved.") from error
         # otherwise the pruned values are in the state, and the weights zero
-        if self.masks.active and not self.masks.remember:
+        if not self.masks.remember:
             self.masks.apply()
         for optimizer in self.optimizers:
             self.masks.zero_state(optimizer)
@@ -262,11 +249,11 @@ def _take_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
                 part[weight.name] = state_dict.pop(name)
     masks = {name: mask.bool() for name, mask in masks.items()}
     if any(not mask.all() for mask in masks.values()):  # apex's masks are all ones until they are computed
-        pruning.load_state_dict(NO_MASKS | {"masks": masks, "stash": stash, "complete": True})
+        pruning.take(masks, stash)
 
 
 def _write_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
-    if (pruning := module.__dict__.get(PRUNING)) is None or not pruning.masks_in_state_dict:
+    if (pruning := module.__dict__.get(PRUNING)) is None:
         return
     for weight in pruning.masks.pruned:
         mask, values = _buffers(weight, prefix)
