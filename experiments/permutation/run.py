@@ -22,7 +22,8 @@ from collecting import Arguments, markdown, write
 
 from mpx.models.resnet import CifarResNet
 from mpx.sparsity.permutation import permute_model
-from mpx.sparsity.permutation.search import efficacy, search
+from mpx.sparsity.permutation.budget import Share
+from mpx.sparsity.permutation.search import search
 
 THREADS, ROUNDS = 1, 7  # two threads wait for each other where other jobs use the cores too
 MATRIX_STEPS = (200, 1000, 6000)  # 1000: the default
@@ -32,16 +33,17 @@ def matrix_rows() -> list[dict]:
     """Efficacy and seconds on np.random.rand(128, 64); every round has its own seed of the search."""
     np.random.seed(1)
     matrix = torch.from_numpy(np.random.rand(128, 64)).float()
-    search(matrix, steps=5)  # threads start
+    search(matrix, Share(5, 128))  # threads start
+    best_half = float(matrix.topk(32, dim=1).values.sum(dtype=torch.float64))  # of every row
     rows = []
     for steps in MATRIX_STEPS:
         for seed in range(ROUNDS):
             started = time.perf_counter()
-            found = search(matrix, steps=steps, seed=seed)
+            found = search(matrix, Share(steps, 128), seed=seed)
             seconds = time.perf_counter() - started
             values = {"seconds": seconds, "kept_before": found.before, "kept_after": found.after}
             values |= {"subject": "matrix 128x64", "setting": f"{steps} steps", "seed": seed, "part": "all"}
-            rows.append(values | {"efficacy": efficacy(matrix, found.order)})
+            rows.append(values | {"efficacy": (found.after - found.before) / (best_half - found.before)})
     return rows
 
 

@@ -51,9 +51,7 @@ def choose(made: Objective, weights: dict[str, Tensor], share: Share, *, seed: i
     Permutation.
     """
     matrix = [_columns(weights[axis.name], axis, places[made.slots]) for axis, places in made.columns.items()]
-    found = search(
-        torch.cat([one.to(matrix[0].device) for one in matrix]), steps=share.steps, rows=share.rows, seed=seed
-    )
+    found = search(torch.cat([one.to(matrix[0].device) for one in matrix]), share, seed=seed)
     order = np.empty_like(made.slots)
     order[made.slots] = made.slots[found.order.numpy()]
     return order

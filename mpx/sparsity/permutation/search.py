@@ -1,6 +1,6 @@
 """Search for an order of a matrix's columns in which 2:4 pruning keeps more magnitude.
 
-    found = search(matrix)                  # matrix: [rows, columns], columns % 4 == 0
+    found = search(matrix, share)           # matrix: [rows, columns], columns % 4 == 0; share: of budget.py
     matrix[:, found.order]                  # 2:4 keeps found.after of it, not found.before
 
 All that matters is which four columns share a stripe, of which 2:4 keeps the two larger values in every row.
@@ -14,7 +14,7 @@ The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, Neu
 stripes at a time.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -23,7 +23,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from mpx.sparsity.permutation.budget import GROUP, MAX_EXACT_COLUMNS, WORK, Share, comparisons, shares
+from mpx.sparsity.permutation.budget import GROUP, MAX_EXACT_COLUMNS, Share, comparisons
 from mpx.system.machine import cpu_threads
 
 # Up to this many comparisons a step runs on the CPU, also for a matrix on a GPU: a GPU has little to do then
@@ -45,31 +45,18 @@ class Found:
     order: Tensor  # int64 [columns] on the CPU: new column i is old column order[i]
     before: float  # Σ|w| that 2:4 keeps in the original order, summed in float64
     after: float  # the same in the new order; never less than `before`
-    steps: int
 
 
-def search(
-    matrix: Tensor, *, steps: int | None = None, rows: int | None = None, seed: int = 0, work: float = WORK
-) -> Found:
-    """The best order found in `steps` steps; for up to 16 columns, the best of all orders. The same seed
-    gives the same order.
+def search(matrix: Tensor, share: Share, *, seed: int = 0) -> Found:
+    """The best order found with this share of the work; for up to 16 columns, the best of all orders. The
+    same seed gives the same order.
 
-    matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. Stack weights with the same
-    input channels along the rows; see `rows_of`.
-    steps: None: as many as `work` allows (budget.py), at most 1000.
-    rows: use this many rows, drawn at random. None: as many as `work` allows if steps is None, otherwise all.
-    Raises ValueError for another shape, for values that are not finite and for fewer than one row.
+    matrix: finite FP32 or FP64 numbers [rows, columns] on any device, more than 4 columns. Weights with the
+    same input channels are stacked along the rows; see `rows_of`.
     """
-    if rows is not None and rows < 1:
-        raise ValueError(f"search needs at least one row to look at, got rows={rows}")
-    columns = _columns(matrix)
+    columns = matrix.abs().t().contiguous()
     count, height = columns.shape
     before = kept(columns)
-    if count <= GROUP or height == 0:
-        return Found(torch.arange(count), before, before, 0)
-    share = shares([(height, count)], work)[0] if steps is None else Share(steps, height)
-    if rows is not None:
-        share = replace(share, rows=min(rows, share.rows))
     random = np.random.default_rng(seed)
     # so that no sum of huge values overflows
     looked_at = torch.ldexp(columns, -torch.frexp(columns.max()).exponent.clamp(min=0))
@@ -85,40 +72,12 @@ def search(
         )
     order = torch.from_numpy(_canonical(stripes).reshape(-1))
     after = kept(columns[order.to(columns.device)])
-    return (
-        Found(order, before, after, share.steps)
-        if after > before
-        else Found(torch.arange(count), before, before, share.steps)
-    )
+    return Found(order, before, after) if after > before else Found(torch.arange(count), before, before)
 
 
 def on_cpu(rows: int, columns: int) -> bool:
     """Whether a step is so small that it runs on the CPU even for a matrix on a GPU."""
     return comparisons(rows, columns) <= ON_CPU
-
-
-def efficacy(matrix: Tensor, order: Tensor) -> float:
-    """(permuted 2:4 − 2:4) ÷ (best half of every row − 2:4): 0 for the given order, 1 if grouping by four
-    costs nothing.
-    """
-    columns = _columns(matrix)
-    default, permuted = kept(columns), kept(columns[order.to(columns.device)])
-    ideal = float(columns.topk(columns.shape[0] // 2, dim=0).values.sum(dtype=torch.float64))
-    return (permuted - default) / (ideal - default)
-
-
-def _columns(matrix: Tensor) -> Tensor:
-    """Magnitudes [columns, rows], contiguous. Raises ValueError for what cannot be searched."""
-    if matrix.dim() != 2 or matrix.shape[1] % GROUP:
-        raise ValueError(
-            f"search needs a matrix [rows, columns] with columns divisible by {GROUP}, got "
-            f"{tuple(matrix.shape)}"
-        )
-    columns = matrix.detach().abs().t().contiguous()
-    columns = columns if columns.dtype in (torch.float32, torch.float64) else columns.float()
-    if not columns.isfinite().all():
-        raise ValueError("search needs finite values, and this matrix holds an infinity or NaN")
-    return columns
 
 
 def _anneal(columns: Tensor, steps: int, random: np.random.Generator) -> np.ndarray:

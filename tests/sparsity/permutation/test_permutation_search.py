@@ -1,14 +1,14 @@
 """The search against brute force, the published matrix, and its own promises."""
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from mpx.sparsity.patterns import mask_2of4
-from mpx.sparsity.permutation.search import efficacy, search
+from mpx.sparsity.permutation.budget import WORK, Share, shares
+from mpx.sparsity.permutation.search import search
 
 
 def kept_of(matrix):
@@ -37,7 +37,7 @@ def random_matrix(rows, columns, seed=0):
 def test_small_matrices_reach_the_best_of_all_partitions(rows, columns, seed):
     matrix = random_matrix(rows, columns, seed)
     best = max(kept_of(matrix[:, order]) for order in partitions(list(range(columns))))
-    assert search(matrix).after == pytest.approx(best, rel=1e-6)
+    assert search(matrix, Share(1, rows)).after == pytest.approx(best, rel=1e-6)
 
 
 def test_published_matrix_beats_apex():
@@ -46,35 +46,34 @@ def test_published_matrix_beats_apex():
     """
     np.random.seed(1)
     matrix = torch.from_numpy(np.random.rand(128, 64))
-    found = search(matrix)
+    found = search(matrix, Share(1000, 128))
     assert found.before == pytest.approx(2852.377, abs=1e-3)
     assert found.after > 2919.759
-    assert efficacy(matrix, found.order) > 0.37
+    assert (found.after - found.before) / (
+        3042.3 - found.before
+    ) > 0.37  # of what the best half of each row keeps
 
 
 def test_never_worse_and_unchanged_when_nothing_can_be_gained():
-    found = search(torch.ones(4, 16), steps=30)
+    found = search(torch.ones(4, 16), Share(30, 4))
     assert found.order.tolist() == list(range(16))
     assert found.after == found.before
 
 
 def test_the_seed_decides():
     matrix = random_matrix(32, 64)
-    first, again, other = (search(matrix, steps=40, seed=seed).order for seed in (0, 0, 1))
+    first, again, other = (search(matrix, Share(40, 32), seed=seed).order for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_work_limits_the_steps_and_then_the_rows(monkeypatch):
-    module, seen = sys.modules[search.__module__], []
-    original = module._values
-    monkeypatch.setattr(
-        module, "_values", lambda columns, *given: seen.append(columns.shape) or original(columns, *given)
-    )
-    matrix = random_matrix(1024, 64)
-    found = search(matrix, work=1e6)
-    assert found.steps == len(seen) == 4
-    assert 400 < seen[0][1] < 600
-    assert found.order.equal(search(matrix, work=1e6).order)
+def test_work_limits_the_steps_and_then_the_rows():
+    (share,) = shares([(1024, 64)], 1e6)
+    assert share.steps == 4
+    assert 400 < share.rows < 600
+    found = search(matrix := random_matrix(1024, 64), share)
     assert found.after > found.before
-    assert 4 < search(matrix, work=4e6).steps < search(matrix, work=2e7).steps < search(matrix).steps == 1000
+    assert found.order.equal(search(matrix, share).order)
+    steps = [shares([(1024, 64)], work)[0].steps for work in (1e6, 4e6, 2e7, WORK)]
+    assert steps == sorted({*steps})
+    assert steps[-1] == 1000
