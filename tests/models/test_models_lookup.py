@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from omegaconf import OmegaConf
 from transformers import FunnelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from mpx.errors import UserError
@@ -97,96 +98,30 @@ def test_frozen_layers_stay_frozen(cfg, spec):
     assert (model.training, model.conv.training, model.norm.training) == (True, True, False)
 
 
-MISTAKES = [
-    (
-        "torchvision",
-        {"name": "resnet19"},
-        "digits",
-        r"model.name=resnet19 is not one of .* Did you mean resnet1\d+\?",
-    ),
-    (
-        "torchvision",
-        {"name": "vgg11"},
-        "digits",
-        r"cannot take image data of shape 1x8x8 .* enlarge them, as data.image_size=32 or 224",
-    ),
-    (
-        "torchvision",
-        {"name": "resnet18", "kwargs": {"grups": 2}},
-        "digits",
-        r"model.kwargs does not suit resnet18: .*unexpected keyword argument 'grups'",
-    ),
-    (
-        "torchvision",
-        {"name": "mobilenet_v3_small", "kwargs": {"dropuot": 0.5}},
-        "cifar10",
-        r"model.kwargs.dropuot is not an argument of mobilenet_v3_small. Did you mean dropout\?",
-    ),
-    (
-        "timm",
-        {"name": "convnext_ato"},
-        "digits",
-        r"is not one of timm's \d+ networks. Did you mean "
-        r"convnext_atto\?",
-    ),
-    (
-        "hf",
-        {"name": "distilbert", "kwargs": {"n_lyers": 1}},
-        "text",
-        r"model.kwargs.n_lyers is not a "
-        r"setting .* Did you mean n_layers\?",
-    ),
-    (
-        "hf",
-        {"name": "distilbert"},
-        "lm",
-        "model.name=distilbert model.kwargs={} cannot be built for lm data: Unrecognized configuration",
-    ),
-    (
-        "hf",
-        {"name": "bert", "kwargs": {"num_hidden_layers": 1}},
-        "lm",
-        "must be causal; .*model.kwargs.is_decoder=true",
-    ),
-    (
-        "hf",
-        {"name": "distilber"},
-        "text",
-        r"is neither a folder nor in the local cache.* Did you mean "
-        r"distilbert\?",
-    ),
-    (
-        "custom",
-        {"_target_": "no_such.Net"},
-        "digits",
-        "model._target_=no_such.Net cannot be built in .*No module named",
-    ),
-    (
-        "custom",
-        {"_target_": f"{HELPERS}.not_a_network"},
-        "digits",
-        "returned a int; it must return a torch.nn.Module",
-    ),
-    (
-        "custom",
-        {"_target_": f"{HELPERS}.NeedsMore"},
-        "digits",
-        r"missing a required argument: 'colour'.*as "
-        r"\+model.kwargs.NAME=VALUE",
-    ),
-    (
-        "custom",
-        {"_target_": f"{HELPERS}.WrongClasses"},
-        "digits",
-        r"of shape \[1, 11\] .* expected float logits of shape \[1, 10\]",
-    ),
-    ("custom", {"_target_": f"{HELPERS}.Peeks"}, "lm", "must be causal"),
-]
+# choice, its changes | data | the line
+TABLE = r"""
+torchvision name=resnet19 | digits | model.name=resnet19 is not one of .* Did you mean resnet1\d+\?
+torchvision name=vgg11 | digits | cannot take image data of shape 1x8x8 .* enlarge them, as data.image_size=32 or 224
+torchvision name=resnet18 kwargs.grups=2 | digits | model.kwargs does not suit resnet18: .*keyword argument 'grups'
+torchvision name=mobilenet_v3_small kwargs.dropuot=0.5 | cifar10 | model.kwargs.dropuot is not an argument of mobilenet_v3_small. Did you mean dropout\?
+timm name=convnext_ato | digits | is not one of timm's \d+ networks. Did you mean convnext_atto\?
+hf name=distilbert kwargs.n_lyers=1 | text | model.kwargs.n_lyers is not a setting .* Did you mean n_layers\?
+hf name=distilbert | lm | model.name=distilbert model.kwargs={} cannot be built for lm data: Unrecognized configuration
+hf name=bert kwargs.num_hidden_layers=1 | lm | must be causal; .*model.kwargs.is_decoder=true
+hf name=distilber | text | is neither a folder nor in the local cache.* Did you mean distilbert\?
+custom _target_=no_such.Net | digits | model._target_=no_such.Net cannot be built in .*No module named
+custom _target_=helpers_for_models.not_a_network | digits | returned a int; it must return a torch.nn.Module
+custom _target_=helpers_for_models.NeedsMore | digits | missing a required argument: 'colour'.*as \+model.kwargs.NAME=VALUE
+custom _target_=helpers_for_models.WrongClasses | digits | of shape \[1, 11\] .* expected float logits of shape \[1, 10\]
+custom _target_=helpers_for_models.Peeks | lm | must be causal
+"""
+MISTAKES = [line.split(" | ") for line in TABLE.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("choice", "changes", "data", "message"), MISTAKES)
-def test_mistakes(choice, changes, data, message, cfg, spec, monkeypatch):
+@pytest.mark.parametrize(("words", "data", "message"), MISTAKES, ids=[words for words, *_ in MISTAKES])
+def test_mistakes(words, data, message, cfg, spec, monkeypatch):
     monkeypatch.setattr("mpx.models.pretrained.hub_answers", lambda: False)
+    choice, *changes = words.split()
     with pytest.raises(UserError, match=message) as caught:
-        build(cfg(choice, **changes), spec(data))
+        build(cfg(choice, **OmegaConf.to_container(OmegaConf.from_dotlist(changes))), spec(data))
     assert "\n" not in str(caught.value)
