@@ -99,7 +99,6 @@ SPARSITY = {
     "sparsity.start_step": whole(0, also=(None,), example=1000),
     "sparsity.end": number(0, 1, open_low=True, open_high=True, example=0.75),
     "sparsity.decay": number(0, example=2e-4),
-    "sparsity.recompute_every": whole(1, also=(None,), example=100),
     "sparsity.dense_ckpt": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt"),
     "sparsity.shape_rule": choice("hardware", "any"),
     "sparsity.types": many(

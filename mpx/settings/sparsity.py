@@ -17,7 +17,6 @@ RECIPES_OF = {  # key -> the recipes that read it
     "start_step": PHASED,
     "end": ("gradual",),
     "decay": ("sr_ste",),
-    "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
 }
 APEX = "pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex"
 PRUNING_ONCE = ("asp", "one_shot")  # recipes that apex can do

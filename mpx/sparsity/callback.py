@@ -50,9 +50,6 @@ class Pruning(Callback):
         """Lightning calls this when the weights are where they train, and the masks are loaded."""
         self.masks.bind(pl_module.get_submodule("model"))
 
-    def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Called for a run without a step left, whose training has not begun here. The masks are there."""
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raises UserError for a training in which pruned weights would not stay zero."""
         if any(isinstance(optimizer, LBFGS) for optimizer in trainer.optimizers):

@@ -11,9 +11,6 @@ from mpx.sparsity.recipes import Gradual, OneShot, Plan, Recipe, SrSte
 from mpx.sparsity.tiles import Tiles
 from mpx.system.printing import how_many
 
-# `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
-DENSITY_STEPS = 20
-
 
 def choose_pattern(sparsity: DictConfig) -> Pattern:
     if sparsity.pattern == "2of4_2d":
@@ -31,9 +28,8 @@ def choose_rules(sparsity: DictConfig) -> Rules:
 def choose_recipe(sparsity: DictConfig, plan: Plan) -> Recipe:
     if sparsity.recipe == "sr_ste":
         return SrSte(plan, decay=sparsity.decay)
-    if (kind := {"one_shot": OneShot, "gradual": Gradual}.get(sparsity.recipe)) is not None:
-        return kind(sparsity.recipe, plan)
-    return Recipe(sparsity.recipe, plan, remember=plan.every is not None)
+    kind = {"one_shot": OneShot, "gradual": Gradual}.get(sparsity.recipe, Recipe)
+    return kind(sparsity.recipe, plan)
 
 
 def plan(sparsity: DictConfig, total: float) -> Plan:
@@ -44,14 +40,14 @@ def plan(sparsity: DictConfig, total: float) -> Plan:
     """
     start = _start(sparsity, total)
     if sparsity.recipe != "gradual":
-        return Plan(start, start, sparsity.recompute_every)
+        return Plan(start, start)
     end = _share(sparsity, "end", total)
     if end < start:
         raise UserError(
             f"sparsity.end={sparsity.end:g} is step {end}, before the pruning starts at step "
             f"{start}. Raise sparsity.end."
         )
-    return Plan(start, end, sparsity.recompute_every or max(1, (end - start) // DENSITY_STEPS))
+    return Plan(start, end)
 
 
 def _start(sparsity: DictConfig, total: float) -> int:

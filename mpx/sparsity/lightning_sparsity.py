@@ -41,7 +41,7 @@ class Sparsity(Pruning):
     weights that stay). settings: the keys of sparsity=, explained in conf/sparsity/2of4.yaml:
         recipe: asp, one_shot, from_start, gradual or sr_ste. decay: of sr_ste. start: share of the run before
         the pruning, 0 to below 1 (0.5); or start_step in optimizer steps. end: share of the run after which
-        `gradual` has pruned everything. recompute_every: optimizer steps between two choices of masks.
+        `gradual` has pruned everything.
         types, skip, only, shape_rule: which layers; skip and only are name patterns.
     after: functions that are called with the Trainer right after the pruning.
 
@@ -74,7 +74,7 @@ class Sparsity(Pruning):
         """Be without masks until training starts."""
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones: the steps, with manual optimization
-        recipe = choose_recipe(self.settings, Plan(0, 0, self.settings.recompute_every))
+        recipe = choose_recipe(self.settings, Plan(0, 0))
         super().__init__(Masks([], choose_pattern(self.settings)), recipe, after=[_tell, *self.then])
 
     @property
@@ -107,7 +107,7 @@ class Sparsity(Pruning):
         trained = [parameter for group in groups for parameter in group["params"]]
         pattern = self.masks.pattern
         every = weights(pl_module, pattern, choose_rules(self.settings), trained)
-        self.masks = Masks(every, pattern, remember=self.recipe.remember)
+        self.masks = Masks(every, pattern, remember=not self.recipe.fixed)
         if not self.masks.pruned:
             raise UserError(nothing_to_prune(pattern, every))
         if self._loaded is not None:
@@ -168,18 +168,18 @@ def refuse_averages(trainer: pl.Trainer, pl_module: pl.LightningModule, masks: M
 
     should_update belongs to Lightning's WeightAveraging, swa_start to its StochasticWeightAveraging.
     """
-    if recipe.after_training or (masks.complete and not recipe.remember):
+    if recipe.after_training or (masks.complete and recipe.fixed):
         return
     end, (_, epoch) = recipe.plan.end, steps_of(trainer, pl_module)
     for callback in vars(trainer)["callbacks"]:
         name, averages = type(callback).__name__, getattr(callback, "should_update", None)
         if averages is None and not hasattr(callback, "swa_start"):
             continue
-        if recipe.remember:
+        if not recipe.fixed:
             raise UserError(
                 f"sparsity={masks.pattern.name} with {name}: recipe={recipe.name} chooses other masks "
-                "again and again, and an average over several masks has no pattern. Use recipe=asp without "
-                "recompute_every, or leave the average out."
+                "again and again, and an average over several masks has no pattern. Use recipe=asp, or leave "
+                "the average out."
             )
         if averages is None:
             early = callback.swa_start <= end // epoch

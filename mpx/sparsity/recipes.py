@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 
+INCREASES = 20  # of the share that gradual pruning has pruned
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -30,35 +32,29 @@ class Plan:
 
     start: int  # the dense phase ends before this step's forward pass
     end: int  # gradual pruning reaches the full pattern before this step's forward pass
-    every: int | None  # steps between two computations of the masks; None: computed once
 
 
 class Recipe:
-    """Computes fixed masks before the forward pass of step `plan.start` and, if `plan.every` is set, again
-    every `plan.every` steps.
+    """Computes fixed masks before the forward pass of step `plan.start`.
 
-    With `plan.every` the pruned values are remembered and compete again at each computation (apex's
-    `allow_recompute_mask`). Values that win return to the weight, with a zero optimizer state. asp and
-    from_start are this class, with different plans. Source of asp: Mishra et al., Accelerating Sparse Deep
-    Neural Networks, arXiv:2104.08378.
+    asp and from_start are this class, with different plans. Source of asp: Mishra et al., Accelerating Sparse
+    Deep Neural Networks, arXiv:2104.08378.
     """
 
     after_training = False
-    fixed = True  # pruned weights have zero gradients and a zero optimizer state
+    fixed = (
+        True  # pruned weights have zero gradients and a zero optimizer state; otherwise they are remembered
+    )
 
-    def __init__(self, name: str, plan: Plan, *, remember: bool = False):
-        self.name, self.plan, self.remember = name, plan, remember
+    def __init__(self, name: str, plan: Plan):
+        self.name, self.plan = name, plan
         self.restarts_schedule = name == "asp"
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
         """Called once per optimizer step, before its first forward pass. step: number of finished optimizer
         steps.
         """
-        first = not masks.active and step >= self.plan.start
-        again = (
-            masks.active and self.plan.every is not None and (step - self.plan.start) % self.plan.every == 0
-        )
-        if first or again:
+        if not masks.active and step >= self.plan.start:
             masks.prune(optimizers)
 
     def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
@@ -92,7 +88,7 @@ class OneShot(Recipe):
 
 
 class Gradual(Recipe):
-    """Prunes 1 - (1 - progress)³ of what the pattern prunes, every `plan.every` steps from `plan.start` to
+    """Prunes 1 - (1 - progress)³ of what the pattern prunes, in INCREASES equal steps from `plan.start` to
     `plan.end`.
 
     The schedule is the same for every pattern: each time, the full mask is computed from the current weights,
@@ -104,9 +100,9 @@ class Gradual(Recipe):
     """
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
-        due = step >= self.plan.end or (
-            step > self.plan.start and (step - self.plan.start) % (self.plan.every or 1) == 0
-        )
+        start, end = self.plan.start, self.plan.end
+        every = max(1, (end - start) // INCREASES)
+        due = step >= end or (step > start and (step - start) % every == 0)
         if due and not masks.complete:
             masks.prune(optimizers, cubic(self.plan, step))
 
@@ -141,13 +137,13 @@ class SrSte(Recipe):
       own second moment. The momentum of its first gradient, divided by a value near zero in the steps that
       follow, would move it without bound.
 
-    decay: λ. plan.every: steps between two computations of the masks; None: 1.
+    decay: λ.
     """
 
     fixed = False
 
     def __init__(self, plan: Plan, *, decay: float):
-        super().__init__("sr_ste", plan, remember=True)
+        super().__init__("sr_ste", plan)
         self.decay = decay
         # bias-corrected second moments at the end of the dense phase; 0 where a weight hardly saw a gradient
         self.variances: dict[str, Tensor] = {}
@@ -179,8 +175,7 @@ class SrSte(Recipe):
             for group, weights in _groups(masks, optimizer):
                 self._decay(masks, group["lr"], weights, skipped)
                 self._restore(optimizer, group["betas"][1], weights)
-        if (step - self.plan.start) % (self.plan.every or 1) == 0:
-            masks.compute()
+        masks.compute()
         masks.apply()
 
     def _decay(self, masks: Masks, lr: Any, weights: list[Weight], skipped: Tensor | None) -> None:

@@ -42,7 +42,7 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     by_apex = sparsity.get("backend") == "apex"
     if by_apex:
         pattern = _apex(pattern, model, device)
-    masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=recipe.remember)
+    masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=not recipe.fixed)
     if not masks.pruned:
         raise UserError(nothing_to_prune(pattern, masks.weights))
     # what this version of apex cannot do comes before the training, not after the dense phase

@@ -95,7 +95,7 @@ def test_a_step_does_not_wait_for_the_device(recipe, rate):
     rate = rate.cuda() if isinstance(rate, torch.Tensor) else rate
     optimizer = torch.optim.AdamW(layer.parameters(), lr=rate, fused=True)
     masks = Masks(weights(layer, NofM(2, 4), Rules()), NofM(2, 4), remember=recipe == "sr_ste")
-    ste = SrSte(Plan(0, 0, None), decay=2e-4)
+    ste = SrSte(Plan(0, 0), decay=2e-4)
     # on the host, as those of a checkpoint
     ste.load_state_dict({"variances": {"weight": torch.ones(64, 64)}})
 

@@ -26,16 +26,9 @@ MLP = [
 CUTS = (7, 13, 20)  # of 24 steps; the checkpoint before each is of a multiple of 3
 EMA = "trainer.ema_decay=0.9"
 CASES = {
-    "asp": ["precision=amp"],
-    "asp, masks again and again": ["precision=o2", "sparsity.recompute_every=4", EMA],
+    "asp": ["precision=o2", EMA],
     "one_shot": ["precision=bf16_true", "sparsity.recipe=one_shot", EMA],
-    "from_start": [
-        "precision=fp8",
-        "precision.layers=all",
-        "sparsity.recipe=from_start",
-        "sparsity.recompute_every=5",
-        EMA,
-    ],
+    "from_start": ["precision=fp8", "precision.layers=all", "sparsity.recipe=from_start", EMA],
     "gradual": [
         "precision=fp16_true",
         "sparsity.recipe=gradual",
@@ -53,7 +46,7 @@ CASES = {
     ],
     "sr_ste, adamw": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", EMA],
 }
-BY_DEFAULT = ("asp, masks again and again", "sr_ste, sgd")
+BY_DEFAULT = ("asp", "sr_ste, sgd")
 STORED = {"fp16_true": torch.float16, "bf16_true": torch.bfloat16}  # others keep FP32
 
 

@@ -42,7 +42,6 @@ BEFORE = "it averages weights from before the pruning at step"
         (WeightAveraging, {"start_step": 3}, f"with WeightAveraging: {BEFORE} 3."),
         (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=2), {}, f"WeightAveraging: {BEFORE}"),
         (smoothed, {"recipe": "sr_ste", "start": 0.0}, "recipe=sr_ste chooses other masks again and again"),
-        (smoothed, {"recipe": "from_start", "recompute_every": 4}, "recipe=from_start chooses other masks"),
     ],
 )
 def test_an_average_that_cannot_have_the_pattern_is_refused_before_the_first_step(average, settings, said):

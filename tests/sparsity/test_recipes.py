@@ -23,24 +23,22 @@ RUN = (*NET, *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
 
 def settings(**changed):
     usual = {"recipe": "asp", "start": 0.5, "end": 0.75}
-    unset = dict.fromkeys(("start_step", "recompute_every", "dense_ckpt"))
+    unset = dict.fromkeys(("start_step", "dense_ckpt"))
     return OmegaConf.create(usual | unset | changed)
 
 
 @pytest.mark.parametrize(
     ("changed", "total", "expected"),
     [
-        ({}, 400, Plan(200, 200, None)),
-        ({"start": 0.0}, 10, Plan(0, 0, None)),
-        ({"start": 0.99}, 3, Plan(2, 2, None)),
-        ({}, 1, Plan(0, 0, None)),
-        ({"start_step": 7}, 400, Plan(7, 7, None)),
-        ({"dense_ckpt": "x"}, 400, Plan(0, 0, None)),
-        ({"recipe": "from_start"}, 400, Plan(0, 0, None)),
-        ({"recipe": "asp", "recompute_every": 10}, 400, Plan(200, 200, 10)),
-        ({"recipe": "gradual"}, 400, Plan(200, 300, 5)),
-        ({"recipe": "gradual", "recompute_every": 10}, 400, Plan(200, 300, 10)),
-        ({"recipe": "gradual"}, 4, Plan(2, 3, 1)),
+        ({}, 400, Plan(200, 200)),
+        ({"start": 0.0}, 10, Plan(0, 0)),
+        ({"start": 0.99}, 3, Plan(2, 2)),
+        ({}, 1, Plan(0, 0)),
+        ({"start_step": 7}, 400, Plan(7, 7)),
+        ({"dense_ckpt": "x"}, 400, Plan(0, 0)),
+        ({"recipe": "from_start"}, 400, Plan(0, 0)),
+        ({"recipe": "gradual"}, 400, Plan(200, 300)),
+        ({"recipe": "gradual"}, 4, Plan(2, 3)),
     ],
 )
 def test_plan(changed, total, expected):
@@ -60,25 +58,23 @@ def densities(recipe, masks, steps):
 
 
 def test_gradual_follows_the_cubic():
-    recipe, masks = Gradual("gradual", Plan(2, 10, 2)), masks_of(nn.Linear(64, 64))
-    found = densities(recipe, masks, 12)
+    recipe, masks = Gradual("gradual", Plan(2, 42)), masks_of(nn.Linear(64, 64))
+    found = densities(recipe, masks, 44)
     assert found[:4] == [1.0] * 4
-    expected = [1 - 0.5 * (1 - (1 - x) ** 3) for x in (0.25, 0.5, 0.75, 1.0)]
-    assert found[4:11:2] == pytest.approx(expected, abs=1e-3)
-    assert found[5:12:2] == found[4:11:2]
+    expected = [1 - 0.5 * (1 - (1 - number / 20) ** 3) for number in range(1, 21)]
+    assert found[4:43:2] == pytest.approx(expected, abs=1e-3)
+    assert found[5:44:2] == found[4:43:2]
     assert masks.complete
     assert masks.verify() == []
 
 
-@pytest.mark.parametrize(("every", "expected"), [(None, [3]), (2, [3, 5, 7])])
-def test_fixed_masks_are_computed_once_or_every_so_often(every, expected):
-    recipe = Recipe("asp", Plan(3, 3, every), remember=every is not None)
-    masks, versions = masks_of(nn.Linear(16, 16)), []
+def test_fixed_masks_are_computed_once():
+    recipe, masks, versions = Recipe("asp", Plan(3, 3)), masks_of(nn.Linear(16, 16)), []
     for step in range(9):
         before = masks.masks
         recipe.before_forward(step, masks, [])
         versions += [step] * (masks.masks is not before)
-    assert versions == expected
+    assert versions == [3]
 
 
 @pytest.fixture
@@ -139,10 +135,8 @@ def test_one_shot(densities_of):
 
 
 def test_gradual(densities_of):
-    _, seen, rates = densities_of(
-        "sparsity.recipe=gradual", "sparsity.start=0.25", "sparsity.end=0.75", "sparsity.recompute_every=2"
-    )
-    assert seen[:5] == [1.0] * 5
+    _, seen, rates = densities_of("sparsity.recipe=gradual", "sparsity.start=0.25", "sparsity.end=0.75")
+    assert seen[:4] == [1.0] * 4
     assert seen == sorted(seen, reverse=True)
     assert seen[9:] == [0.5] * 3
     assert rates == sorted(rates, reverse=True)  # one schedule

@@ -15,12 +15,12 @@ DECAY = 0.01
 class Steps:
     """A layer trained by SR-STE on given gradients; `dense` are its weights as the optimizer has them."""
 
-    def __init__(self, make, start=0, decay=DECAY, every=None):
+    def __init__(self, make, start=0, decay=DECAY):
         torch.manual_seed(0)
         self.layer = nn.Linear(16, 8, bias=False)
         self.weight = self.layer.weight
         self.optimizer = make([self.weight])
-        self.recipe = SrSte(Plan(start, start, every), decay=decay)
+        self.recipe = SrSte(Plan(start, start), decay=decay)
         self.masks = Masks(weights(self.layer, NofM(2, 4), Rules()), NofM(2, 4), remember=True)
         self.done = 0
 

@@ -34,7 +34,7 @@ def make(v=8, t=8):
 @pytest.mark.slow
 def test_two_ddp_processes(forked):
     """Each process checks the masks of its own model when a checkpoint is saved."""
-    pruned = ["precision=amp", "sparsity=2of4", "sparsity.recompute_every=2"]
+    pruned = ["precision=amp", "sparsity=2of4"]
     ran = forked(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=32", *pruned)
     assert ran.code == 0, ran.err
     record = ran.record
