@@ -53,6 +53,8 @@ REMOVED = {  # keys that mpx had -> the line that says what to use instead
     "with it.",
     "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train: asp chooses its masks "
     "once. Use sparsity.recipe=sr_ste, which chooses them at every step.",
+    "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train. Use "
+    "sparsity.recipe=sr_ste, which chooses the masks at every step.",
     "sparsity.start_epoch": "sparsity.start_epoch is not a setting of mpx.train. Use sparsity.start, a share "
     "of the run, or sparsity.start_step.",
     **{
