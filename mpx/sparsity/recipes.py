@@ -42,9 +42,9 @@ class Recipe:
     """
 
     after_training = False
-    fixed = (
-        True  # pruned weights have zero gradients and a zero optimizer state; otherwise they are remembered
-    )
+    # pruned weights have zero gradients and a zero optimizer state; otherwise they are remembered and go on
+    # learning
+    fixed = True
 
     def __init__(self, name: str, plan: Plan):
         self.name, self.plan = name, plan

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mpx.compat.asp.eligible import PARAMETERS, find, pattern_of
-from mpx.compat.asp.pruning import Pruning, _say
+from mpx.compat.asp.pruning import Pruning
 from mpx.errors import UserError
 
 
@@ -49,16 +49,16 @@ class ASP:
             raise UserError(
                 f"ASP.init_model_for_pruning: model is a {type(model).__name__}; pass a torch.nn.Module."
             )
-        pattern = pattern_of(mask_calculator)
-
-        def say(level: int, text: str) -> None:
-            _say(verbosity, level, text)
-
         weights = find(
-            model, whitelist, allowed_layer_names, list(disallowed_layer_names), custom_layer_dict or {}, say
+            model,
+            whitelist,
+            allowed_layer_names,
+            list(disallowed_layer_names),
+            custom_layer_dict or {},
+            verbosity,
         )
         cls._newest = Pruning(
-            model, weights, pattern, verbosity=verbosity, recompute=allow_recompute_mask,
+            model, weights, pattern_of(mask_calculator), verbosity=verbosity, recompute=allow_recompute_mask,
             allow_permutation=allow_permutation, example_input=example_input,
         )  # fmt: skip
         return cls._newest

@@ -12,6 +12,7 @@ from mpx.errors import UserError, nearest
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import NofM, Pattern
 from mpx.sparsity.tiles import Tiles
+from mpx.system.processes import rank_and_world
 
 PARAMETERS: dict[type, list[str]] = {
     nn.Linear: ["weight"],
@@ -74,14 +75,13 @@ def find(
     allowed: Sequence[str] | None,
     disallowed: Sequence[str],
     custom: Mapping[type, list[str]],
-    say: Callable[[int, str], None],
+    verbosity: int,
 ) -> list[Weight]:
     """The parameters to prune, in the model's order, shared ones once.
 
     whitelist: layer types; a subclass counts as its nearest listed parent. allowed: only these layers, by
     full name; None: all. disallowed: not these. custom: further layer types and the names of their
-    parameters. say(level, text): prints if the verbosity is at least `level`. Raises UserError for a type in
-    the whitelist whose parameters are unknown.
+    parameters. Raises UserError for a type in the whitelist whose parameters are unknown.
     """
     table = PARAMETERS | dict(custom)
     types = tuple(dict.fromkeys((*whitelist, *custom)))
@@ -93,13 +93,13 @@ def find(
             )
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if unknown := [name for name in (*(allowed or ()), *disallowed) if name not in modules]:
-        say(1, f"Warning: {unknown} are not layers of this model")
+        say(verbosity, 1, f"Warning: {unknown} are not layers of this model")
     eligible: dict[int, Weight] = {}
     for layer, module in modules.items():
         if isinstance(module, types) and layer not in disallowed and (allowed is None or layer in allowed):
             names = next(table[parent] for parent in type(module).__mro__ if parent in table)
             for name, parameter in module.named_parameters():
-                if _eligible(f"{layer}::{name}", parameter, name in names, say):
+                if _eligible(f"{layer}::{name}", parameter, name in names, verbosity):
                     full = f"{layer}.{name}" if layer else name
                     eligible.setdefault(
                         id(parameter), Weight(full, type(module).__name__, parameter, None, layer, module)
@@ -107,14 +107,20 @@ def find(
     return list(eligible.values())
 
 
-def _eligible(name: str, parameter: nn.Parameter, listed: bool, say: Callable[[int, str], None]) -> bool:
+def _eligible(name: str, parameter: nn.Parameter, listed: bool, verbosity: int) -> bool:
     described = f"{name} of size={parameter.shape} and type={parameter.dtype}"
     if not listed or not parameter.requires_grad:
-        say(3, f"Not sparsifying {described}")
+        say(verbosity, 3, f"Not sparsifying {described}")
         return False
     # not a shape of sparse Tensor Cores
     if parameter.dim() < 2 or parameter.size(0) % 8 or parameter.size(1) % 16:
-        say(1, f"Auto skipping pruning {described} for sparsity")
+        say(verbosity, 1, f"Auto skipping pruning {described} for sparsity")
         return False
-    say(3, f"Sparsifying {described} for sparsity")
+    say(verbosity, 3, f"Sparsifying {described} for sparsity")
     return True
+
+
+def say(verbosity: int, level: int, text: str) -> None:
+    """Print in the first process if the verbosity is at least `level`."""
+    if verbosity >= level and rank_and_world()[0] == 0:
+        print(f"[ASP] {text}")

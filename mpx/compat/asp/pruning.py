@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mpx.compat.amp.casting import MASTER
+from mpx.compat.asp.eligible import say
 from mpx.errors import UserError
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Pattern
-from mpx.system.processes import rank_and_world
 
 PRUNING = "_mpx_asp"  # attribute of a model for its Pruning, which no state_dict contains
 NO_MASKS = {"masks": {}, "kept": {}, "stash": {}, "complete": False}
@@ -58,9 +58,6 @@ class Pruning:
         """Remove the hooks from the optimizers. Weights and optimizer state do not change."""
         for hook in self._hooks:
             hook.remove()
-
-    def say(self, level: int, text: str) -> None:
-        _say(self.verbosity, level, text)
 
     def _bind(self) -> None:
         """Mask what the optimizers step: a weight, or its FP32 master weight if mpx.compat.amp keeps one."""
@@ -154,7 +151,11 @@ class Pruning:
         self._proven.clear()
         for weight in self.masks.pruned if self.verbosity >= 2 else ():
             share = 100 - 100 * float(self.masks.masks[weight.name].float().mean())
-            self.say(2, f"Enabled {share:.2f}% sparsity for {weight.name} of size={weight.parameter.shape}")
+            say(
+                self.verbosity,
+                2,
+                f"Enabled {share:.2f}% sparsity for {weight.name} of size={weight.parameter.shape}",
+            )
 
     def _permute(self) -> bool:
         """Whether channels were reordered. Prints one line."""
@@ -163,7 +164,8 @@ class Pruning:
         if model is None or not isinstance(self.masks.pattern, NofM):
             return False
         if self.example_input is None or "forward" in model.__dict__:
-            self.say(
+            say(
+                self.verbosity,
                 1,
                 "Going on without permutation: it needs example_input=, one batch, and comes "
                 "before amp.initialize",
@@ -183,7 +185,7 @@ class Pruning:
         moved = (
             f"the inputs of {sum(layer.permuted for layer in report.layers)} of {len(report.layers)} weights"
         )
-        self.say(2, f"Permuted the channels of the model: {moved}. {report.reason or kept}")
+        say(self.verbosity, 2, f"Permuted the channels of the model: {moved}. {report.reason or kept}")
         return bool(report.permutation.indices)
 
     def restore_pruned_weights(self) -> None:
@@ -198,7 +200,7 @@ class Pruning:
         self.masks.load_state_dict(NO_MASKS)
         self._copy_masters()
         for weight in self.masks.pruned:
-            self.say(2, f"Disabled sparsity for {weight.name} (dense weights restored)")
+            say(self.verbosity, 2, f"Disabled sparsity for {weight.name} (dense weights restored)")
 
     def is_sparsity_enabled(self) -> bool:
         """Whether masks are applied."""
@@ -222,12 +224,6 @@ class Pruning:
 
     def __reduce__(self) -> tuple:
         return type(None), ()  # and so is a pickled one
-
-
-def _say(verbosity: int, level: int, text: str) -> None:
-    """Print in the first process if the verbosity is at least `level`."""
-    if verbosity >= level and rank_and_world()[0] == 0:
-        print(f"[ASP] {text}")
 
 
 def _buffers(weight: Weight, prefix: str) -> tuple[str, str]:
