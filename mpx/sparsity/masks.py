@@ -46,16 +46,15 @@ class Masks:
 
     @torch.no_grad()
     def prune(self, optimizers: Iterable[Optimizer], share: float = 1.0) -> None:
-        """Compute the masks from the current weights and the remembered values, and apply them.
+        """Compute the masks from the current weights, and apply them.
 
         share: fraction (0 to 1) of the pattern's pruning to do, the smallest values of each layer first.
         """
-        self.restore()
         masks = self._chosen()
         for i, weight in enumerate(self.pruned):
             if share < 1:
                 masks[i] = _partly(masks[i], weight.parameter, share)
-            before = 1.0 if self.remember else self.kept.get(weight.name, 1.0)
+            before = self.kept.get(weight.name, 1.0)
             self.kept[weight.name] = before * kept_magnitude(weight.parameter, masks[i])
         self._set(masks, complete=share == 1)
         self.version += 1

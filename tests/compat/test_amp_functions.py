@@ -46,11 +46,6 @@ def product(x, w):
     return x @ w
 
 
-def test_without_registration(how):
-    assert run(product).item() == 0
-    assert run(product, "O0").item() == SMALL**2
-
-
 def test_float_function(how):
     body = amp.float_function(product)
     assert run(body).item() == SMALL**2
