@@ -1,21 +1,67 @@
-"""Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss,
-cuDNN's search.
+"""What a run uses of CUDA graphs, torch.compile, cuDNN's search and channels_last; and putting that into
+effect: the layout of its model, the graph of its steps, its compiled loss, cuDNN's search.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.system.launch import launch
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
+PLACES = {  # what each data.loader means
+    "resident": "data on the device",
+    "workers": "batches from the host",
+    "device": "images decoded on the GPU",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    cuda_graphs: bool
+    compile: str  # off or a mode of torch.compile
+    graphs_required: bool  # the user asks for CUDA graphs, so the run fails without them
+    benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
+    # images and filters are in memory pixel by pixel instead of channel by channel
+    channels_last: bool = False
+    why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
+    undecided: bool = False  # the first steps are timed, then the others are compiled if that pays
+    on_gpu: bool = False
+    loader: str | None = None  # one of PLACES; chosen by mpx.data
+    # cuda_graphs, compile: why it is not advised, whatever was asked for
+    against: dict[str, str] = field(default_factory=dict)
+
+    def with_loader(self, loader: str, why: str) -> "Choice":
+        """The same choice with the loader that mpx.data has chosen."""
+        return replace(self, loader=loader, why=self.why | {"loader": why})
+
+    def line(self) -> str:
+        """What was chosen and why, in one line. CUDA graphs and the data's place are mentioned on a GPU
+        only.
+        """
+        graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
+        compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
+        compiled += " yet" if self.undecided else ""
+        words = {"cuda_graphs": graphs} if self.on_gpu else {}
+        words |= {"compile": compiled}
+        if self.benchmark or self.why["benchmark"].startswith("trainer.benchmark=true"):
+            words["benchmark"] = (
+                "cuDNN's algorithms timed" if self.benchmark else ("cuDNN's algorithms not timed")
+            )
+        words |= {"channels_last": "channels_last"} if self.channels_last else {}
+        if self.on_gpu and self.loader is not None:
+            words["loader"] = PLACES[self.loader]
+        return "speed: " + "; ".join(f"{said} ({self.why[name]})" for name, said in words.items())
+
+    def record(self) -> dict:
+        chosen = ("cuda_graphs", "compile", "benchmark", "channels_last", "loader")
+        return {name: getattr(self, name) for name in chosen} | {"why": dict(self.why)}
 
 
 @contextmanager

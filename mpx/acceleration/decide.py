@@ -1,6 +1,8 @@
-"""Gather the facts that the choice depends on.
+"""Choose what a run uses: CUDA graphs, torch.compile, cuDNN's search, channels_last. Each choice comes with
+its reason.
 
-What speaks against CUDA graphs, torch.compile, cuDNN's search and channels_last?
+`speed=auto` takes what is safe and pays off; the keys of the trainer override it. experiments/speed/README.md
+and experiments/cpu_layout have the measurements behind the bounds.
 """
 
 import math
@@ -12,15 +14,22 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.func import functional_call
 
-from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
+from mpx.acceleration.apply import Choice
 from mpx.data.spec import Spec
+from mpx.errors import UserError
 from mpx.models.probe import evaluating, sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.recurrent import has_rnn
 from mpx.private.torch_modules import CONVOLUTION
-from mpx.settings.check import against_graphs
+from mpx.settings.check import against_graphs, graphs_refused
 from mpx.system.machine import builds_kernels
 
+NO_CUDA = "no CUDA device"
+UNDECIDED = "undecided"  # the first steps are timed, then the others are compiled if that pays
+SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
+# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then
+# rearranges filters, not activations.
+FILTERS_PER_PIXEL = 500
 # Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32;
 # experiments/speed/README.md has the errors.
 MAX_SUMMED = 2**17
@@ -35,26 +44,106 @@ def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Sp
 
     steps: optimizer steps of the whole run.
     """
-    on_gpu = precision.device.type == "cuda"
-    filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    on_gpu, trainer = precision.device.type == "cuda", cfg.trainer
+    cannot_record, slower_recorded = _against_graphs(trainer, precision), masks_in_full(model)
+    cannot_compile = _emulated(precision)
+    slower_compiled = _loses_compiled(precision, model, _logits(cfg.data, spec))
+    graphs, why_graphs = _graphs(cfg.speed, trainer.cuda_graphs, cannot_record, slower_recorded)
+    compiling, why_compile = _compile(
+        cfg.speed, trainer.compile, cannot_compile, slower_compiled, on_gpu=on_gpu
+    )
+    search, why_search = _search(cfg, model, steps, on_gpu=on_gpu)
+    layout, why_layout = _channels_last(cfg, model, spec, on_gpu=on_gpu)
+    why = {
+        "cuda_graphs": why_graphs,
+        "compile": why_compile,
+        "benchmark": why_search,
+        "channels_last": why_layout,
+    }
+    against = {"cuda_graphs": cannot_record or slower_recorded, "compile": cannot_compile or slower_compiled}
+    return Choice(
+        graphs,
+        "off" if compiling == UNDECIDED else compiling,
+        trainer.cuda_graphs is True,
+        search,
+        layout,
+        why,
+        compiling == UNDECIDED,
+        on_gpu,
+        against={name: reason for name, reason in against.items() if reason is not None},
+    )
+
+
+def _as_requested(key: str, requested: bool | str, speed: str) -> tuple[bool, str] | None:
+    """What the user asks for, with the reason. None: the facts decide."""
+    if isinstance(requested, bool):
+        return requested, f"trainer.{key}={str(requested).lower()}"
+    return (False, "speed=plain") if speed == "plain" else None
+
+
+def _graphs(speed: str, requested: bool | str, cannot: str | None, slower: str | None) -> tuple[bool, str]:
+    """cannot: why a recorded step cannot be replayed. slower: why that is slower."""
+    if requested is True and cannot is not None:
+        raise graphs_refused(cannot)
+    if (asked := _as_requested("cuda_graphs", requested, speed)) is not None:
+        return asked
+    reason = cannot or slower
+    return (True, "the whole step repeats") if reason is None else (False, reason)
+
+
+def _compile(
+    speed: str, requested: str, cannot: str | None, slower: str | None, *, on_gpu: bool
+) -> tuple[str, str]:
+    """off, a mode of torch.compile, or UNDECIDED. cannot: why torch.compile cannot take the steps. slower:
+    why compiled steps are not known to be faster.
+    """
+    if requested not in ("auto", "off") and cannot is not None:
+        raise UserError(f"trainer.compile={requested} is not possible: {cannot}. Use trainer.compile=off.")
+    if requested != "auto":
+        return requested, f"trainer.compile={requested}"
+    if speed == "plain":
+        return "off", "speed=plain"
+    reason = cannot or (slower if on_gpu else "on a CPU it rarely pays")
+    return (
+        (UNDECIDED, "the first steps are timed, to see whether it pays")
+        if reason is None
+        else ("off", reason)
+    )
+
+
+def _search(cfg: DictConfig, model: nn.Module, steps: int, *, on_gpu: bool) -> tuple[bool, str]:
+    """A request that cannot be met is not an error, because a study may set it for several models, some of
+    them without convolutions.
+    """
+    requested = cfg.trainer.benchmark
+    reason = _against_search(model, audit=cfg.audit) or (None if on_gpu else NO_CUDA)
+    if requested is True and reason is not None:
+        return False, f"trainer.benchmark=true, but {reason}"
+    if (asked := _as_requested("benchmark", requested, cfg.speed)) is not None:
+        return asked
+    if reason is not None:
+        return False, reason
+    return steps >= SEARCH_FROM, f"{steps:,} steps, pays from about {SEARCH_FROM:,}"
+
+
+def _channels_last(cfg: DictConfig, model: nn.Module, spec: Spec, *, on_gpu: bool) -> tuple[bool, str]:
+    requested, cannot = cfg.trainer.channels_last, _against_channels_last(model, spec)
+    if requested is True and cannot is not None:
+        raise UserError(
+            f"trainer.channels_last=true is not possible: {cannot}. Use trainer.channels_last=auto."
+        )
+    if (asked := _as_requested("channels_last", requested, "auto" if on_gpu else cfg.speed)) is not None:
+        return asked
+    if cannot is not None:
+        return False, cannot
+    if on_gpu:
+        return True, "cuDNN's Tensor Core and batch norm kernels read it"
     pixels = _pixels(cfg.data, spec)
-    facts = Facts(
-        cuda=on_gpu,
-        steps=steps,
-        against_graphs=_against_graphs(cfg.trainer, precision),
-        against_compiling=_against_compiling(precision),
-        loses_recorded=masks_in_full(model),
-        loses_compiled=_loses_compiled(precision, model, _logits(cfg.data, spec)),
-        against_search=_against_search(model, audit=cfg.audit),
-        against_channels_last=_against_channels_last(model, spec),
-        loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
-        filters=sum(weight.numel() for weight in filters),
-        pixels=pixels,
-    )
-    trainer = cfg.trainer
-    return choose(
-        cfg.speed, trainer.compile, trainer.cuda_graphs, trainer.benchmark, trainer.channels_last, facts
-    )
+    if (reason := _loses_channels_last(model, pixels)) is not None:
+        return False, reason
+    filters = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Conv2d))
+    most = FILTERS_PER_PIXEL * pixels
+    return filters <= most, f"{filters:,} filter weights, pays up to about {most:,} at this batch size"
 
 
 def _pixels(data: DictConfig, spec: Spec) -> int:
@@ -75,6 +164,11 @@ def _against_graphs(trainer: DictConfig, precision: ModePrecision) -> str | None
         return NO_CUDA
     if (reason := against_graphs(trainer)) is not None:
         return reason
+    return _emulated(precision)
+
+
+def _emulated(precision: ModePrecision) -> str | None:
+    """Why steps can neither be recorded nor compiled."""
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
     return None
@@ -91,14 +185,6 @@ def masks_in_full(model: nn.Module) -> str | None:
     return (
         "transformers then builds the whole attention mask and cannot use its fast kernels"
         if masked
-        else None
-    )
-
-
-def _against_compiling(precision: ModePrecision) -> str | None:
-    return (
-        f"precision={precision.mode.name} is emulated here, operation by operation"
-        if precision.emulate
         else None
     )
 

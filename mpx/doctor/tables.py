@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 from torch.backends import cusparselt
 
-from mpx.acceleration.choice import NO_CUDA
+from mpx.acceleration.decide import NO_CUDA
 from mpx.deploy import backends
 from mpx.deploy.build import no_instructions
 from mpx.deploy.kernels import no_2of4

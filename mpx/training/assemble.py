@@ -13,8 +13,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mpx.acceleration.apply import Acceleration, apply, say
-from mpx.acceleration.choice import Choice
+from mpx.acceleration.apply import Acceleration, Choice, apply, say
 from mpx.acceleration.decide import decide
 from mpx.data import Data, DataModule, load
 from mpx.data.datamodule import choose_loader

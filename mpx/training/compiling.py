@@ -9,8 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.acceleration.apply import Acceleration, say
-from mpx.acceleration.choice import Choice
+from mpx.acceleration.apply import Acceleration, Choice, say
 from mpx.acceleration.graph import agreed
 from mpx.measure.windows import Clock
 

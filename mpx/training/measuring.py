@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from mpx.acceleration.apply import Acceleration
-from mpx.acceleration.choice import Choice
+from mpx.acceleration.apply import Acceleration, Choice
 from mpx.errors import UserError
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep, WatchFirstStep

@@ -13,8 +13,7 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from mpx.acceleration.apply import Acceleration
-from mpx.acceleration.choice import Choice
+from mpx.acceleration.apply import Acceleration, Choice
 from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
 from mpx.precision.modes import remedy

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.models.resnet import BasicBlock
 
-from mpx.acceleration import choice
+from mpx.acceleration import decide
 
 
 @pytest.mark.parametrize("searches", [True, False])
@@ -20,7 +20,7 @@ def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, sear
 
     monkeypatch.setattr(BasicBlock, "forward", looked_at)
     monkeypatch.setattr(
-        choice, "_search", lambda *asked: (searches, "on a CPU there would be nothing to search")
+        decide, "_search", lambda *asked, **given: (searches, "on a CPU there would be nothing to search")
     )
     few = "trainer.max_steps=3 trainer.limit_val_batches=1 trainer.limit_test_batches=1 numerics.every=2"
     assert train(*few.split(), "data.batch_size=4", "data.eval_batch_size=4").code == 0

@@ -10,10 +10,9 @@ import pytest
 import torch
 from again import Again, of
 
-from mpx.acceleration import decide as rules
-from mpx.acceleration.apply import Acceleration
-from mpx.acceleration.choice import Choice
+from mpx.acceleration.apply import Acceleration, Choice
 from mpx.acceleration.compiled import Compiled
+from mpx.acceleration.decide import decide
 from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.training import compiling
 from mpx.training.compiling import TIMED, CompileIfItPays
@@ -77,7 +76,7 @@ def test_compiled_if_the_rest_takes_long(how, expected):
 @pytest.fixture
 def undecided(monkeypatch):
     """undecided(pays_from_s, graphed): from now on runs time their first steps, and repeat them."""
-    compiler, choose = torch.compile, rules.choose
+    compiler = torch.compile
 
     def switch(pays_from_s, graphed):
         def apply(choice, model, loss, *, ranks, version, searched):
@@ -91,7 +90,9 @@ def undecided(monkeypatch):
         monkeypatch.setattr(
             torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": "eager"})
         )
-        monkeypatch.setattr(rules, "choose", lambda *wishes: replace(choose(*wishes), undecided=True))
+        monkeypatch.setattr(
+            "mpx.training.assemble.decide", lambda *facts: replace(decide(*facts), undecided=True)
+        )
         monkeypatch.setattr(compiling, "PAYS_FROM_S", pays_from_s)
         monkeypatch.setattr("mpx.training.assemble.apply", apply)
 

@@ -1,4 +1,4 @@
-"""What stands in the way of CUDA graphs and of compiling, as seen from a whole configuration."""
+"""What is chosen of CUDA graphs, torch.compile, cuDNN's search and channels_last, and the words for it."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from torch import nn
 
 from mpx.acceleration import decide as rules
 from mpx.data.spec import Spec
+from mpx.errors import UserError
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.settings.choices import CONF
@@ -29,17 +30,77 @@ def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True):
     )
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["sparsity=2of4", "sparsity.recipe=sr_ste"]], ids=["dense", "masks that move"]
-)
-def test_a_long_run_of_a_convolutional_network(words):
-    choice = decide("precision=amp", *words)
-    assert (choice.cuda_graphs, choice.compile, choice.benchmark, choice.undecided) == (
+def test_short_run_on_a_gpu():
+    choice = decide("precision=amp", steps=400)
+    assert (choice.cuda_graphs, choice.compile, choice.undecided, choice.benchmark) == (
         True,
         "off",
         True,
-        True,
+        False,
     )
+    assert choice.line() == (
+        "speed: CUDA graphs (the whole step repeats); not compiled yet (the first steps are timed, to see "
+        "whether it pays); "
+        "channels_last (cuDNN's Tensor Core and batch norm kernels read it)"
+    )
+
+
+def test_long_run_on_a_gpu():
+    choice = decide("precision=amp", "sparsity=2of4", "sparsity.recipe=sr_ste", steps=1_000)
+    assert (choice.cuda_graphs, choice.benchmark, choice.undecided) == (True, True, True)
+    assert "; cuDNN's algorithms timed (1,000 steps, pays from about 1,000); channels_last (" in choice.line()
+
+
+def test_plain():
+    choice = decide("precision=amp", "speed=plain")
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (False, "off", False)
+    assert {choice.why[name] for name in ("cuda_graphs", "compile", "benchmark")} == {"speed=plain"}
+    assert choice.channels_last  # a GPU's layout is no matter of choice
+
+
+def test_each_by_hand_wins_over_speed():
+    chosen = {"cuda_graphs": True, "compile": "default", "benchmark": True, "channels_last": True}
+    words = [f"trainer.{name}={str(value).lower()}" for name, value in chosen.items()]
+    choice = decide("speed=plain", *words).with_loader("workers", "data.loader=workers")
+    why = dict(zip(chosen, words, strict=True)) | {"loader": "data.loader=workers"}
+    assert choice.record() == chosen | {"loader": "workers", "why": why}
+    assert decide("trainer.compile=off", "trainer.cuda_graphs=false").compile == "off"
+
+
+def test_on_a_cpu_nothing_is_chosen_and_compiling_can_be():
+    on_cpu = {"model": nn.Linear(64, 10), "cuda": False}
+    line = decide("precision=fp32", **on_cpu).line()
+    assert line == "speed: not compiled (on a CPU it rarely pays)"
+    assert decide("precision=fp32", "trainer.compile=default", **on_cpu).compile == "default"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["precision=amp", "precision.emulate=always", "trainer.compile=default"],
+            r"trainer.compile=default is not possible: precision=amp is emulated .* Use trainer.compile=off.",
+        ),
+        (
+            ["trainer.accumulate_grad_batches=2", "trainer.cuda_graphs=true"],
+            r"trainer.cuda_graphs=true is not possible: .* Use .*_graphs=auto.",
+        ),
+    ],
+)
+def test_what_cannot_be_met_is_refused(words, message):
+    with pytest.raises(UserError, match=message):
+        decide(*words)
+
+
+@pytest.mark.parametrize(("filters", "expected"), [(500 * 64, True), (500 * 64 + 1, False)])
+def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
+    few = {"model": nn.Conv2d(1, filters, 1), "cuda": False}
+    choice = decide("precision=fp32", "data.batch_size=1", **few)
+    assert choice.channels_last is expected
+    assert choice.why["channels_last"] == (
+        f"{filters:,} filter weights, pays up to about 32,000 at this batch size"
+    )
+    assert decide("precision=fp32", "speed=plain", **few).why["channels_last"] == "speed=plain"
 
 
 @pytest.mark.parametrize(
