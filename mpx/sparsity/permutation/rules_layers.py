@@ -198,7 +198,6 @@ def _hidden_units(walk: Walk, gates: int, cell: list[Parameter], states: list[Te
     return units
 
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 LAYERS: dict[str, Callable] = {
     "linear": linear,
     "conv1d": conv,
@@ -214,4 +213,8 @@ LAYERS: dict[str, Callable] = {
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "rms_norm": layer_norm,
-} | {name: partial(recurrent, gates) for name, gates in GATES.items()}
+    "lstm": partial(recurrent, 4),
+    "gru": partial(recurrent, 3),
+    "rnn_tanh": partial(recurrent, 1),
+    "rnn_relu": partial(recurrent, 1),
+}
