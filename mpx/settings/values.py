@@ -51,8 +51,6 @@ REMOVED = {  # keys that mpx had -> the line that says what to use instead
     "hydra.launcher.n_jobs=N with N GPUs.",
     "fail_fast": "fail_fast is not a setting of mpx.train: Ctrl-C ends a sweep, and the same command goes on "
     "with it.",
-    "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train: asp chooses its masks "
-    "once. Use sparsity.recipe=sr_ste, which chooses them at every step.",
     "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train. Use "
     "sparsity.recipe=sr_ste, which chooses the masks at every step.",
     "sparsity.start_epoch": "sparsity.start_epoch is not a setting of mpx.train. Use sparsity.start, a share "
