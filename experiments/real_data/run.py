@@ -1,10 +1,12 @@
 """How fast do SST-2's texts train, beside transformers' Trainer and a loop by hand, each with little padding?
+And do texts of similar length in one batch cost accuracy?
 
 $ python experiments/real_data/run.py  # 4 epochs of each (on a GPU: some minutes)
 $ python experiments/real_data/run.py --steps 25 --seeds 0    # a part of an epoch, for a CPU
-$ python experiments/real_data/run.py --card                  # README.md from the committed results.csv
+$ python experiments/real_data/run.py --card    # README.md from the committed results.csv and lengths.csv
 
-Needs MPX_DATA, the folder of the data sets. Writes results.csv into $OUT, or here.
+Needs MPX_DATA, the folder of the data sets. Writes results.csv into $OUT, or here. lengths.csv is the
+results.csv of a study (the card has its command).
 """
 
 import json
@@ -14,8 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,15 +26,18 @@ from collecting import Arguments, fill, markdown, origin_of, read, said, write
 
 HERE = Path(__file__).parent
 BATCH, EPOCHS, WARMUP, WINDOW = 128, 4, 10, 50
-COLUMNS = ("model", "contender", "seed", "steps", "samples_per_s", "wall_s", "padding", "accuracy")
+COLUMNS = ("model", "contender", "seed", "steps", "samples_per_s", "train_s", "wall_s", "padding", "accuracy")
 
 
-def mpx(model: str, lengths: str, seed: int, steps: int | None, precision: str) -> dict:
+def mpx(
+    model: str, lengths: str, seed: int, steps: int | None, gpu: bool, compiling: str = "off"
+) -> dict:  # fmt: skip
     """A run of mpx, with the values that are tuned for the pair."""
     with tempfile.TemporaryDirectory() as outputs:
         words = (
-            f"task={model}_sst2 precision={precision} data.batch_size={BATCH} data.lengths={lengths} "
-            f"seed={seed} trainer.max_epochs={EPOCHS} trainer.progress=off output_dir={outputs}"
+            f"task={model}_sst2 precision={'amp_bf16' if gpu else 'fp32'} data.batch_size={BATCH} data.lengths={lengths} "
+            f"seed={seed} trainer.max_epochs={EPOCHS} trainer.compile={compiling} trainer.progress=off "
+            f"output_dir={outputs}"
         )
         command = [sys.executable, "-m", "mpx.train", *words.split()]
         if steps is not None:
@@ -43,6 +49,7 @@ def mpx(model: str, lengths: str, seed: int, steps: int | None, precision: str) 
     return origin_of(record["environment"]) | {
         "steps": record["precision"]["optimizer_steps"],
         "samples_per_s": record["speed"]["train_samples_per_s"],
+        "train_s": record["speed"]["time_to_train_s"],
         "wall_s": wall,
         "padding": record["data"]["padding_fraction"],
         "accuracy": record["metrics"]["test/accuracy"],
@@ -61,13 +68,20 @@ def sst2():
     return data, {name: tokens_of(getattr(data, name).ids, data.spec.pad_id) for name in ("train", "test")}
 
 
-def network(model: str, spec):
+def tuned(model: str):
+    """The values that are tuned for the pair of model and data."""
     from omegaconf import OmegaConf
 
-    from mpx.models import build
     from mpx.train import CONF
 
-    return build(dict(OmegaConf.load(CONF / "model" / f"{model}.yaml").items()), spec)
+    usual = OmegaConf.create({"model": OmegaConf.load(CONF / "model" / f"{model}.yaml")})
+    return OmegaConf.merge(usual, OmegaConf.load(CONF / "tuned" / f"{model}_sst2.yaml"))
+
+
+def network(model: str, spec):
+    from mpx.models import build
+
+    return build(dict(tuned(model).model.items()), spec)
 
 
 class Clock:
@@ -93,7 +107,7 @@ class Clock:
         return (self.steps - WARMUP) * BATCH / (time.perf_counter() - self.began)
 
 
-def transformers_trainer(seed: int, steps: int | None, half: bool) -> dict:
+def transformers_trainer(seed: int, steps: int | None, gpu: bool) -> dict:
     """Its best: similar lengths in a batch, padded to the longest; BF16 and a fused AdamW on a GPU."""
     import numpy as np
     import torch
@@ -101,7 +115,7 @@ def transformers_trainer(seed: int, steps: int | None, half: bool) -> dict:
 
     data, tokens = sst2()
     clock, pad = Clock(), data.spec.pad_id
-    config = network("bert_small", data.spec).bert.config
+    values, config = tuned("bert_small"), network("bert_small", data.spec).bert.config
     config.num_labels = data.spec.classes
     torch.manual_seed(seed)
     plain = BertForSequenceClassification(config)
@@ -130,8 +144,10 @@ def transformers_trainer(seed: int, steps: int | None, half: bool) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, per_device_train_batch_size=BATCH, per_device_eval_batch_size=256, seed=seed,
-            num_train_epochs=EPOCHS, max_steps=steps or -1, learning_rate=3e-4, warmup_steps=0.1,
-            lr_scheduler_type="cosine", bf16=half, optim="adamw_torch_fused", report_to="none",
+            num_train_epochs=EPOCHS, max_steps=steps or -1, learning_rate=values.model.lr.adamw,
+            weight_decay=values.optimizer.weight_decay, label_smoothing_factor=values.label_smoothing,
+            warmup_steps=0.05, lr_scheduler_type="cosine", bf16=gpu, optim="adamw_torch_fused",
+            dataloader_num_workers=4 if gpu else 0, report_to="none",
             save_strategy="no", logging_strategy="no", disable_tqdm=True,
             train_sampling_strategy="group_by_length", remove_unused_columns=False,
         )  # fmt: skip
@@ -140,13 +156,16 @@ def transformers_trainer(seed: int, steps: int | None, half: bool) -> dict:
             plain, arguments, train_dataset=rows("train"), data_collator=collate, callbacks=[watch]
         )
         trainer.train()
-        logits = trainer.predict(rows("test")).predictions
-    accuracy = float((np.argmax(logits, -1) == data.test.labels.numpy()).mean())
-    wall = time.perf_counter() - start
-    return {"steps": clock.steps, "samples_per_s": watch.rate, "wall_s": wall, "accuracy": accuracy}
+        trained = time.perf_counter() - start
+        told = trainer.predict(rows("test"))  # in an order of its own, by length
+    accuracy = float((np.argmax(told.predictions, -1) == told.label_ids).mean())
+    return {
+        "steps": clock.steps, "samples_per_s": watch.rate, "train_s": trained,
+        "wall_s": time.perf_counter() - start, "accuracy": accuracy,
+    }  # fmt: skip
 
 
-def by_hand(seed: int, steps: int | None, half: bool) -> dict:
+def by_hand(seed: int, steps: int | None, gpu: bool) -> dict:
     """The LSTM in a loop with packed sequences of similar length; the data stay on the device."""
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -158,7 +177,7 @@ def by_hand(seed: int, steps: int | None, half: bool) -> dict:
     torch.manual_seed(seed)
     model = network("lstm", data.spec).to(device)
     total = steps or EPOCHS * (len(data.train) // BATCH)
-    optimizer = torch.optim.AdamW(model.parameters(), 5e-3, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), tuned("lstm").model.lr.adamw, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
     clock, start = Clock(), time.perf_counter()
 
@@ -178,7 +197,7 @@ def by_hand(seed: int, steps: int | None, half: bool) -> dict:
             for place in torch.randperm(len(batches)).tolist():
                 if len(batches[place]) < BATCH or clock.steps == total:
                     continue
-                with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
                     y = train.labels[batches[place].to(device)]
                     loss = torch.nn.functional.cross_entropy(logits(train, "train", batches[place]), y)
                 optimizer.zero_grad()
@@ -187,57 +206,97 @@ def by_hand(seed: int, steps: int | None, half: bool) -> dict:
                 optimizer.step()
                 schedule.step()
                 clock.step()
-    rate = clock.rate()
+    rate, trained = clock.rate(), time.perf_counter() - start
     model.eval()
     with torch.no_grad():
         right = [
             (logits(test, "test", i).argmax(-1) == test.labels[i.to(device)]).sum()
             for i in torch.arange(len(test)).split(256)
         ]
-    accuracy = int(sum(right)) / len(test)
-    wall = time.perf_counter() - start
-    return {"steps": clock.steps, "samples_per_s": rate, "wall_s": wall, "accuracy": accuracy}
+    return {
+        "steps": clock.steps, "samples_per_s": rate, "train_s": trained,
+        "wall_s": time.perf_counter() - start, "accuracy": int(sum(right)) / len(test),
+    }  # fmt: skip
 
 
-def measure(seeds: list[int], steps: int | None, *, gpu: bool) -> Iterator[dict]:
-    precision = "amp_bf16" if gpu else "fp32"
-    contenders = {
-        ("bert_small", "mpx, fixed"): lambda seed: mpx("bert_small", "fixed", seed, steps, precision),
-        ("bert_small", "mpx, auto"): lambda seed: mpx("bert_small", "auto", seed, steps, precision),
-        ("bert_small", "transformers"): lambda seed: transformers_trainer(seed, steps, gpu),
-        ("lstm", "mpx, fixed"): lambda seed: mpx("lstm", "fixed", seed, steps, precision),
-        ("lstm", "mpx, auto"): lambda seed: mpx("lstm", "auto", seed, steps, precision),
-        ("lstm", "by hand"): lambda seed: by_hand(seed, steps, gpu),
-    }
+# (model, contender) -> its run, by seed, steps and whether it is on a GPU
+CONTENDERS = {
+    ("bert_small", "mpx, fixed"): partial(mpx, "bert_small", "fixed"),
+    ("bert_small", "mpx, auto"): partial(mpx, "bert_small", "auto"),
+    ("bert_small", "mpx, auto, compiled"): partial(mpx, "bert_small", "auto", compiling="default"),
+    ("bert_small", "transformers"): transformers_trainer,
+    ("lstm", "mpx, fixed"): partial(mpx, "lstm", "fixed"),
+    ("lstm", "mpx, auto"): partial(mpx, "lstm", "auto"),
+    ("lstm", "by hand"): by_hand,
+}
+
+
+def measure(wanted: list[str], seeds: list[int], steps: int | None, *, gpu: bool) -> Iterator[dict]:
     for seed in seeds:
-        for (model, contender), run in contenders.items():
-            row = {"model": model, "contender": contender, "seed": seed} | run(seed)
-            print(row, flush=True)
-            yield row
+        for model, contender in CONTENDERS:
+            if contender in wanted and (gpu or "compiled" not in contender):
+                row = {"model": model, "contender": contender, "seed": seed}
+                row |= CONTENDERS[model, contender](seed, steps, gpu)
+                print(row, flush=True)
+                yield row
 
 
-def card(rows: list[dict[str, str]]) -> dict[str, str]:
-    """The table of the card."""
-    named: dict[tuple[str, str], list[SimpleNamespace]] = {}
+def speeds(rows: list[dict[str, str]]) -> str:
+    """A table for each device."""
+    tables = []
+    for device in dict.fromkeys(row["device"] for row in rows):
+        of_device = [row for row in rows if row["device"] == device]
+        named: dict[tuple[str, str], list[SimpleNamespace]] = {}
+        for row in of_device:
+            numbers = ("samples_per_s", "train_s", "padding", "accuracy")
+            values = {key: float(row[key] or "nan") for key in numbers}
+            named.setdefault((row["model"], row["contender"]), []).append(SimpleNamespace(**values))
+        lines = []
+        for (model, contender), runs in named.items():
+            fixed = mean(run.samples_per_s for run in named[model, "mpx, fixed"])
+            rate, padding = mean(run.samples_per_s for run in runs), mean(run.padding for run in runs)
+            share = f"{padding:.0%}" if contender.startswith("mpx") else ""
+            trained = mean(run.train_s for run in runs)
+            lines.append([model, contender, f"{rate:,.0f}", f"{rate / fixed:.2f}", share, f"{trained:,.1f}"])
+        heads = ["", "", "samples/s", "times as fast as fixed", "padding", "time to train, s"]
+        origin = said(of_device, "{steps} steps on {device} of {host}, torch {torch}")
+        tables.append(f"{origin}.\n\n{markdown(heads, lines)}")
+    return "\n\n".join(tables)
+
+
+def accuracies(rows: list[dict[str, str]]) -> str:
+    """Grouped less fixed, in points, by the seeds that both have, with 95 % intervals of Student's t."""
+    from scipy.stats import t
+
+    named: dict[tuple[str, str], dict[tuple[bool, str], float]] = {}
     for row in rows:
-        values = {key: float(row[key] or "nan") for key in ("samples_per_s", "wall_s", "padding", "accuracy")}
-        named.setdefault((row["model"], row["contender"]), []).append(SimpleNamespace(**values))
-    lines = []
-    for (model, contender), runs in named.items():
-        fixed = mean(run.samples_per_s for run in named[model, "mpx, fixed"])
-        rate, padding = mean(run.samples_per_s for run in runs), mean(run.padding for run in runs)
-        share = f"{padding:.0%}" if contender.startswith("mpx") else ""
-        wall = mean(run.wall_s for run in runs)
-        lines.append([model, contender, f"{rate:,.0f}", f"{rate / fixed:.2f}", share, f"{wall:,.0f}"])
-    heads = ["", "", "samples/s", "times as fast as fixed", "padding", "s, with start and test"]
-    origin = said(rows, "{steps} steps on {device} of {host}, torch {torch}")
-    return {"table": f"{origin}.\n\n{markdown(heads, lines)}"}
+        grouped = row["changes"] == "data.lengths=auto"
+        runs = named.setdefault((row["model"], row["precision"]), {})
+        runs[grouped, row["seed"]] = 100 * float(row["test/accuracy"])
+
+    def interval(name: str, differences: list[float]) -> list[str]:
+        half = t.ppf(0.975, len(differences) - 1) * stdev(differences) / len(differences) ** 0.5
+        middle = mean(differences)
+        return [name, str(len(differences)), f"{middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f})"]
+
+    lines, together = [], []
+    for (model, precision), runs in named.items():
+        seeds = [seed for grouped, seed in runs if not grouped and (True, seed) in runs]
+        if len(seeds) > 1:
+            differences = [runs[True, seed] - runs[False, seed] for seed in seeds]
+            lines.append(interval(f"{model}, {precision}", differences))
+            together += differences
+    return markdown(["", "pairs", "grouped − fixed, points"], [*lines, interval("all", together)])
 
 
 if __name__ == "__main__":
     parser = Arguments()
     parser.add_argument("--steps", type=int, help="train so many steps, not whole epochs")
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
+    names = list(dict.fromkeys(name for _, name in CONTENDERS))
+    parser.add_argument(
+        "--contenders", type=lambda text: text.split(";"), default=names, help=";".join(names)
+    )
     parser.add_argument("--card", action="store_true", help="measure nothing")
     given = parser.parse_args()
     folder = Path(os.environ.get("OUT") or HERE)
@@ -247,6 +306,7 @@ if __name__ == "__main__":
         write(
             folder / "results.csv",
             COLUMNS,
-            measure(given.seeds, given.steps, gpu=torch.cuda.is_available()),
+            measure(given.contenders, given.seeds, given.steps, gpu=torch.cuda.is_available()),
         )
-    fill(HERE / "README.md", card(read(folder / "results.csv")))
+    study = accuracies(read(HERE / "lengths.csv"))
+    fill(HERE / "README.md", {"table": speeds(read(folder / "results.csv")), "accuracy": study})

@@ -41,7 +41,8 @@ class TrainLoader:
         lengths: Lengths | None = None,
     ):  # fmt: skip
         self.lengths = lengths
-        self.allowed = None if lengths is None else list(lengths.allowed)
+        # None: one length, which leaves the order of samples as it is
+        self.allowed = list(lengths.allowed) if lengths is not None and len(lengths.allowed) > 1 else None
         self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = (
             reader,
             count,
@@ -123,7 +124,8 @@ class TrainLoader:
         """
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
-        names |= {"allowed": "data.lengths"} if "allowed" in state else {}  # older checkpoints have none
+        names |= {"allowed": "data.lengths"}
+        state = {"allowed": None} | state  # older checkpoints had one length
         name = next((name for name in names if state[name] != getattr(self, name)), None)
         if name is not None and position % (self.count // state["world"] // state["batch_size"]):
             raise UserError(
