@@ -8,10 +8,12 @@ from random import Random
 from typing import NamedTuple
 
 import torch
+from PIL.Image import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of RandomResizedCrop
+TOGETHER = 32  # images that are resized at once, since large photographs take much memory
 
 
 class Box(NamedTuple):
@@ -44,13 +46,50 @@ def whole_box(height: int, width: int, shorter: int) -> Box:
     return Box((0, 0, height, width), (high, wide))
 
 
-def cut(image, box: Box, size: int):
-    """A square of `size` pixels of a Pillow image or uint8 tensor [3, H, W], which it remains."""
+def cut(image: Image, box: Box, size: int) -> Image:
+    """A square of `size` pixels."""
     image = functional.resized_crop(image, *box.part, list(box.resized), antialias=True)
     image = functional.center_crop(image, [size, size])
     return functional.horizontal_flip(image) if box.mirrored else image
 
 
 def crop(images: Sequence[Tensor], boxes: Sequence[Box], size: int) -> Tensor:
-    """One square of each image. images: uint8 [3, H, W], on one device. Returns uint8 [B, 3, size, size]."""
-    return torch.stack([cut(image, box, size) for image, box in zip(images, boxes, strict=True)])
+    """One square of each image, as `cut` makes it but for rounding. images: uint8 [3, H, W], on one device.
+    Returns uint8 [B, 3, size, size].
+
+    Resizing is two products with the weights of the triangle filter. On an H200 they make 65,000 squares a
+    second, and torchvision's functions, one image at a time, 4,000 to 9,000.
+    """
+    parts = [slice(first, first + TOGETHER) for first in range(0, len(images), TOGETHER)]
+    return torch.cat([_crop_together(images[part], boxes[part], size) for part in parts])
+
+
+def _crop_together(images: Sequence[Tensor], boxes: Sequence[Box], size: int) -> Tensor:
+    device = images[0].device
+    dtype = torch.float16 if device.type == "cuda" else torch.float32  # both hold 0 to 255 exactly
+    heights, widths = ([box.part[side] for box in boxes] for side in (2, 3))
+    x = torch.zeros(len(images), 3, max(heights), max(widths), dtype=dtype, device=device)
+    for place, (image, box) in enumerate(zip(images, boxes, strict=True)):
+        top, left, height, width = box.part
+        x[place, :, :height, :width] = image[:, top : top + height, left : left + width]
+    rows = _weights(heights, [box.resized[0] for box in boxes], size, device)
+    columns = _weights(widths, [box.resized[1] for box in boxes], size, device)
+    mirrored = torch.tensor([box.mirrored for box in boxes], device=device)
+    columns = torch.where(mirrored[:, None, None], columns.flip(1), columns)
+    x = rows.to(dtype)[:, None] @ x @ columns.to(dtype)[:, None].mT
+    return x.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _weights(pixels: Sequence[int], resized: Sequence[int], size: int, device: torch.device) -> Tensor:
+    """The share of each pixel of a side in each pixel of its resized middle: float32 [B, size, longest].
+
+    pixels: of each image's side; resized: of the whole side afterwards. Source: Pillow's BILINEAR filter,
+    with antialiasing.
+    """
+    before, after = (torch.tensor(side, device=device)[:, None, None] for side in (pixels, resized))
+    scale = before / after
+    skipped = ((after - size) / 2).round()  # of the resized side, in front of the middle
+    centre = (torch.arange(size, device=device)[:, None] + skipped + 0.5) * scale
+    place = torch.arange(max(pixels), device=device)
+    weights = (1 - (place + 0.5 - centre).abs() / scale.clamp(min=1)).clamp(min=0) * (place < before)
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)  # zeros outside of the image
