@@ -105,7 +105,7 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
             )
         if record["status"] not in DONE:
             raise LeftOut("still running" if goes_on(folder) else _ended(record))
-        run = _figures(record, name)
+        run = run_of(record, name)
         served, rows_left_out = read_served(
             folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal)
         )
@@ -128,8 +128,10 @@ def _in_short(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:120]
 
 
-def _figures(record: dict[str, Any], name: str) -> Run:
-    """Raises one of UNREADABLE for a record of another structure."""
+def run_of(record: dict[str, Any], name: str) -> Run:
+    """The run in the folder `name`, from its record alone. Raises one of UNREADABLE for a record of another
+    structure.
+    """
     setting, speed, memory, config = record["setting"], record["speed"], record["memory"], record["config"]
     precision, sparsity, declared = record["precision"], record["sparsity"], record.get("metric") or {}
     on_device = memory["peak_allocated_gib"]

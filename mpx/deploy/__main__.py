@@ -15,6 +15,7 @@ import os
 import sys
 from glob import glob
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -62,25 +63,25 @@ def serve_all(run: str | None, format: str | list[str], weights: str | list[str]
     pattern = run is not None and not os.path.isdir(run)
     runs: list[str | None] = [*sorted(filter(os.path.isdir, glob(str(run))))] if pattern else []
     ways = list(product(runs or [run], listed(format), listed(weights)))
-    rows: list[tuple[str, Row]] = []
+    served: list[tuple[Path, dict[str, Any], Row]] = []
     errors: list[str] = []
     for name, fmt, kind in ways:
         where = " ".join(
             f"{key}={value}" for key, value in (("run", name), ("format", fmt), ("weights", kind)) if value
         )
         try:
-            rows.append(_serve(name, format=fmt, weights=kind, **options))
-            refused = rows[-1][1]["exports_refused"]
+            served.append(_serve(name, format=fmt, weights=kind, **options))
+            refused = served[-1][2]["exports_refused"]
             errors += [f"{where}: export={file} is not possible: {why}" for file, why in refused.items()]
         except UserError as error:
             if len(ways) == 1:
                 raise
             errors.append(f"{where}: {' '.join(str(error).split())}")
             print(f"error: {errors[-1]}", file=sys.stderr, flush=True)
-    if len(rows) > 1:
+    if len(served) > 1:
         from mpx.deploy.show import show_all
 
-        show_all(rows)
+        show_all(served)
     for line in errors:
         print(f"error: {line}", file=sys.stderr)
     if errors:
@@ -95,9 +96,11 @@ def _serve(
     model: Any = None,
     data: Any = None,
     **options: Any,
-) -> tuple[str, Row]:
+) -> tuple[Path, dict[str, Any], Row]:
     """Measure, show and write one way. Heavy imports start here, after the run's own files have been
     checked.
+
+    Returns the folder and the record of the run, and the row.
     """
     folder, record = own_files(model, data, ckpt, out) if ckpt is not None else completed_run(str(name))
     check_writable(folder)
@@ -129,7 +132,7 @@ def _serve(
             print(f"predictions written to {folder / PREDICTIONS.format(way)}")
     written = f"{folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}"
     print(f"written to {written}")
-    return str(folder), row
+    return folder, record, row
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
 """Tables of what was served, for the terminal; and card.md, the model card of a run."""
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpx.compare.collect import run_of
+from mpx.compare.groups import labels, shared_changes, short
 from mpx.compare.served import device_of, format_of
 from mpx.compare.words import digits, number, rate_spec
 from mpx.data import LICENCES
@@ -62,25 +63,47 @@ def show(row: Row, record: dict[str, Any]) -> None:
         console().print(line)
 
 
-def show_all(rows: Sequence[tuple[str, Row]]) -> None:
-    """One table of several rows, each with its run's folder, and a verdict if they are of one run."""
-    above = os.path.commonpath([os.path.abspath(folder) for folder, _ in rows])
-    for table in tables([row | {"run": os.path.relpath(folder, above)} for folder, row in rows]):
+def show_all(served: Sequence[tuple[Path, dict[str, Any], Row]]) -> None:
+    """One table of several rows, and a verdict if they are of one run. served: folder and record of the
+    run, and the row.
+    """
+    rows, records = [row for _, _, row in served], {folder: record for folder, record, _ in served}
+    names = run_names(records) if len(records) > 1 else {}
+    for table in tables(rows, [names[folder] for folder, _, _ in served] if names else []):
         print_table(table, framed=False)
-    if len({folder for folder, _ in rows}) == 1:
-        for line in verdict([row for _, row in rows]):
+    if not names:
+        for line in verdict(rows):
             console().print(line)
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """For each device a line for each way and batch size. A row may have the name of its `run`."""
+def run_names(records: dict[Path, dict[str, Any]]) -> dict[Path, str]:
+    """Folder -> the setting as mpx.compare names it, such as `amp_bf16-dense`; with model and data, and the
+    name of the folder, where those differ.
+    """
+    runs = {folder: run_of(record, str(folder)) for folder, record in records.items()}
+    labelled, shared = labels(runs.values()), shared_changes(runs.values())
+    pairs, seeds = {(run.model, run.data) for run in runs.values()}, {folder.name for folder in runs}
+    return {
+        folder: " ".join(
+            [f"{run.model} on {run.data}"] * (len(pairs) > 1)
+            + [labelled.get(run.setting, short(run, shared))]
+            + [folder.name] * (len(seeds) > 1)
+        )
+        for folder, run in runs.items()
+    }
+
+
+def tables(rows: Sequence[Row], runs: Sequence[str] = ()) -> list[Table]:
+    """For each device a line for each way and batch size. runs: names of the rows' runs, if there are
+    several.
+    """
     names = " or ".join(dict.fromkeys(row["metric"]["name"] for row in rows)).replace("/", " ")
-    runs = words("run") if len({row.get("run") for row in rows}) > 1 else []
     heads = ("batch", names, "samples/s", "p50, ms", "p99, ms", "error to FP32", "MiB")
-    columns = [*runs, *words("format", "weights", "by"), *map(Column, heads)]
+    columns = [*words(*["run"] * bool(runs), "format", "weights", "by"), *map(Column, heads)]
     lines: dict[str, list[list[str]]] = defaultdict(list)
-    for row in rows:
-        lines[f"served on {device_of(row) or 'a CPU'}"] += [_line(row, at)[not runs :] for at in row["speed"]]
+    for i, row in enumerate(rows):
+        title = f"served on {device_of(row) or 'a CPU'}"
+        lines[title] += [[*runs[i : i + 1], *_line(row, at)] for at in row["speed"]]
     return [Table(title, columns, found) for title, found in lines.items()]
 
 
@@ -89,7 +112,6 @@ def _line(row: Row, at: Row) -> list[str]:
     if row["exclusive"] is False:
         shared = f" (shared, {row['cpu_used_by_others']:.0%})" if row["device"] == "cpu" else " (shared)"
     return [
-        row.get("run", ""),
         format_of(row),
         f"2:4 in {len(at['sparse_layers'])}" if at["sparse_layers"] else "dense",
         at["backend"],

@@ -15,7 +15,7 @@ from started import start
 
 from mpx.data import LICENCES, SETS
 from mpx.deploy import __main__ as deploy_main
-from mpx.deploy.show import card, show
+from mpx.deploy.show import card, show, show_all
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 AT = {
@@ -109,6 +109,16 @@ def test_tables(capsys):
         "measured at batch 256, samples/s: compile 57,657; graph 57,000",
         "weights 12.60 MiB, peak memory 1,280.00 MiB",
     ]
+
+
+def test_several_runs_have_the_names_of_a_comparison(capsys):
+    runs = {
+        Path("a/seed0"): record(precision="fp32", **{"trainer.max_epochs": 3}),
+        Path("b/seed1"): record(precision="amp_bf16", **{"trainer.max_epochs": 3}),
+    }
+    show_all([(folder, content, deployed_row()) for folder, content in runs.items()])
+    names = [line[:24].strip() for line in capsys.readouterr().out.splitlines() if " fp16 " in line]
+    assert names == ["fp32-dense seed0"] * 2 + ["amp_bf16-dense seed1"] * 2
 
 
 @pytest.mark.parametrize(
