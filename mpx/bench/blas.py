@@ -12,12 +12,12 @@ import torch
 from mpx.bench import copy
 from mpx.bench.tables import About, device_name, notes, pivot, say
 from mpx.bench.work import Row, Work, against, ladder, multiplied, timed
-from mpx.compare.words import rate
 from mpx.measure.ceilings import Ceilings, from_rows
 from mpx.measure.matmul import product, random_matrix, tolerance
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
 from mpx.render.rates import Point, roofline_figure
+from mpx.system.printing import rate
 
 ROUTINES = ("axpy", "gemv", "gemm")
 MEASURED = ("fp64", "fp32", "tf32", "fp16", "bf16")

@@ -5,10 +5,10 @@ from typing import Any
 
 from mpx.bench.work import Row
 from mpx.compare.served import cpu, device_of
-from mpx.compare.words import number, rate
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
 from mpx.render.table import Column, Table, console, print_table
+from mpx.system.printing import number, rate
 
 MAX_NAMED = 6  # kernels in one line
 RATE = "rate"  # takes the place of a format specification

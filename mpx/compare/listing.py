@@ -81,9 +81,10 @@ def remove_failed(output_dir: str, study: str | None = None, setting: str | None
 
 def show_runs(output_dir: str, study: str | None, status: str | None, setting: str | None) -> None:
     """Print a table of the runs."""
-    from mpx.compare.words import UNKNOWN, digits, number, rate_spec, shared
+    from mpx.compare.words import shared
     from mpx.render.comparison_tables import marked
     from mpx.render.table import Column, Table, print_table, words
+    from mpx.system.printing import UNKNOWN, digits, number, rate
 
     rows = []
     runs = list_runs(output_dir, study=study, status=status, setting=setting)
@@ -91,12 +92,12 @@ def show_runs(output_dir: str, study: str | None, status: str | None, setting: s
         print(f"no such run below {output_dir}")
         return
     for run in runs:
-        rate, seconds = run["train_samples_per_s"], run["time_to_train_s"]
+        speed, seconds = run["train_samples_per_s"], run["time_to_train_s"]
         row = [run["study"], run["label"] or run["setting"], str(run.get("seed", UNKNOWN)), run["status"]]
         row += [run["metric"] or UNKNOWN, number(run.get(run["metric"]), ".4f")]
         alone = "" if run["exclusive"] else shared(run["cpu_used_by_others"])
-        mark = "" if rate is None else marked("emulated" if run["emulated"] else alone)
-        row += [number(rate, rate_spec(rate or 0.0)) + mark, number(seconds, digits(seconds, 1), " s")]
+        mark = "" if speed is None else marked("emulated" if run["emulated"] else alone)
+        row += [rate(speed) + mark, number(seconds, digits(seconds, 1), " s")]
         rows.append(row)
     numbers = map(Column, ("value", "samples/s", "time to train"))
     heads = [*words("study", "setting", "seed", "status", "metric"), *numbers]

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpx.compare.comparison import Estimate, Group, Method, Question, Row, Speedup, Verdict, estimate
+from mpx.compare.comparison import Group, Method, Question, Row, Speedup, Verdict, estimate
 from mpx.compare.decisions import values
 from mpx.compare.fastest import Outcome, fastest_to_serve, fastest_to_train, soonest
 from mpx.compare.run import Metric, Way
-from mpx.compare.words import UNKNOWN, digits, needed, number, rate_spec, signed, speedup, spoken, spread
-from mpx.system.printing import how_many
+from mpx.compare.words import needed, speedup, spoken, spread
+from mpx.system.printing import UNKNOWN, digits, how_many, number, rate, signed
 
 MAX_NAMED = 3  # settings that a sentence lists by name
 WILD = 5  # standard deviation of the control's seeds, in margins, above which a comparison says little
@@ -92,15 +92,15 @@ def serve_verdict(group: Group, question: Question) -> str:
         return "No verdict on serving: no model is as accurate as after training and has a speed that counts."
     control = spoken(group.rows[0])
     device, batch, _ = group.served_at
-    rate, where = _rate(best.serve), f"samples/s at batch size {batch:,} on {device}"
+    per_s, where = rate(best.serve.mean), f"samples/s at batch size {batch:,} on {device}"
     served = f"{spoken(best)} served as {_way(best.served_by)}"
     if plain is None or plain.counted is None or answer.ahead is None:
-        return f"{served} is fastest {no_loss}: {rate} {where}. {control} was not served there."
-    reference, of_plain = f"{control} served as {_way(plain.way)}", _rate(plain.counted)
+        return f"{served} is fastest {no_loss}: {per_s} {where}. {control} was not served there."
+    reference, of_plain = f"{control} served as {_way(plain.way)}", rate(plain.counted.mean)
     if answer.outcome == Outcome.CONTROL:
         return f"Nothing is shown to be served faster {no_loss} than {reference}: {of_plain} {where}."
     ahead = f"{_times(answer.ahead)} as fast as {reference} {no_loss}"
-    return f"{served} answers {ahead}: {rate} against {of_plain} {where}."
+    return f"{served} answers {ahead}: {per_s} against {of_plain} {where}."
 
 
 def time_verdict(group: Group, question: Question) -> str:
@@ -195,10 +195,6 @@ def _state(row: Row) -> str:
 
 def _way(way: Way) -> str:
     return f"{'2:4 ' if way.sparse else ''}{way.format.upper()}"
-
-
-def _rate(estimate: Estimate) -> str:
-    return number(estimate.mean, rate_spec(estimate.mean))
 
 
 def _duration(row: Row) -> str:

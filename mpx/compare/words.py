@@ -1,8 +1,7 @@
-"""The wording of figures and decisions, shared by the terminal, HTML, Markdown, TensorBoard and the
+"""The wording of decisions and estimates, shared by the terminal, HTML, Markdown, TensorBoard and the
 verdicts.
 """
 
-import math
 from collections.abc import Iterable
 
 from mpx.compare.comparison import (
@@ -17,9 +16,8 @@ from mpx.compare.comparison import (
     Verdict,
 )
 from mpx.compare.run import RESUMED, Run, text_of
-from mpx.system.printing import how_many
+from mpx.system.printing import UNKNOWN, how_many, number, rate_spec, signed
 
-UNKNOWN = "–"
 SHARED = "shared"
 TOO_FEW = {
     Method.NONE: "it takes at least 2 seeds of each",
@@ -36,41 +34,6 @@ PER_RUN = ("command", "started_at", RESUMED)  # parts of the environment that di
 
 def title(group: Group) -> str:
     return ", ".join(filter(None, (f"{group.model} on {group.data}", text_of(group.changes))))
-
-
-def number(value: float | None, spec: str, unit: str = "") -> str:
-    """The formatted number, or `–` if unknown."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    return f"{value:{spec}}".removesuffix(".") + unit  # 1236 has four digits: #.4g would print 1236.
-
-
-def rate_spec(value: float) -> str:
-    """Three significant digits, or a whole number from 100: 0.482, 31.5, 1,234."""
-    return ",.0f" if abs(value) >= 100 else "#.3g"
-
-
-def rate(value: float | None) -> str:
-    """At most three digits of a measured rate, from 0.00031 to 1,979."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def digits(value: float | None, decimals: int) -> str:
-    """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB,
-    0.0023 GiB.
-    """
-    return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
-
-
-def share_digits(value: float | None) -> str:
-    """As `digits`, for a share in percent: 8.750%, 0.0033%."""
-    return digits(value and 100 * value, 3).replace("f", "%")
-
-
-def signed(value: float | None, spec: str) -> str:
-    return number(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
 
 
 def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -> str:

@@ -9,11 +9,11 @@ from typing import Any
 from mpx.compare.collect import run_of
 from mpx.compare.groups import labels, shared_changes, short
 from mpx.compare.served import device_of, format_of
-from mpx.compare.words import digits, number, rate_spec
 from mpx.data import LICENCES
 from mpx.deploy.record import Row, rows_of
 from mpx.deploy.verdict import verdict
 from mpx.render.table import Column, Table, console, escaped, in_markdown, print_table, words
+from mpx.system.printing import digits, number, rate
 
 MAX_LAYERS = 40  # lines of the table of layers
 VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
@@ -117,8 +117,8 @@ def _line(row: Row, at: Row) -> list[str]:
         at["backend"],
         f"{at['batch']:,}",
         _value(row["metrics"], row["metric"]["name"]),
-        _rate(at["serve_samples_per_s"]) + shared,
-        *(_rate(at[f"latency_ms_{name}"]) for name in ("p50", "p99")),
+        rate(at["serve_samples_per_s"]) + shared,
+        *(rate(at[f"latency_ms_{name}"]) for name in ("p50", "p99")),
         number(at["relative_error"], ".1e"),
         _mib(row["weights_gib"]),
     ]
@@ -175,7 +175,7 @@ def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
             rates = sorted(at["candidates"].items(), key=lambda pair: -pair[1])
             yield (
                 f"measured at batch {at['batch']:,}, samples/s: "
-                f"{'; '.join(f'{way} {_rate(rate)}' for way, rate in rates)}"
+                f"{'; '.join(f'{way} {rate(per_s)}' for way, per_s in rates)}"
             )
         for way, reason in at["refused"].items():
             yield f"not possible at batch {at['batch']:,}: {way} ({reason})"
@@ -246,10 +246,6 @@ def _loading(rows: Sequence[Row]) -> str:
 def _value(metrics: Row, name: str) -> str:
     """Errors of a regression may have any scale."""
     return number(metrics.get(name), "#.4g" if name.endswith(("mse", "mae")) else ".4f")
-
-
-def _rate(value: float) -> str:
-    return number(value, rate_spec(value))
 
 
 def _mib(gib: float) -> str:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from mpx.compare.served import SERVED_WITHIN, format_of
-from mpx.compare.words import number, rate_spec, signed
 from mpx.deploy.record import Row
+from mpx.system.printing import number, rate, signed
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
@@ -58,6 +58,6 @@ def _evidence(row: Row, reference: Row) -> str:
     value, expected = (number(value and factor * value, spec, unit) for value in values)
     change = f", difference {signed(-100 * _loss(row, reference), '.1f')} points" if share else ""
     margin = f"{100 * SERVED_WITHIN:g} {'points' if share else '%'}"
-    rates = " against ".join(number(_rate(one), rate_spec(_rate(one))) for one in both)
+    rates = " against ".join(rate(_rate(one)) for one in both)
     at = row["speed"][-1]["batch"]
     return f"{name} {value} against {expected}{change}; margin {margin}; {rates} samples/s at batch {at:,}"

@@ -12,10 +12,10 @@ from mpx.compare import words
 from mpx.compare.comparison import Comparison, Decision, Group, Row, Verdict
 from mpx.compare.run import Metric, Run, Way
 from mpx.compare.served import Serving, by_way, order, places
-from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits, spread
+from mpx.compare.words import spread
 from mpx.render.colours import Styles
 from mpx.render.table import Cell, Column, Table, console, print_table
-from mpx.system.printing import shown
+from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
 
 HEADS = {  # key of `_setting` -> head of the column; "" stands for the metric's name
     "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference",
@@ -139,7 +139,7 @@ def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> di
         "seed": str(run.seed),
         "status": run.status,
         metric.words: number(run.metrics.get(metric.name), metric.spec),
-        "samples/s": UNKNOWN if speed is None else number(speed, rate_spec(speed)) + marked(mark),
+        "samples/s": UNKNOWN if speed is None else rate(speed) + marked(mark),
         "step, ms": number(run.step_ms_p50, ".2f"),
         "train time, s": number(run.time_to_train_s, digits(run.time_to_train_s, 1)),
         "peak GiB": number(run.peak_gib, digits(run.peak_gib, 2)),

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from mpx.compare import speed
 from mpx.compare.comparison import Comparison, Estimate, Group, Row, Speedup
 from mpx.compare.run import text_of
-from mpx.compare.words import confidence, number, rate_spec, title
+from mpx.compare.words import confidence, title
 from mpx.render.colours import INK, Style, Styles
 from mpx.render.curves import Bands, bands, loss_figure, numerics_figure
 from mpx.render.picture import (
@@ -31,6 +31,7 @@ from mpx.render.picture import (
     picture,
     rate_ticks,
 )  # fmt: skip
+from mpx.system.printing import rate
 
 BAND = (
     "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to "
@@ -277,7 +278,7 @@ def bars(group: Group, field: str) -> list[Bar]:
             value.mean,
             value.mean - (value.std or 0.0),
             value.mean + (value.std or 0.0),
-            number(value.mean, rate_spec(value.mean)),
+            rate(value.mean),
         )
         for setting, value in known
     ]

@@ -5,10 +5,10 @@ limits the run.
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.words import UNKNOWN
 from mpx.render.run import CORES
 from mpx.render.table import Column, Table, print_table
 from mpx.system.csv_file import to_text
+from mpx.system.printing import UNKNOWN
 from mpx.system.whole_file import write_whole
 
 MAX_OPERATIONS = 12  # rows of the printed table

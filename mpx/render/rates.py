@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mpx.compare.words import rate
 from mpx.render.colours import COLOURS, INK, LINES, MARKERS, Style
 from mpx.render.picture import (  # fmt: skip
     MUTED,
@@ -20,6 +19,7 @@ from mpx.render.picture import (  # fmt: skip
     plain_log_ticks,
     wrapped,
 )
+from mpx.system.printing import rate
 
 BESIDE = 3  # panels in a row; more are not legible
 TITLE = 72  # characters of a row's titles

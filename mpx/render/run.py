@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.run import judged_by_record
-from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.measure.exclusive import BUSY
 from mpx.render.table import Table, console, print_table, words
 from mpx.runs.result import EMULATED, VALIDATED_AT
 from mpx.system.csv_file import to_text
-from mpx.system.printing import shown
+from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
 from mpx.system.whole_file import write_whole
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
@@ -79,9 +78,7 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
         note += f" (shared: {speed['exclusive_reason']})"
     elif (others := speed.get("cpu_used_by_others") or 0.0) >= BUSY:
         note += f", while other programs used {others:.0%} of the CPU"
-    rows = [
-        ("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)
-    ]
+    rows = [("throughput", rate(speed["train_samples_per_s"], " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(
             (

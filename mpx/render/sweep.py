@@ -7,12 +7,11 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.run import judged_by_record
-from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.render.table import Column, Table, print_table, words
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 from mpx.settings.fields import NAMED
 from mpx.settings.values import key_of
-from mpx.system.printing import how_many, span
+from mpx.system.printing import UNKNOWN, how_many, number, rate, span
 
 Report = dict[str, Any]  # of a job, with the record of its run
 
@@ -98,13 +97,13 @@ def _mean(values: list[float | None], spec: str) -> str:
 
 def _rate(records: list[dict[str, Any]], unit: str = " samples/s") -> str:
     """The mean speed; marked where other programs used the device, or a format was emulated."""
-    known = [rate for run in records if (rate := run["speed"].get("train_samples_per_s")) is not None]
+    known = [value for run in records if (value := run["speed"].get("train_samples_per_s")) is not None]
     if not known:
         return UNKNOWN
     shared = any(run["speed"].get("exclusive") is False for run in records)
     emulated = any(run["precision"].get("emulated") for run in records)
     marks = [*(["shared"] if shared else []), *(["emulated"] if emulated else [])]
-    text = number(mean(known), rate_spec(mean(known))) + unit
+    text = rate(mean(known), unit)
     return f"{text} ({', '.join(marks)})" if marks else text
 
 
@@ -131,9 +130,9 @@ def print_search(results: dict[str, Any], file: Path, completed: list[dict[str, 
     also = f"also in {file}, there with a minus, since less is better" if falls else f"also in {file}"
     print(f"Best on the validation split, and fastest, of the search ({also}):")
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
-        accuracy, *rate = solution["values"]
+        accuracy, *rates = solution["values"]
         accuracy = number(-accuracy if falls else accuracy, "#.4g")
-        speed = "".join(f"  {number(value, rate_spec(value))} samples/s" for value in rate)
+        speed = "".join(f"  {rate(value)} samples/s" for value in rates)
         print(
             f"  {accuracy}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}"
         )

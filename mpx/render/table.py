@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
-from mpx.compare.words import UNKNOWN
-from mpx.render.colours import Style
-from mpx.system.printing import shown
+from mpx.system.printing import UNKNOWN, shown
 
 if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.console import Console
     from rich.table import Table as RichTable
+
+    from mpx.render.colours import Style
 
 
 GAP = 3  # characters between two columns
@@ -24,7 +24,7 @@ class Cell:
 
     text: str
     badge: str | None = None  # the kind of decision: good, bad or open
-    style: Style | None = None  # of a setting: its marker in the plots
+    style: "Style | None" = None  # of a setting: its marker in the plots
     html: str | None = None  # replaces the text
 
 

@@ -1,8 +1,9 @@
-"""What a command prints: text that is safe on a terminal, numbers of things, lengths of time, bars of long
-steps.
+"""What a command prints: text that is safe on a terminal, numbers, numbers of things, lengths of time, bars of
+long steps.
 """
 
 import io
+import math
 import os
 import re
 import sys
@@ -14,6 +15,8 @@ T = TypeVar("T")
 # Control characters, which a terminal obeys; marks that reverse the order of text; and lone surrogates, which
 # no encoding has.
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+UNKNOWN = "–"
 
 
 def shown(text: str) -> str:
@@ -35,6 +38,38 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def number(value: float | None, spec: str, unit: str = "") -> str:
+    """The formatted number, or `–` if unknown."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:{spec}}".removesuffix(".") + unit  # 1236 has four digits: #.4g would print 1236.
+
+
+def rate_spec(value: float) -> str:
+    """Three significant digits, or a whole number from 100: 0.482, 31.5, 1,234."""
+    return ",.0f" if abs(value) >= 100 else "#.3g"
+
+
+def rate(value: float | None, unit: str = "") -> str:
+    return number(value, rate_spec(value or 0.0), unit)
+
+
+def digits(value: float | None, decimals: int) -> str:
+    """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB,
+    0.0023 GiB.
+    """
+    return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
+
+
+def share_digits(value: float | None) -> str:
+    """As `digits`, for a share in percent: 8.750%, 0.0033%."""
+    return digits(value and 100 * value, 3).replace("f", "%")
+
+
+def signed(value: float | None, spec: str) -> str:
+    return number(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
 
 
 def in_notebook() -> bool:

@@ -10,9 +10,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from mpx.compare.words import number, rate_spec
 from mpx.measure.throughput import Throughput
 from mpx.private.lightning import described_bar
+from mpx.system.printing import number, rate
 from mpx.training.tasks import loss_in
 
 SILENT_S = 30.0  # without a bar, the longest time between two lines
@@ -56,8 +56,8 @@ class EpochLines(Callback):
         parts += (
             [f"{self.metric} {number(values[self.metric].item(), '#.4g')}"] if self.metric in values else []
         )
-        if (rate := self.throughput.samples_per_s) is not None:
-            parts.append(f"{number(rate, rate_spec(rate))} samples/s")
+        if (speed := self.throughput.samples_per_s) is not None:
+            parts.append(f"{rate(speed)} samples/s")
         self._print(trainer, [], parts)
 
     def _print(self, trainer: pl.Trainer, before: list[str], after: list[str]) -> None:

@@ -13,11 +13,11 @@ from made_runs import compared, made, only, seeds
 from mpx.compare.comparison import POPULATION, Method, Verdict
 from mpx.compare.population import scatter
 from mpx.compare.table import differences_csv
-from mpx.compare.words import signed
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report
 from mpx.runs.result import Predictions
+from mpx.system.printing import signed
 
 SAMPLES = 1000
 
