@@ -4,7 +4,7 @@ every run       windows.py times steps, and throughput.py calls it during a Ligh
                 counts a batch's samples. first_step.py runs the FLOP counter of flops.py. memory.py: peak
                 memory; environment.py: versions and hardware; devices.py: this machine's accelerators;
                 exclusive.py: whether another program used the device
-profile=true    profile.py traces steps; bottleneck.py decides what limits them
+profile=true    profile.py traces steps and decides what limits them
 mpx.bench       matmul.py and timing.py, the base of mpx/bench/
 limits          peaks.py: vendors' figures; ceilings.py: mpx.bench's figures of this machine, and MFU
 """

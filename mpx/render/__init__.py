@@ -1,7 +1,7 @@
 """All output for people: tables on the terminal, the report, plots and TensorBoard.
 
 tables     table.py: the one table model, with its terminal and Markdown forms; HTML is in templates/
-a run      run.py and profile.py at its end, exponents.py; tensorboard.py: everything except the curves
+a run      run.py at its end; exponents.py; tensorboard.py: everything except the curves
 a sweep    sweep.py at its end
 a study    comparison_tables.py: tables, and the terminal; markdown.py, html.py (templates/), and figures.py
            with curves.py: the pictures; report.py writes them all, and the TensorBoard run `_report`;

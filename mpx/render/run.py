@@ -6,19 +6,17 @@ from typing import Any
 
 from mpx.compare.run import judged_by_record
 from mpx.measure.exclusive import BUSY
-from mpx.render.table import Table, console, print_table, words
+from mpx.render.table import Column, Table, console, print_table, words
 from mpx.runs.result import EMULATED, VALIDATED_AT
-from mpx.system.csv_file import to_text
 from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
-from mpx.system.whole_file import write_whole
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
+MAX_OPERATIONS = 12
 MAX_METRICS = 8
 MUCH_PADDING = 0.3  # of the tokens: from here on the summary says what helps
 AUDIT = (
     "kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores",
 )  # fmt: skip
-SENSITIVITY = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")
 CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether Tensor Cores were used
 STAGES = ("val", "test", "own/")  # the first parts of an evaluation's metrics
 
@@ -143,28 +141,22 @@ def print_coverage(layers: list[dict[str, Any]]) -> None:
     )
 
 
-def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Print the most sensitive layers, and write all to sensitivity.csv. rows: those of
-    mpx.sparsity.sensitivity.
-    """
-    ranked = [
-        row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1)
-    ]
-    write_whole(folder / "sensitivity.csv", to_text(SENSITIVITY, ranked))
+def print_sensitivity(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the most sensitive layers. rows: of mpx.sparsity.coverage.sensitivity."""
     lines = [
         (
-            str(row["rank"]),
+            str(rank),
             row["name"],
             f"{row['loss_change']:+.5f}",
             number(row["loss"], ".5f"),
             number(row["kept_magnitude"], ".1%"),
         )
-        for row in ranked[:MAX_SENSITIVE]
+        for rank, row in enumerate(rows[:MAX_SENSITIVE], 1)
     ]
     title = "sensitivity: the validation loss with only one layer pruned"
     print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), lines))
     if len(rows) > MAX_SENSITIVE:
-        print(f"and {len(rows) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
+        print(f"and {len(rows) - MAX_SENSITIVE} more; result.json lists them all")
 
 
 def print_audit(audit: dict[str, Any]) -> None:
@@ -183,6 +175,36 @@ def print_audit(audit: dict[str, Any]) -> None:
     print(f"FLOPs in the formats that the mode promises: {shares}")
     if not audit["kernels_seen"]:
         print("Tensor Cores: only a CUDA device's kernels can tell.")
+
+
+def print_profile(profile: dict[str, Any]) -> None:
+    """The slowest operations of `profile=true`, and what limits the run. profile: as mpx.measure.profile
+    records it.
+    """
+    if rows := profile["operations"]:
+        what = "operation" if profile["launches"] is None else "kernel"
+        columns = [
+            *words(what),
+            *map(Column, ("calls", "ms", "share")),
+            *words("format", "Tensor Cores"),
+        ]
+        lines = [
+            (
+                row["operation"],
+                f"{row['calls']:.4g}",
+                f"{row['ms']:.3f}",
+                f"{row['share']:.1%}",
+                row["format"] or UNKNOWN,
+                CORES[row["tensor_cores"]],
+            )
+            for row in rows[:MAX_OPERATIONS]
+        ]
+        title = f"where a step's time goes, of {profile['steps']} steps"
+        print_table(Table(title, columns, lines).known(4))
+        more = f"and {len(rows) - MAX_OPERATIONS} more in result.json; " if len(rows) > MAX_OPERATIONS else ""
+        print(f"{more}trace: {profile['trace']} (open it at https://ui.perfetto.dev)")
+    unknown = f"profile: what limits the run is unknown, since {profile.get('reason')}."
+    print(unknown if profile["bound"] is None else profile["sentence"])
 
 
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:

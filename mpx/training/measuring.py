@@ -73,7 +73,7 @@ def build_measuring(
     )
     profile = None
     if cfg.profile:
-        from mpx.measure.profile import Profile
+        from mpx.measure.profile import Profile  # torch.profiler
 
         profile = Profile(
             throughput, folder, sampled=every, emulated=precision.emulate, against=choice.against

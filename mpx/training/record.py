@@ -17,7 +17,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import find
 from mpx.record.parts import precision_part, sparsity_part, speed_part
 from mpx.render import tensorboard
-from mpx.render.run import print_coverage, print_run, report_sensitivity
+from mpx.render.run import print_coverage, print_profile, print_run, print_sensitivity
 from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.runs.result import Predictions, write_predictions
@@ -122,8 +122,6 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     if record["config"]["sparsity"].get("coverage"):
         print_coverage(record["sparsity"]["layers"])
     if record["sparsity"].get("sensitivity"):
-        report_sensitivity(record["sparsity"]["sensitivity"], folder.path)
+        print_sensitivity(record["sparsity"]["sensitivity"])
     if "profile" in record:
-        from mpx.render.profile import report_profile
-
-        report_profile(record["profile"], folder.path)
+        print_profile(record["profile"])
