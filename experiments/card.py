@@ -24,7 +24,7 @@ from mpx.compare.table import read_results
 from mpx.compare.words import title
 from mpx.errors import UserError
 from mpx.render.colours import styles
-from mpx.render.figures import CARD_PARTS, pictures
+from mpx.render.figures import pictures
 from mpx.render.markdown import PLOTS, about, figures, group_table, served_part, verdicts
 from mpx.render.picture import Picture
 from mpx.render.report import save_all
@@ -55,7 +55,7 @@ def update_card(folder: Path) -> list[Path]:
         )
     comparison = compare_file(results, options(found[2], card))
     by_setting = styles(comparison)
-    drawn = [pictures(group, comparison, by_setting, CARD_PARTS) for group in comparison.groups]
+    drawn = [pictures(group, comparison, by_setting) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group], folder / PLOTS)
     part = f"{found[1]}\n{results_part(comparison, drawn)}\n\n{found[3]}"
     write_whole(card, text[: found.start()] + part + text[found.end() :])
@@ -95,7 +95,7 @@ def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> 
             about(group, comparison),
             group_table(group),
             served_part(group),
-            figures(pictures_of_group, reasons=False),
+            figures(pictures_of_group),
         ]
     return "\n\n".join(part for part in parts if part)
 

@@ -5,7 +5,7 @@ draws (plot).
                                       the next part
     show(about, rows)                 prints tables; about: what, device, exclusive, cpu_busy, environment,
                                       folder
-    plot(about, rows)                 a mpx.render.picture.Picture
+    plot(about, rows)                 a mpx.render.picture.Picture, or None
 
 formats.py: the number formats' reference card. gemm.py: matrix products, dense and 2:4. attention.py: scaled
 dot-product attention. conv.py: convolutions of a ResNet. lstm.py: a two-layer LSTM. triton.py: the making of

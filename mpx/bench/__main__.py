@@ -75,7 +75,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
         write_whole(folder / f"{what}.json", record)
         write_whole(folder / f"{what}.csv", to_text(list(rows[0]), rows))
         drawn = benchmark.plot(about, rows)
-        files = save(drawn, folder) if not drawn.reason else []
+        files = save(drawn, folder) if drawn else []
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {files[1].name}" if files else ""))
 
 

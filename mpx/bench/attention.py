@@ -112,7 +112,7 @@ def show(about: About, rows: list[Row]) -> None:
     notes(about, rows, ("kernel", "format", "mask"))
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     longest = rows[-1]["length"]
     bars: dict[str, dict[str, float]] = {}
     for row in rows:

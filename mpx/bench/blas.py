@@ -106,7 +106,7 @@ def of_roof(row: Row, bound: Ceilings) -> float | None:
     return row["tflops_per_s"] / min(top, row["flops_per_byte"] * bound.gb_per_s / 1e3)
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     bound = roofs(rows)
     points = [
         Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])

@@ -122,7 +122,7 @@ def show(about: About, rows: list[Row]) -> None:
     notes(about, rows, ("layer", "format"))
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     bars: dict[str, dict[str, float]] = {}
     for row in rows:
         if row["direction"] == "forward" and row["tflops_per_s"]:

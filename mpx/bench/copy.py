@@ -53,7 +53,7 @@ def show(about: About, rows: list[Row]) -> None:
     notes(about, rows, ("size",))
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     points = [(row["mib"], row["gb_per_s"]) for row in rows if row["gb_per_s"]]
     draw = partial(rates_figure, {"": [Curve("copy, read and written bytes", points)]}, "tensor, MiB", "GB/s")
     return picture("copy", "Copy bandwidth", device_name(about), "Every byte counts twice.", draw)

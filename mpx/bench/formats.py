@@ -74,7 +74,7 @@ def show(about: About, rows: list[Row]) -> None:
     notes(about, rows, ("format",))
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     """The measured rates beside the vendor's."""
     ways = {"measured here": "tflops_per_s", "vendor's dense peak": "peak_tflops_per_s"}
     bars = {row["format"]: {way: row[key] for way, key in ways.items() if row[key]} for row in rows}

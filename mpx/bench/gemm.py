@@ -157,7 +157,7 @@ def gains(rows: list[Row]) -> list[Row]:
     return [line | {"speed-up": share(line["2of4 graph"], line["dense graph"])} for line in lines.values()]
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     """Square products by the fastest way to call them: one colour per format, one line style per pattern."""
     formats, how = list(dict.fromkeys(row["format"] for row in rows)), rows[-1]["how"]
     curves: dict[tuple[str, str], list[tuple[float, float]]] = {}

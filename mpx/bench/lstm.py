@@ -95,7 +95,7 @@ def show(about: About, rows: list[Row]) -> None:
     notes(about, rows, ("format", "hidden"))
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     panels: dict[str, list[Curve]] = {}
     for number, fmt in enumerate(MEASURED):
         for direction in DIRECTIONS:

@@ -88,7 +88,7 @@ def show(about: About, rows: list[Row]) -> None:
     notes(about, rows, down)
 
 
-def plot(about: About, rows: list[Row]) -> Picture:
+def plot(about: About, rows: list[Row]) -> Picture | None:
     names = list(dict.fromkeys(row["way"] for row in rows))
     panels: dict[str, list[Curve]] = {}
     for fmt in dict.fromkeys(row["format"] for row in rows):

@@ -5,7 +5,7 @@ seed surrounds the mean.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from matplotlib.lines import Line2D
 from mpx.compare.run import Metric
 from mpx.render.colours import Style, Styles
 from mpx.render.picture import (
-    NothingToDraw,
     canvas,
     legend_below,
     metric_axis,
@@ -87,11 +86,11 @@ def band(curves: Sequence[Curve]) -> Band | None:
     return Band(steps, mean, low, high, len(curves))
 
 
-def loss_figure(drawn: Bands, metric: Metric, styles: Styles) -> Figure:
+def loss_figure(drawn: Bands, metric: Metric, styles: Styles) -> Figure | None:
     """The losses, and the metric by which runs are judged."""
     judged = re.sub("^test/", "val/", metric.name)
-    figure, panels = _panels(drawn, LOSSES | {judged: judged.replace("/", " ")}, styles)
-    for axes, tag in panels:
+
+    def scale(axes: Any, tag: str) -> None:
         values = np.concatenate([one.mean for one in drawn[tag].values()])
         if tag == judged and judged not in LOSSES:
             metric_axis(axes, "y", metric, values.max())
@@ -100,28 +99,30 @@ def loss_figure(drawn: Bands, metric: Metric, styles: Styles) -> Figure:
             plain_log_ticks(axes.yaxis)
         else:
             plain_ticks(axes, "y")
-    return figure
+
+    return _panels(drawn, LOSSES | {judged: judged.replace("/", " ")}, styles, scale)
 
 
-def numerics_figure(drawn: Bands, styles: Styles) -> Figure:
-    figure, panels = _panels(drawn, NUMERICS, styles)
-    for axes, tag in panels:
+def numerics_figure(drawn: Bands, styles: Styles) -> Figure | None:
+    def scale(axes: Any, tag: str) -> None:
         if tag == SCALE:
             axes.set_yscale("log", base=2)
             plain_log_ticks(axes.yaxis)
         else:
             percent_axis(axes, "y", max(float(one.high.max()) for one in drawn[tag].values()))
-    return figure
+
+    return _panels(drawn, NUMERICS, styles, scale)
 
 
-def _panels(curves: Bands, titles: Mapping[str, str], styles: Styles) -> tuple[Figure, list[tuple[Any, str]]]:
-    """The figure, and its axes with their tags. Flat lines say nothing. Raises NothingToDraw."""
-    logged = [tag for tag in titles if curves.get(tag)]
-    if not logged:
-        raise NothingToDraw("the runs logged no such curves, or they no longer exist")
-    tags = [tag for tag in logged if any(one.high.max() > one.low.min() for one in curves[tag].values())]
+def _panels(
+    curves: Bands, titles: Mapping[str, str], styles: Styles, scale: Callable[[Any, str], None]
+) -> Figure | None:
+    """A panel for each tag whose values change; None if none does. scale: of a panel's y axis."""
+    tags = [
+        tag for tag in titles if any(one.high.max() > one.low.min() for one in curves.get(tag, {}).values())
+    ]
     if not tags:
-        raise NothingToDraw("it never changes")
+        return None
     figure, axes = canvas(3.0, columns=len(tags), squeeze=False)
     for panel, tag in zip(axes[0], tags, strict=True):
         for setting, one in curves[tag].items():
@@ -129,18 +130,14 @@ def _panels(curves: Bands, titles: Mapping[str, str], styles: Styles) -> tuple[F
         panel.set_title(titles[tag])
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
-        steps = {int(step) for one in curves[tag].values() for step in one.steps}
-        if len(steps) == 1:
-            panel.set_xticks(list(steps))  # for a single step matplotlib would label fractional steps
+        scale(panel, tag)
     drawn = {
-        setting: style for setting, style in styles.items() if any(setting in curves[tag] for tag in tags)
+        setting: Line2D([], [], color=one.colour, linestyle=one.line, marker=one.marker, markersize=5)
+        for setting, one in styles.items()
+        if any(setting in curves[tag] for tag in tags)
     }
-    handles = [
-        Line2D([], [], color=one.colour, linestyle=one.line, marker=one.marker, markersize=5)
-        for one in drawn.values()
-    ]
-    legend_below(figure, handles, list(drawn))
-    return figure, list(zip(axes[0], tags, strict=True))
+    legend_below(figure, list(drawn.values()), list(drawn))
+    return figure
 
 
 def _curve(axes: Any, one: Band, style: Style, drawstyle: str) -> None:

@@ -1,5 +1,5 @@
 """The pictures of a group, in the order of the report: front, seeds, bars, curves, underflow. Each is drawn
-where its data is there.
+where it says something.
 """
 
 import hashlib
@@ -20,7 +20,6 @@ from mpx.render.curves import Bands, bands, loss_figure, numerics_figure
 from mpx.render.picture import (
     MAX_CURVES,
     MUTED,
-    NothingToDraw,
     Picture,
     canvas,
     height_for,
@@ -37,11 +36,80 @@ BAND = (
     "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to "
     "its last finite value."
 )
-PARTS = ("front", "seeds", "speedup", "time", "memory", "serve", "loss", "numerics", "underflow")
-CURVE_PARTS = {"loss", "numerics"}
-CARD_PARTS = tuple(part for part in PARTS if part not in CURVE_PARTS)  # parts that need no run folder
 MAX_FILE_NAME = 100  # characters, without the suffix
 Bar = tuple[str, float, float, float, str]  # setting, length, lowest, highest, label
+
+
+def pictures(group: Group, comparison: Comparison, styles: Styles) -> list[Picture]:
+    """Those that say something."""
+    name, spread = group.metric.words.capitalize(), "bars of one standard deviation"
+    interval = f"the line at its end is the {confidence(comparison)} interval"
+    curves = group_curves(group, comparison)
+    speedups = speedup_bars(group)
+    parts: list[tuple[str, str, str, Callable[[], Figure | None]]] = [
+        (
+            "front",
+            f"{name} against throughput",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both "
+            f"(Pareto front).{_elsewhere(group)}",
+            lambda: front_figure(group, styles),
+        ),
+        (
+            "seeds",
+            f"{name} of every seed",
+            "Each mark is a run; the upright line is the mean, the band one standard deviation.",
+            lambda: seeds_figure(group, comparison.question.margin, styles),
+        ),
+        (
+            "speedup",
+            "Speed-up of training",
+            f"Throughput over the control's; {interval}, where there are seeds enough.",
+            lambda: bars_figure(speedups, "speed-up of training over the control", styles),
+        ),
+        (
+            "time",
+            "Time to train",
+            f"As measured, also beside other programs; mean over seeds, {spread}.",
+            lambda: (
+                None if speedups else bars_figure(bars(group, "time_to_train_s"), "time to train, s", styles)
+            ),
+        ),
+        (
+            "memory",
+            "Peak memory",
+            f"Mean over seeds, {spread}.",
+            lambda: bars_figure(bars(group, "peak_gib"), "peak memory, GiB", styles),
+        ),
+        (
+            "serve",
+            "Speed of serving",
+            f"Of the deployed model; mean over seeds, {spread}.",
+            lambda: bars_figure(bars(group, "serve"), "served samples per second", styles),
+        ),
+        (
+            "loss",
+            "Training curves",
+            BAND + _some_curves(group),
+            lambda: loss_figure(curves, group.metric, styles),
+        ),
+        (
+            "numerics",
+            "Loss scale and underflow over training",
+            BAND + _some_curves(group),
+            lambda: numerics_figure(curves, styles),
+        ),
+        (
+            "underflow",
+            "Gradients that vanish",
+            "Each mark is a run: the share over its sampled steps.",
+            lambda: underflow_figure(group, styles),
+        ),
+    ]
+    drawn = (
+        picture(f"{file_start(group)}-{part}", what, title(group), caption, draw)
+        for part, what, caption, draw in parts
+    )
+    return [one for one in drawn if one is not None]
 
 
 def group_curves(group: Group, comparison: Comparison) -> Bands:
@@ -52,81 +120,21 @@ def group_curves(group: Group, comparison: Comparison) -> Bands:
     )
 
 
-def pictures(
-    group: Group, comparison: Comparison, styles: Styles, parts: Iterable[str] = PARTS
-) -> list[Picture]:
-    name, start, spread = group.metric.words.capitalize(), file_start(group), "bars of one standard deviation"
-    curves = group_curves(group, comparison) if CURVE_PARTS & set(parts) else {}
-    shown = (
+def _some_curves(group: Group) -> str:
+    if len(group.rows) <= MAX_CURVES:
+        return ""
+    first = (
         f"The control and the {MAX_CURVES - 1} settings next to it in"
         if group.control
         else f"The first {MAX_CURVES} settings of"
     )
-    only = f" {shown} the table." if len(group.rows) > MAX_CURVES else ""
+    return f" {first} the table."
+
+
+def _elsewhere(group: Group) -> str:
     known = [row for row in group.rows if row.throughput and row.metric]
-    elsewhere = (
-        " Not in it: settings whose speed was measured under other conditions."
-        if len(side_by_side(group)) < len(known)
-        else ""
-    )
-    interval = f"the line at its end is the {confidence(comparison)} interval"
-    margin = comparison.question.margin
-    wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
-        "front": (
-            f"{name} against throughput",
-            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both "
-            f"(Pareto front).{elsewhere}",
-            lambda: front_figure(group, styles),
-        ),
-        "seeds": (
-            f"{name} of every seed",
-            "Each mark is a run; the upright line is the mean, the band one standard deviation.",
-            lambda: seeds_figure(group, margin, styles),
-        ),
-        "speedup": (
-            "Speed-up of training",
-            f"Throughput over the control's; {interval}, where there are seeds enough.",
-            lambda: bars_figure(speedup_bars(group), "speed-up of training over the control", styles),
-        ),
-        "time": (
-            "Time to train",
-            f"As measured, also beside other programs; mean over seeds, {spread}.",
-            lambda: bars_figure(bars(group, "time_to_train_s"), "time to train, s", styles),
-        ),
-        "memory": (
-            "Peak memory",
-            f"Mean over seeds, {spread}.",
-            lambda: bars_figure(bars(group, "peak_gib"), "peak memory, GiB", styles),
-        ),
-        "serve": (
-            "Speed of serving",
-            f"Of the deployed model; mean over seeds, {spread}.",
-            lambda: bars_figure(bars(group, "serve"), "served samples per second", styles),
-        ),
-        "loss": (
-            "Training curves",
-            BAND + only,
-            lambda: loss_figure(curves, group.metric, styles),
-        ),
-        "numerics": (
-            "Loss scale and underflow over training",
-            BAND + only,
-            lambda: numerics_figure(curves, styles),
-        ),
-        "underflow": (
-            "Gradients that vanish",
-            "Each mark is a run: the share over its sampled steps.",
-            lambda: underflow_figure(group, styles),
-        ),
-    }
-    # a "not drawn" reason would only distract: without deployed models, and of a time beside a speed-up
-    without = {"time"} if any(row.speedup for row in group.rows) else set()
-    without |= set() if any(row.serve for row in group.rows) else {"serve"}
-    return [
-        picture(f"{start}-{part}", what, title(group), caption, draw)
-        for part, (what, caption, draw) in wanted.items()
-        if part in parts and part not in without
-    ]
+    some = len(side_by_side(group)) < len(known)
+    return " Not in it: settings whose speed was measured under other conditions." if some else ""
 
 
 def file_start(group: Group) -> str:
@@ -140,13 +148,13 @@ def file_start(group: Group) -> str:
     return name if plain else f"{name[:MAX_FILE_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def front_figure(group: Group, styles: Styles) -> Figure:
+def front_figure(group: Group, styles: Styles) -> Figure | None:
     """The metric against throughput: one point per setting. The line joins the settings on the Pareto
     front.
     """
     rows = side_by_side(group)
     if not rows:
-        raise NothingToDraw("no setting has both a test result and a throughput that counts")
+        return None
     figure, axes = canvas(3.7)
     lower = group.metric.sign < 0
     points = [(x.mean, y.mean) for _, x, y in rows]
@@ -193,13 +201,13 @@ def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
     return kept[::-1]
 
 
-def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
+def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure | None:
     """The metric of every seed by setting, with the control's mean and margin."""
     metric = group.metric
     rows = [row for row in group.rows if row.metric is not None or row.diverged]
     known = {y: (row.metric, styles[row.setting].colour) for y, row in enumerate(rows) if row.metric}
     if not known:
-        raise NothingToDraw(f"no run has a {metric.words}")
+        return None
     names = [name_of(row) for row in rows]
     figure, axes = canvas(height_for(names))
     if group.control is not None and group.rows[0].metric:
@@ -254,11 +262,8 @@ def _control(axes: Any, mean: float, limit: float, sign: int) -> None:
 
 def speedup_bars(group: Group) -> list[Bar]:
     known = [(row.setting, row.speedup) for row in group.rows if row.speedup]
-    if not known:
-        reasons = dict.fromkeys(row.speed_note for row in group.rows if row.speed_note)
-        raise NothingToDraw("; ".join(reasons) or "no throughput counts")
     control = (str(group.control), 1.0, 1.0, 1.0, "control")
-    return [control] + [
+    return [control] * bool(known) + [
         (setting, gain.ratio, gain.low or gain.ratio, _end(gain), f"{gain.ratio:.2f}×")
         for setting, gain in known
     ]
@@ -284,13 +289,11 @@ def bars(group: Group, field: str) -> list[Bar]:
     ]
 
 
-def bars_figure(bars: Sequence[Bar], x: str, styles: Styles) -> Figure:
-    """Bars labelled with their value. x: label of the axis. Equal bars say nothing."""
-    if not bars:
-        raise NothingToDraw("no run recorded it")
+def bars_figure(bars: Sequence[Bar], x: str, styles: Styles) -> Figure | None:
+    """Bars labelled with their value. x: label of the axis. None if nothing differs."""
+    if len({text for *_, text in bars}) < 2:
+        return None
     names, lengths, lows, highs, texts = zip(*bars, strict=True)
-    if len({*texts}) == 1:
-        raise NothingToDraw(f"nothing differs, {texts[0]}")
     figure, axes = canvas(height_for(names))
     rows = range(len(bars))
     colours = [styles[name].colour for name in names]
@@ -307,16 +310,14 @@ def bars_figure(bars: Sequence[Bar], x: str, styles: Styles) -> Figure:
     return figure
 
 
-def underflow_figure(group: Group, styles: Styles) -> Figure:
+def underflow_figure(group: Group, styles: Styles) -> Figure | None:
     """For every seed the share of gradients that underflow at its loss scale, and that would underflow in
     FP16 without scaling.
     """
     shares = {row.setting: _shares(row.runs, "gradient_underflow") for row in group.rows}
     rows = [row for row in group.rows if shares[row.setting]]
-    if not rows:
-        raise NothingToDraw("no run sampled its gradients (numerics.every)")
     if not any(map(any, shares.values())):
-        raise NothingToDraw("no sampled gradient vanishes")
+        return None
     figure, axes = canvas(height_for([row.setting for row in rows]))
     unscaled = [
         (share, y) for y, row in enumerate(rows) for share in _shares(row.runs, "gradient_underflow_unscaled")

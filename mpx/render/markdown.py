@@ -78,12 +78,9 @@ def served_part(group: Group) -> str:
     )
 
 
-def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
-    """Links to the pictures. reasons: also list the pictures that were not drawn, and why."""
-    links = [
+def figures(drawn: Sequence[Picture]) -> str:
+    """Links to the pictures."""
+    return "\n\n".join(
         f"![{escaped(one.title)}: {escaped(one.of)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}"
         for one in drawn
-        if one.png
-    ]
-    missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if not one.png]
-    return "\n\n".join(links + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))
+    )

@@ -29,7 +29,7 @@ def _group(group: Group, comparison: Comparison, by_setting: Styles) -> str:
     parts += [f"<p>{escape(sentence)}</p>" for sentence in sentences]
     parts.append(_table(settings_table(group, by_setting)))
     parts += [f"<p><small>{escape(note)}</small></p>" for note in group.notes]
-    parts += [_image(one) for one in pictures(group, comparison, by_setting) if one.png]
+    parts += [_image(one) for one in pictures(group, comparison, by_setting)]
     return "\n".join(parts)
 
 

@@ -33,30 +33,23 @@ MAX_CURVES = 8  # more lines are not distinguishable
 MAX_LINES = 6  # of a title
 
 
-class NothingToDraw(Exception):
-    """The message says what is missing, as the end of a sentence."""
-
-
 @dataclass(frozen=True)
 class Picture:
-    """svg, png: empty if there is nothing to draw; `reason` then says why, as the end of a sentence."""
-
     name: str  # of its files, without suffix
     title: str  # Speed-up of training
     of: str  # resnet18 on cifar10
     caption: str
-    svg: str = ""
-    png: bytes = b""
-    reason: str = ""
+    svg: str
+    png: bytes
 
 
-def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Figure]) -> Picture:
-    """Draw, add the title and render. draw: raises NothingToDraw if data is missing."""
+def picture(
+    name: str, title: str, of: str, caption: str, draw: Callable[[], Figure | None]
+) -> Picture | None:
+    """Draw, add the title and render. None if `draw` finds nothing to show."""
     with house_style(name):
-        try:
-            figure = draw()
-        except NothingToDraw as nothing:
-            return Picture(name, title, of, caption, reason=str(nothing))
+        if (figure := draw()) is None:
+            return None
         lines = textwrap.wrap(f"{title}: {of}", 78, max_lines=MAX_LINES, placeholder=" …")
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
         top = 1 - 0.06 / figure.get_figheight()

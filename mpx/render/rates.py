@@ -11,7 +11,6 @@ from matplotlib.patches import Patch
 from mpx.render.colours import COLOURS, INK, LINES, MARKERS, Style
 from mpx.render.picture import (  # fmt: skip
     MUTED,
-    NothingToDraw,
     canvas,
     labelled,
     legend_below,
@@ -55,12 +54,12 @@ def style_of(colour: int, line: int = 0) -> Style:
     return Style(shades[colour % len(shades)], MARKERS[colour % len(MARKERS)], LINES[line % len(LINES)])
 
 
-def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figure:
+def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figure | None:
     """panels: title -> curves. x, y: labels of the axes."""
     panels = {title: [curve for curve in curves if curve.points] for title, curves in panels.items()}
     panels = {title: curves for title, curves in panels.items() if curves}
     if not panels:
-        raise NothingToDraw("nothing was measured")
+        return None
     columns = min(len(panels), BESIDE)
     rows = -(-len(panels) // columns)
     figure, axes = canvas(3.4 if rows == 1 else 2.4 * rows, columns, rows, squeeze=False, sharey=True)
@@ -98,11 +97,11 @@ def logarithmic(axes, base: int = 2) -> None:
         plain_log_ticks(axis)
 
 
-def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure:
+def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
     """bars: group -> variant -> length. x: label of the axis. Each variant has a colour."""
     bars = {group: lengths for group, lengths in bars.items() if lengths}
     if not bars:
-        raise NothingToDraw("nothing was measured")
+        return None
     variants = list(dict.fromkeys(variant for lengths in bars.values() for variant in lengths))
     figure, axes = canvas(0.8 + len(bars) * (GAP + BAR * len(variants)))
     share = BAR / (GAP + BAR * len(variants))
@@ -121,13 +120,15 @@ def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure:
     return figure
 
 
-def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mapping[str, float]) -> Figure:
+def roofline_figure(
+    points: Sequence[Point], gb_per_s: float | None, tops: Mapping[str, float]
+) -> Figure | None:
     """tops: format -> peak TFLOP/s. Each format has a colour, shared with its roof, and each kind a
     marker.
     """
     points = [point for point in points if point.flops_per_byte > 0]
     if not points or not gb_per_s:
-        raise NothingToDraw("the bandwidth of memory, or what to place beneath it, was not measured")
+        return None
     formats = list(dict.fromkeys(point.fmt for point in points))
     kinds = list(dict.fromkeys(point.kind for point in points))
     figure, axes = canvas(4.0)

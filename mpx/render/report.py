@@ -15,7 +15,7 @@ from PIL import Image
 
 from mpx.compare.comparison import Comparison
 from mpx.render.colours import styles
-from mpx.render.figures import PARTS, file_start, pictures
+from mpx.render.figures import file_start, pictures
 from mpx.render.html import html_report
 from mpx.render.markdown import PLOTS, about, group_table, markdown_report, served_part, verdicts
 from mpx.render.picture import Picture, save
@@ -49,11 +49,10 @@ def write(comparison: Comparison) -> list[Path]:
 
 
 def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
-    """Write the drawn pictures, then remove those of an earlier report that were not replaced."""
-    written = [path for one in drawn if one.svg for path in save(one, folder)]
-    for part in PARTS:
-        for path in {*folder.glob(f"*--*-{part}.svg"), *folder.glob(f"*--*-{part}.png")}.difference(written):
-            path.unlink(missing_ok=True)
+    """Write the pictures, then remove those of an earlier report that were not replaced."""
+    written = [path for one in drawn for path in save(one, folder)]
+    for path in {*folder.glob("*--*.svg"), *folder.glob("*--*.png")}.difference(written):
+        path.unlink(missing_ok=True)
     return written
 
 
@@ -86,5 +85,4 @@ def _images(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> Itera
     for group, pictures_of_group in zip(comparison.groups, drawn, strict=True):
         start = file_start(group)
         for one in pictures_of_group:
-            if one.png:
-                yield f"{start}/{one.name.removeprefix(start + '-')}", one.png
+            yield f"{start}/{one.name.removeprefix(start + '-')}", one.png

@@ -105,7 +105,6 @@ def test_verdict_comes_first_then_notes_left_out_commands_environment(page):
         "Fastest to train at no loss",
         "<h2>resnet18 on cifar10",
         "a note",
-        "Not drawn",
         "Left out (1)",
         "To repeat it",
         "Environment",

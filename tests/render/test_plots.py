@@ -18,8 +18,8 @@ from mpx.compare.comparison import Estimate
 from mpx.compare.run import metric_of
 from mpx.render.colours import styles
 from mpx.render.curves import bands, loss_figure
-from mpx.render.figures import PARTS, front_figure, pareto, pictures, seeds_figure
-from mpx.render.picture import NothingToDraw, fit, house_style, inline
+from mpx.render.figures import front_figure, pareto, pictures, seeds_figure
+from mpx.render.picture import fit, house_style, inline
 from mpx.render.rates import style_of
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
@@ -31,9 +31,8 @@ MANY = (
 WIDE = ("fp32-dense", *(f"amp-dense data.transform=comb_{'comma_' * 12} model.width={i}" for i in range(9)))
 
 
-def drawn(comparison, group=None, parts=PARTS):
-    group = group or comparison.groups[0]
-    made = pictures(group, comparison, styles(comparison), parts)
+def drawn(comparison, group=None):
+    made = pictures(group or comparison.groups[0], comparison, styles(comparison))
     return {one.name.rpartition("-")[2]: one for one in made}
 
 
@@ -50,8 +49,8 @@ def found(study):
 
 
 def test_all_pictures_of_a_full_study(found):
-    assert set(found) == {*PARTS} - {"time"}  # which stands in for speeds
-    assert [name for name, one in found.items() if one.reason] == []
+    bars = {"speedup", "memory", "serve"}  # the time to train stands in for speeds
+    assert set(found) == {"front", "seeds", "loss", "numerics", "underflow"} | bars
     for one in found.values():
         assert one.png.startswith(b"\x89PNG")
         ET.fromstring(one.svg)
@@ -64,24 +63,15 @@ def test_the_same_data_gives_the_same_files(study, found):
     assert "<dc:date>" not in found["front"].svg
 
 
-def test_what_cannot_be_drawn_says_why(tmp_path):
+def test_what_says_nothing_is_not_drawn(tmp_path):
+    """Equal bars, and what no run has."""
     group = made_group(
         ("fp32-dense", "amp-dense"), emulated=True, gradient_underflow=None, gradient_underflow_unscaled=None
     )
-    nothing = dict.fromkeys(("peak_gib", "serve", "metric", "time_to_train_s"))
-    rows = tuple(replace(row, **nothing) for row in group.rows)
-    found = drawn(made_comparison(tmp_path, replace(group, rows=rows)))
-    assert [name for name, one in found.items() if one.svg] == []
-    assert {name: one.reason for name, one in found.items()} == {
-        "front": "no setting has both a test result and a throughput that counts",
-        "seeds": "no run has a test accuracy",
-        "speedup": "emulated: its speed is not that of this format",
-        "time": "no run recorded it",
-        "memory": "no run recorded it",
-        "loss": "the runs logged no such curves, or they no longer exist",
-        "numerics": "the runs logged no such curves, or they no longer exist",
-        "underflow": "no run sampled its gradients (numerics.every)",
-    }
+    nothing = dict.fromkeys(("serve", "metric")) | {"peak_gib": Estimate(0.5, None, 1)}
+    times = {"fp32-dense": Estimate(2.0, None, 1), "amp-dense": Estimate(1.0, None, 1)}
+    rows = [replace(row, **nothing, time_to_train_s=times[row.setting]) for row in group.rows]
+    assert set(drawn(made_comparison(tmp_path, replace(group, rows=tuple(rows))))) == {"time"}
 
 
 def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
@@ -164,23 +154,22 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
         assert all(rows[setting].throughput is not None for setting in ("tf32-dense", "fp8-dense"))
         figure = front_figure(group, styles(comparison))
         assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
-        front = drawn(made_comparison(tmp_path, group), parts=["front"])["front"]
+        front = drawn(made_comparison(tmp_path, group))["front"]
         assert front.caption.endswith("settings whose speed was measured under other conditions.")
     group, _ = only(compared([*CONTROL, *AMP]))
-    assert drawn(made_comparison(tmp_path, group), parts=["front"])["front"].caption.endswith(
-        "(Pareto front)."
-    )
+    assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("(Pareto front).")
 
 
 def test_pictures_say_what_they_leave_out(tmp_path):
     settings = ("fp32-dense", *(f"amp-2of4 model.width={i}" for i in range(9)))
     comparison = made_comparison(tmp_path, group := made_group(settings, seeds=2, diverged=(settings[3],)))
     write_runs(comparison)
-    found = drawn(comparison, parts=["front", "loss"])
+    found = drawn(comparison)
     assert found["loss"].caption.endswith("The control and the 7 settings next to it in the table.")
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
-    alone = replace(group, control=None)
-    assert drawn(comparison, alone, ["loss"])["loss"].caption.endswith("The first 8 settings of the table.")
+    rows = tuple(replace(row, speedup=None) for row in group.rows)
+    alone = replace(group, control=None, rows=rows)
+    assert drawn(comparison, alone)["loss"].caption.endswith("The first 8 settings of the table.")
 
 
 def test_the_metric_of_a_project_is_drawn_and_flat_lines_are_not(tmp_path):
@@ -188,12 +177,4 @@ def test_the_metric_of_a_project_is_drawn_and_flat_lines_are_not(tmp_path):
     curves = bands({"fp32-dense": [tmp_path]})
     (axes,) = loss_figure(curves, metric_of("val/dice", "max"), {"fp32-dense": style_of(0)}).axes
     assert (axes.get_title(), axes.get_ylim()[1] <= 1) == ("val dice", True)
-    with pytest.raises(NothingToDraw, match="never changes"):
-        loss_figure(curves, metric_of("train/loss", "min"), {})
-
-
-def test_equal_bars_are_not_drawn(tmp_path):
-    group = made_group()
-    same = replace(group, rows=tuple(replace(row, peak_gib=Estimate(0.5, None, 1)) for row in group.rows))
-    found = drawn(made_comparison(tmp_path, same), parts=["memory"])
-    assert found["memory"].reason == "nothing differs, 0.500"
+    assert loss_figure(curves, metric_of("train/loss", "min"), {}) is None
