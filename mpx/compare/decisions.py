@@ -148,10 +148,10 @@ def _other_length(row: Row, alike: Sequence[Row]) -> str | None:
     A study sweeps the number of steps if a setting of the control's precision and sparsity took as many as
     this one. Runs that end early take different numbers; they are compared with others of the same kind.
     """
-    if all(ends_early(row) != ends_early(one) for one in alike):
-        ends = (f"{one.setting} {ends_early(one) or 'does not'}" for one in (row, alike[0]))
+    if all(_ends_early(row) != _ends_early(one) for one in alike):
+        ends = (f"{one.setting} {_ends_early(one) or 'does not'}" for one in (row, alike[0]))
         return f"one of them ends early (trainer.early_stopping): {', '.join(ends)}"
-    if ends_early(row):
+    if _ends_early(row):
         return None
     steps = _steps(row)
     known = [steps_of for one in alike if (steps_of := _steps(one)) is not None]
@@ -160,7 +160,7 @@ def _other_length(row: Row, alike: Sequence[Row]) -> str | None:
     return f"it took {_span(steps)} optimizer steps, {alike[0].setting} {_span(known[0])}"
 
 
-def ends_early(row: Row) -> str | None:
+def _ends_early(row: Row) -> str | None:
     """The value of trainer.early_stopping."""
     return row.runs[0].changes.get("trainer.early_stopping")
 

@@ -1,4 +1,4 @@
-"""Notes on a group: the caveats that a reader must know to interpret its figures, of thirteen kinds, one
+"""Notes on a group: the caveats that a reader must know to interpret its figures, of at most twelve kinds, one
 sentence each.
 """
 
@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from mpx.compare import speed
-from mpx.compare.comparison import POPULATION, TEST_SET, Group, Method, Question, Row
-from mpx.compare.decisions import ends_early
+from mpx.compare.comparison import TEST_SET, Group, Question, Row
 from mpx.compare.fastest import fastest_to_train
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
@@ -18,12 +17,10 @@ def notes(group: Group, members: Members, question: Question) -> list[str]:
     """members: the source of the group."""
     said = [members.note] if members.note else []
     said += _beside_the_verdict(group, question.confidence)
-    said += _of_settings(group, lambda row: _no_population(row, question.margin_for, group))
     said += _of_settings(group, _compiled_alike)
     said += _of_settings(group, lambda row: _some_speeds(row, group))
     said += _of_settings(group, _some_times)
     said += _of_settings(group, _speed_not_compared)
-    said += _of_settings(group, _ended_early)
     said += _other_versions(group.runs)
     if question.plan is not None and group.control is not None:
         said += _planned(group, question, question.plan)
@@ -51,16 +48,6 @@ def _beside_the_verdict(group: Group, confidence: float) -> list[str]:
     if answer.undecided:
         lines.append(f"{_who(answer.undecided, group)}: faster, but undecided")
     return lines
-
-
-def _no_population(row: Row, margin_for: str, group: Group) -> str | None:
-    """Why there is no interval for the population, where the margin is for it or other settings have one."""
-    intervals = [one.decision.population for one in group.rows if one.decision and one.decision.population]
-    wanted = margin_for == POPULATION or any(interval.low is not None for interval in intervals)
-    interval = row.decision.population if row.decision and row.decision.method != Method.TIED else None
-    if not wanted or interval is None or interval.reason is None:
-        return None
-    return f"no interval for the population, since {interval.reason}"
 
 
 def _compiled_alike(row: Row) -> str | None:
@@ -97,14 +84,6 @@ def _some_times(row: Row) -> str | None:
 def _speed_not_compared(row: Row) -> str | None:
     marked = "; samples/s marked (shared) and times are as measured" if row.shared else ""
     return f"speed not compared, {row.speed_note}{marked}" if row.speed_note else None
-
-
-def _ended_early(row: Row) -> str | None:
-    steps = sorted({run.steps for run in row.completed if run.steps is not None})
-    if not steps or not ends_early(row):
-        return None
-    span = " to ".join(f"{count:,}" for count in dict.fromkeys((steps[0], steps[-1])))
-    return f"runs ended early (trainer.early_stopping), after {span} steps"
 
 
 def _other_versions(runs: Sequence[Run]) -> list[str]:
@@ -152,11 +131,4 @@ def _planned(group: Group, question: Question, plan: Plan) -> list[str]:
     ]
     if outside := sum(run.looks is None for run in group.runs):
         lines.append(f"{outside} of {len(group.runs)} runs were not planned beforehand, as those with seed=")
-    return lines + _of_settings(group, _later_seeds)
-
-
-def _later_seeds(row: Row) -> str | None:
-    look = row.decision.look if row.decision else None
-    if look is None or not look.seeds or all(run.seed < look.seeds for run in row.runs):
-        return None
-    return f"decided by the first {look.seeds} of {len(row.runs)} seeds, as planned"
+    return lines
