@@ -1,5 +1,5 @@
-"""Notes on a group: the caveats that a reader must know to interpret its figures, of at most twelve kinds, one
-sentence each.
+"""Notes on a group: the caveats that a reader must know to interpret its figures, of at most twelve kinds,
+one sentence each.
 """
 
 from collections import Counter, defaultdict

@@ -7,7 +7,9 @@ onnx.py the object that calls the model.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +25,10 @@ from mpx.private.torch_modules import compiler_errors
 from mpx.system.machine import builds_kernels
 
 Call = Callable[[Tensor], Tensor]
+# gets a layer's name, the layer, its inputs and its output
+Look = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
+    [str, nn.Module, tuple[Any, ...], Any], None
+]  # gets a layer's name, the layer, inputs, output
 # raised by a model that cannot be compiled or recorded
 REFUSED: tuple[type[BaseException], ...] = (RuntimeError, *compiler_errors())
 SEARCH = {  # by autotune
@@ -143,6 +149,16 @@ class Recording:
         self.input[: len(x)].copy_(x)
         self.graph.replay()
         return self.output
+
+
+@contextmanager
+def forward_hooks(model: nn.Module, names: Iterable[str], look: Look) -> Iterator[None]:
+    """A context in which `look` follows each call of a named layer."""
+    with ExitStack() as hooks:
+        for name in names:
+            layer = model.get_submodule(name)
+            hooks.enter_context(layer.register_forward_hook(partial(look, name)))
+        yield
 
 
 def throughput(call: Call, x: Tensor) -> float:

@@ -3,6 +3,7 @@ format.
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,12 +198,15 @@ class Samples:
         """The inputs of the first `size` samples, which repeat if there are fewer."""
         return next(iter(self.reader.batches(0, [torch.arange(size) % len(self.split)])))[0]
 
-    def evaluate(self, call: Call, size: int) -> dict[str, float]:
-        """The metrics that the training's test logs, in batches of `size` and a smaller last one."""
+    def evaluate(self, call: Call, size: int) -> dict[str, float | None]:
+        """The metrics that the training's test logs, in batches of `size` and a smaller last one. None in
+        place of infinities and NaN, which JSON cannot hold.
+        """
         meters = Meters(self.spec.task, self.spec.classes).to(self.device)
         for x, y in self.batches(size):
             meters.add(call(x), y)
-        return {f"test/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
+        found = {f"test/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
+        return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ size.
 import copy
 import io
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from mpx.deploy import onnx
-from mpx.deploy.backends import relative_error
+from mpx.deploy.backends import reason_of, relative_error
+from mpx.deploy.build import Samples, cast, in_format
+from mpx.deploy.choose import Way
+from mpx.deploy.onnx import two_of
+from mpx.deploy.prepare import Serving
 from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
 from mpx.deploy.record import EXPORTS
 from mpx.errors import UserError
+from mpx.settings.deploy import EXPORTS as KINDS
 from mpx.settings.deploy import QUANTISED
 from mpx.system.whole_file import whole_folder, write_whole
 
+CPU = torch.device("cpu")
 EIGHT_BITS = {"int8": "int8, one scale for each output", "fp8": "float8_e4m3fn, one scale for each matrix"}
 
 
@@ -41,22 +47,63 @@ def check_packages(kinds: Collection[str]) -> None:
         raise UserError(f"export=onnx: {reason}. Install them, or leave it out.")
 
 
-def program(model: nn.Module, x: Tensor, reference: Tensor) -> File:
-    """A program of torch.export. model, x: on the CPU, in the served format. reference: the outputs for x in
-    FP32. Raises RuntimeError if the model cannot be exported.
+def exports(
+    kinds: Collection[str], serving: Serving, way: Way, test: Samples, config: dict[str, Any]
+) -> tuple[dict[str, File], dict[str, str]]:
+    """The files of these kinds, and why others cannot be made. way: that serves the largest batch. config: of
+    the run.
     """
-    file = io.BytesIO()
+    makers: dict[str, Callable[[], File]] = {
+        "safetensors": lambda: _weights(serving, way, config),
+        "pt2": lambda: _program(serving, test),
+        "onnx": lambda: _graph(serving, test),
+    }
+    files: dict[str, File] = {}
+    refused: dict[str, str] = {}
+    for kind in kinds:
+        if serving.fmt not in KINDS[kind]:
+            refused[kind] = f"it can hold {', '.join(KINDS[kind])}, not {serving.fmt}"
+            continue
+        try:
+            files[kind] = makers[kind]()
+        except RuntimeError as error:
+            refused[kind] = reason_of(error)
+    return files, refused
+
+
+def _program(serving: Serving, test: Samples) -> File:
+    """A program of torch.export. Raises RuntimeError if the model cannot be exported."""
+    size, file = min(serving.references), io.BytesIO()
+    model, x = in_format(serving.trained, serving.mode, CPU), cast(test.batch(size).cpu(), serving.mode)
     with onnx.as_runtime_errors(), onnx.quiet():
         shapes = ({0: torch.export.Dim("batch", min=1)},)
         torch.export.save(torch.export.export(model, (two_of(x),), dynamic_shapes=shapes), file)
         file.seek(0)
-        error = relative_error(torch.export.load(file).module()(x), reference)
+        error = relative_error(torch.export.load(file).module()(x), serving.references[size])
     return File(file.getvalue(), {"relative_error": error})
 
 
-def two_of(x: Tensor) -> Tensor:
-    """Two samples: a single one would fix the batch size to 1."""
-    return x.repeat_interleave(2, dim=0)[:2]
+def _graph(serving: Serving, test: Samples) -> File:
+    """The ONNX graph, with its metrics and error on the test set by ONNX Runtime."""
+    model, size = serving.onnx_model(), min(serving.references)
+    metrics = test.evaluate(lambda x: model(x.cpu()).to(x.device), max(serving.references))
+    error = relative_error(model(test.batch(size).cpu()), serving.references[size])
+    return File(model.content, {"metrics": metrics, "relative_error": error})
+
+
+def _weights(serving: Serving, way: Way, config: dict[str, Any]) -> File:
+    """The served weights if they have 8 bits; otherwise the trained ones in the format, by the names of the
+    trained model.
+    """
+    if serving.fmt not in QUANTISED:
+        return weights_file(in_format(serving.given, serving.mode, CPU), serving.fmt, {}, config)
+    model = in_format(serving.trained, serving.mode, CPU)
+    in_8_bits: dict[str, float | None] = {name: serving.ranges.get(name, 1.0) for name in way.quantised}
+    if way.backend == "onnx":
+        in_8_bits = {
+            name: None for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
+        }
+    return weights_file(model, serving.fmt, in_8_bits, config)
 
 
 def weights_file(

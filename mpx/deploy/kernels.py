@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from mpx.deploy.backends import Recording, reason_of, relative_error
-from mpx.deploy.prepare import forward_hooks
+from mpx.deploy.backends import Recording, forward_hooks, reason_of, relative_error
 from mpx.deploy.products import EPILOGUES, Epilogue, Fp8, Product, Product2of4, Quantised, Quantised2of4
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
@@ -247,7 +246,7 @@ def _inputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """
     inputs: dict[str, Tensor] = {}
 
-    def note(name: str, args: tuple[Any, ...], out: Any) -> None:
+    def note(name: str, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         like = args[0]
         inputs[name] = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
 

@@ -1,38 +1,90 @@
-"""Prepare a trained model for its format: fold batch norms, and for 8 bits measure the range of each layer's
-inputs.
+"""Prepare a trained model for serving in one format: fold batch norms, for 8 bits measure the range of each
+layer's inputs, and compute the outputs with which what is served is compared.
 """
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from mpx.deploy import onnx
+from mpx.deploy.backends import Look, Served, forward_hooks
+from mpx.deploy.build import Samples, Trained, cast, in_format
+from mpx.deploy.choose import Way
+from mpx.deploy.kernels import with_kernels
+from mpx.deploy.onnx import OnnxModel
 from mpx.deploy.products import INT8_LARGEST
+from mpx.precision.modes import MODES, Mode
+from mpx.precision.switches import float32_matmuls
+from mpx.settings.deploy import QUANTISED
 from mpx.sparsity.kernels import unsupported_layer
 
+CALIBRATING = 512  # samples of the validation set, from which the ranges of 8 bits come
 TOLERANCE = 1e-4  # relative error of the outputs in FP32 of a model with folded norms
 BINS = 2048
 TRIED_RANGES = 128  # equal steps up to the largest magnitude
-Look = Callable[[str, tuple[Any, ...], Any], None]  # gets a layer's name, its inputs and its output
 
 
-@contextmanager
-def forward_hooks(model: nn.Module, names: Iterable[str], look: Look) -> Iterator[None]:
-    """A context in which `look` follows each call of a named layer."""
+@dataclass(frozen=True)
+class Serving:
+    """A trained model and all that makes it servable in one format.
 
-    def hook(name: str, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-        look(name, args, out)
+    given: as it was trained. trained: with folded norms. ranges: of its layers' inputs, for 8 bits on a GPU.
+    references: its outputs in FP32 on the CPU, by batch size. onnx_model: makes ONNX Runtime's model once.
+    """
 
-    with ExitStack() as hooks:
-        for name in names:
-            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(hook, name)))
-        yield
+    fmt: str
+    mode: Mode
+    device: torch.device
+    given: Trained
+    trained: Trained
+    ranges: dict[str, float]
+    references: dict[int, Tensor]
+    onnx_model: Callable[[], OnnxModel]
+
+    def model(self) -> nn.Module:
+        return in_format(self.trained, self.mode, self.device)
+
+    def call(self, way: Way) -> Served | OnnxModel:
+        if way.backend == "onnx":
+            return self.onnx_model()
+        return Served(with_kernels(self.model(), way.kernels, self.ranges), way.backend, self.device)
+
+
+def prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples, sizes: list[int]) -> Serving:
+    """sizes: of batches, the largest first."""
+    device, image = test.device, given.data.spec.kind == "image"
+    x = test.batch(2).cpu()
+    trained = Trained(folded(given.model, x), given.data) if image else given
+    with float32_matmuls(MODES["fp32"], emulate=False):
+        plain = in_format(given, MODES["fp32"], device)
+        references = {size: plain(test.batch(size)).cpu() for size in sizes}
+
+    def calibrating() -> Iterator[Tensor]:
+        size = min(sizes[0], CALIBRATING)
+        return (x for x, _ in islice(val.batches(size), math.ceil(CALIBRATING / size)))
+
+    @cache
+    def onnx_model() -> OnnxModel:
+        content = onnx.exported(trained.model, onnx.two_of(x))
+        if fmt == "int8":
+            content = onnx.quantised(content, lambda: (x.cpu() for x in calibrating()), static=image)
+        return OnnxModel(content)
+
+    largest: dict[str, float] = {}
+    if fmt in QUANTISED and device.type == "cuda":
+        with float32_matmuls(mode, emulate=False):
+            inputs = lambda: (cast(x, mode) for x in calibrating())  # noqa: E731
+            largest = ranges(in_format(trained, mode, device), inputs, fmt)
+    return Serving(fmt, mode, device, given, trained, largest, references, onnx_model)
 
 
 @torch.no_grad()
@@ -61,7 +113,7 @@ def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
     outputs: list[tuple[str, Tensor]] = []  # of convolutions; kept alive, so that no two have the same id
     inputs: list[tuple[str, Tensor]] = []  # of norms
 
-    def note(name: str, args: tuple[Any, ...], out: Tensor) -> None:
+    def note(name: str, layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         outputs.append((name, out)) if name in convs else inputs.append((name, args[0]))
 
     named = dict(model.named_modules())
@@ -93,10 +145,10 @@ def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) 
         name: 0.0 for name, layer in model.named_modules() if name and unsupported_layer(layer) is None
     }
 
-    def widest(name: str, args: tuple[Any, ...], out: Any) -> None:
+    def widest(name: str, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         largest[name] = max(largest[name], args[0].abs().max().item())
 
-    def count(name: str, args: tuple[Any, ...], out: Any) -> None:
+    def count(name: str, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         counts[name] += torch.histc(args[0].abs().float(), BINS, 0, largest[name]).cpu()
 
     def watch(look: Look) -> None:

@@ -7,11 +7,10 @@ were possible there and multiply 8 bits in the same layers, so the accuracy of t
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cache, partial
-from itertools import islice, product
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,65 +19,29 @@ from torch import Tensor, nn
 from torch.backends import mha
 
 from mpx.acceleration.apply import searching
+from mpx.data.spec import Spec
 from mpx.data.unlabelled import unlabelled
 from mpx.deploy import algorithms, onnx
-from mpx.deploy.backends import (
-    Call,
-    Served,
-    backends,
-    latency,
-    reason_of,
-    relative_error,
-    throughput,
-)
-from mpx.deploy.build import Samples, Trained, cast, in_format, mode_of, of_run, own
+from mpx.deploy.backends import Served, backends, latency, relative_error, throughput
+from mpx.deploy.build import Samples, cast, mode_of, of_run, own
 from mpx.deploy.choose import UNFIT, Announce, Way, choose, differs_from, free, impossible, plans, unfit
-from mpx.deploy.export import File, check_packages, program, two_of, weights_file
-from mpx.deploy.kernels import MAX_EPSILONS, Kernel, Layer, layers, with_kernels
+from mpx.deploy.export import File, check_packages, exports
+from mpx.deploy.kernels import MAX_EPSILONS, Kernel, Layer, layers
 from mpx.deploy.onnx import OnnxModel
-from mpx.deploy.predict import answers
-from mpx.deploy.prepare import folded, ranges
+from mpx.deploy.prepare import Serving, prepared
 from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import CpuUse, ExclusivityChecks
 from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
-from mpx.settings.deploy import EXPORTS as KINDS
-from mpx.settings.deploy import QUANTISED, listed
+from mpx.settings.deploy import listed
+from mpx.system.csv_file import to_text
 from mpx.system.machine import GIB
 from mpx.training.tasks import primary_metric
 
-CPU = torch.device("cpu")
-CALIBRATING = 512  # samples of the validation set, from which the ranges of 8 bits come
 # allowed error of a smaller batch, as a multiple of the largest one's; a batch of one varies more
 MAX_TIMES = 10
-
-
-@dataclass(frozen=True)
-class Serving:
-    """A trained model and all that makes it servable in one format.
-
-    trained: with folded norms. ranges: of its layers' inputs, for 8 bits on a GPU. references: its outputs in
-    FP32 on the CPU, by batch size. onnx_model: makes ONNX Runtime's model once.
-    """
-
-    fmt: str
-    mode: Mode
-    device: torch.device
-    trained: Trained
-    ranges: dict[str, float]
-    references: dict[int, Tensor]
-    onnx_model: Callable[[], OnnxModel]
-
-    def model(self) -> nn.Module:
-        return in_format(self.trained, self.mode, self.device)
-
-    def call(self, way: Way) -> Call:
-        if way.backend == "onnx":
-            return self.onnx_model()
-        return Served(with_kernels(self.model(), way.kernels, self.ranges), way.backend, self.device)
 
 
 def serve(
@@ -99,104 +62,53 @@ def serve(
         raise UserError("weights=2of4: 2:4 kernels need a CUDA device. Use weights=auto or dense.")
     config, sizes = record["config"], sorted(listed(batch), reverse=True)
     given = of_run(folder, config, target) if ckpt is None else own(ckpt, config)
-    names, asked = ([], None) if predict is None else unlabelled(config["data"], given.data, predict)
-    predicted = None
-    row: dict[str, Any] = {"format": format, "weights": weights}
-    checks = ExclusivityChecks(device)
-    try:
-        with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
-            # PyTorch does not join BF16 weights.
-            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            data = given.data
-            test, val = (
-                opened.enter_context(Samples(part, data.spec, config["data"], device))
-                for part in (data.test, data.val)
-            )
-            opened.callback(algorithms.stop)
-            # The fast path of nn.TransformerEncoderLayer reads weights that a product lacks.
-            opened.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
-            mha.set_fastpath_enabled(False)
-            serving = _prepared(given, format, mode, test, val, sizes)
-            checks.look()  # this process is on the device now
-            with float32_matmuls(mode, emulate=False):
-                files, refused = _programs(kinds, serving, test)
-                ways, table = _ways(serving, weights, wanted, cast(test.batch(sizes[0]), mode), announce)
-                chosen, measured = _measured(serving, ways, test, announce)
-                # in a container NVML shows the host's process ids: its child would count as another process
-                algorithms.stop()
-                alone, reason = checks.verdict(measured["cpu_used_by_others"])
-                if asked is not None:
-                    samples = opened.enter_context(Samples(asked, data.spec, config["data"], device))
-                    call = serving.call(chosen)
-                    parts = [call(cast(x, mode)).float().cpu() for x, _ in samples.batches(sizes[0])]
-                    predicted = answers(names, torch.cat(parts), data.spec)
-                if "safetensors" in kinds:
-                    files["safetensors"] = _weights(given, serving, chosen, config)
-    except RuntimeError as error:
-        if out_of_memory(error):
-            raise UserError(f"batch={sizes[0]} needs more memory than there is. Lower batch=.") from error
-        raise
-    row |= measured | {"layers": [layer.record(chosen.kernels) for layer in table]}
+    asked = None if predict is None else unlabelled(config["data"], given.data, predict)
+    checks, predicted = ExclusivityChecks(device), None
+
+    def samples(split: Any) -> Samples:
+        return opened.enter_context(Samples(split, given.data.spec, config["data"], device))
+
+    with as_served(sizes[0]), ExitStack() as opened:
+        test = samples(given.data.test)
+        serving = prepared(given, format, mode, test, samples(given.data.val), sizes)
+        checks.look()  # this process is on the device now
+        with float32_matmuls(mode, emulate=False):
+            ways, table = _ways(serving, weights, wanted, cast(test.batch(sizes[0]), mode), announce)
+            chosen, measured = _measured(serving, ways, test, announce)
+            # in a container NVML shows the host's process ids: its child would count as another process
+            algorithms.stop()
+            alone, reason = checks.verdict(measured["cpu_used_by_others"])
+            if asked is not None:
+                names, split = asked
+                predicted = answers(names, _outputs(serving, chosen, samples(split), sizes[0]), test.spec)
+            files, refused = exports(kinds, serving, chosen, test, config)
+    row = {"format": format, "weights": weights} | measured
+    row |= {"layers": [layer.record(chosen.kernels) for layer in table]}
     row |= {"exports_refused": refused, "environment": environment()}
     row |= {"exclusive": alone, "exclusive_reason": reason, "device": device.type}
     return row, files, predicted
 
 
-def _prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples, sizes: list[int]) -> Serving:
-    device, image = test.device, given.data.spec.kind == "image"
-    x = test.batch(2).cpu()
-    trained = Trained(folded(given.model, x), given.data) if image else given
-    with float32_matmuls(MODES["fp32"], emulate=False):
-        plain = in_format(given, MODES["fp32"], device)
-        references = {size: plain(test.batch(size)).cpu() for size in sizes}
-
-    def calibrating() -> Iterator[Tensor]:
-        size = min(sizes[0], CALIBRATING)
-        return (x for x, _ in islice(val.batches(size), math.ceil(CALIBRATING / size)))
-
-    @cache
-    def onnx_model() -> OnnxModel:
-        content = onnx.exported(trained.model, two_of(x))
-        if fmt == "int8":
-            content = onnx.quantised(content, lambda: (x.cpu() for x in calibrating()), static=image)
-        return OnnxModel(content)
-
-    largest: dict[str, float] = {}
-    if fmt in QUANTISED and device.type == "cuda":
-        with float32_matmuls(mode, emulate=False):
-            inputs = lambda: (cast(x, mode) for x in calibrating())  # noqa: E731
-            largest = ranges(in_format(trained, mode, device), inputs, fmt)
-    return Serving(fmt, mode, device, trained, largest, references, onnx_model)
-
-
-def _programs(kinds: list[str], serving: Serving, test: Samples) -> tuple[dict[str, File], dict[str, str]]:
-    """The wanted files that compute (pt2, onnx), checked, and why wanted files of any kind cannot be made."""
-    files: dict[str, File] = {}
-    refused: dict[str, str] = {}
-    makers = {"pt2": _program, "onnx": _graph}
-    for kind in kinds:
-        if serving.fmt not in KINDS[kind]:
-            refused[kind] = f"it can hold {', '.join(KINDS[kind])}, not {serving.fmt}"
-        elif kind in makers:
-            try:
-                files[kind] = makers[kind](serving, test)
-            except RuntimeError as error:
-                refused[kind] = reason_of(error)
-    return files, refused
-
-
-def _program(serving: Serving, test: Samples) -> File:
-    size = min(serving.references)
-    x = cast(test.batch(size).cpu(), serving.mode)
-    return program(in_format(serving.trained, serving.mode, CPU), x, serving.references[size])
-
-
-def _graph(serving: Serving, test: Samples) -> File:
-    """The ONNX graph, with its metrics and error on the test set by ONNX Runtime."""
-    model, size = serving.onnx_model(), min(serving.references)
-    metrics = finite(test.evaluate(lambda x: model(x.cpu()).to(x.device), max(serving.references)))
-    error = relative_error(model(test.batch(size).cpu()), serving.references[size])
-    return File(model.content, {"metrics": metrics, "relative_error": error})
+@contextmanager
+def as_served(largest: int) -> Iterator[None]:
+    """How PyTorch is set while a model is served. Raises UserError if batches of `largest` samples need more
+    memory than there is.
+    """
+    fastpath = mha.get_fastpath_enabled()
+    try:
+        with torch.no_grad(), searching(), warnings.catch_warnings():
+            # PyTorch does not join BF16 weights.
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+            # The fast path of nn.TransformerEncoderLayer reads weights that a product lacks.
+            mha.set_fastpath_enabled(False)
+            yield
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise UserError(f"batch={largest} needs more memory than there is. Lower batch=.") from error
+        raise
+    finally:
+        mha.set_fastpath_enabled(fastpath)
+        algorithms.stop()
 
 
 def _ways(
@@ -261,14 +173,13 @@ def _measured(
     return chosen, row
 
 
-def _judged(serving: Serving, way: Way, call: Call, test: Samples, size: int) -> dict[str, Any]:
+def _judged(serving: Serving, way: Way, call: Served | OnnxModel, test: Samples, size: int) -> dict[str, Any]:
     name, goal = primary_metric(test.spec)
-    metrics = finite(test.evaluate(lambda x: call(cast(x, serving.mode)), size))
-    if isinstance(call, Served):
-        weights, quantised = size_of(call.model), way.quantised
+    metrics = test.evaluate(lambda x: call(cast(x, serving.mode)), size)
+    if isinstance(call, OnnxModel):
+        weights, quantised = len(call.content), onnx.quantised_nodes(call.content)
     else:
-        content = serving.onnx_model().content
-        weights, quantised = len(content), onnx.quantised_nodes(content)
+        weights, quantised = size_of(call.model), way.quantised
     return {
         "metrics": metrics,
         "metric": {"name": f"test/{name}", "goal": goal},
@@ -284,21 +195,24 @@ def size_of(model: nn.Module) -> int:
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values())
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """The metrics as JSON can hold them: None in place of infinities and NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+def _outputs(serving: Serving, way: Way, samples: Samples, size: int) -> Tensor:
+    call = serving.call(way)
+    return torch.cat([call(cast(x, serving.mode)).float().cpu() for x, _ in samples.batches(size)])
 
 
-def _weights(given: Trained, serving: Serving, way: Way, config: dict[str, Any]) -> File:
-    """The served weights if they have 8 bits; otherwise the trained ones in the format, by the names of the
-    trained model.
+def answers(names: Sequence[str], outputs: Tensor, spec: Spec) -> str:
+    """names: the path or text of each sample. outputs: the model's, [N, classes]. Classes without a name are
+    numbers.
     """
-    if serving.fmt not in QUANTISED:
-        return weights_file(in_format(given, serving.mode, CPU), serving.fmt, {}, config)
-    model = in_format(serving.trained, serving.mode, CPU)
-    in_8_bits: dict[str, float | None] = {name: serving.ranges.get(name, 1.0) for name in way.quantised}
-    if way.backend == "onnx":
-        in_8_bits = {
-            name: None for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
-        }
-    return weights_file(model, serving.fmt, in_8_bits, config)
+    of = "path" if spec.kind == "image" else "text"
+    if spec.task == "regression":
+        values = (" ".join(f"{value:.7g}" for value in row) for row in outputs.tolist())
+        rows = [{of: name, "value": value} for name, value in zip(names, values, strict=True)]
+        return to_text((of, "value"), rows)
+    probabilities, places = (part.tolist() for part in outputs.softmax(-1).max(-1))
+    classes = spec.names or range(spec.classes)
+    rows = [
+        {of: name, "class": classes[place], "probability": probability}
+        for name, place, probability in zip(names, places, probabilities, strict=True)
+    ]
+    return to_text((of, "class", "probability"), rows)

@@ -12,7 +12,7 @@ from started import start
 
 from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
-from mpx.deploy import backends, build, choose, serve
+from mpx.deploy import backends, build, choose, prepare, serve
 from mpx.deploy.__main__ import main
 from mpx.measure.exclusive import BUSY
 from mpx.precision.formats import FORMATS
@@ -116,7 +116,7 @@ def timed(monkeypatch):
         monkeypatch.setattr(
             backends, "lacking", lambda fmt, device: dict.fromkeys(next(iter(rates.values())))
         )
-        monkeypatch.setattr(serve, "Served", Calls)
+        monkeypatch.setattr(prepare, "Served", Calls)
         for module in (choose, serve):
             monkeypatch.setattr(
                 module,

@@ -3,7 +3,7 @@
 import pytest
 from made_runs import deployed_row
 
-from mpx.deploy.verdict import verdict
+from mpx.deploy.show import verdict
 
 PLAIN = {"format": "fp32", "quantised_layers": [], "metrics": {"test/accuracy": 0.975}}
 FP32 = deployed_row(rate=1000.0, **PLAIN)

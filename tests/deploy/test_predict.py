@@ -16,7 +16,7 @@ from mpx.data.spec import Spec
 from mpx.data.text_sets import csv_parts
 from mpx.deploy import backends
 from mpx.deploy.__main__ import main
-from mpx.deploy.predict import answers
+from mpx.deploy.serve import answers
 from mpx.system.csv_file import rows_of
 
 QUICK = ("batch=[4,50]", "backend=eager")
