@@ -27,8 +27,6 @@ from mpx.system.machine import builds_kernels
 Call = Callable[[Tensor], Tensor]
 # gets a layer's name, the layer, its inputs and its output
 Look = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
-    [str, nn.Module, tuple[Any, ...], Any], None
-]  # gets a layer's name, the layer, inputs, output
 # raised by a model that cannot be compiled or recorded
 REFUSED: tuple[type[BaseException], ...] = (RuntimeError, *compiler_errors())
 SEARCH = {  # by autotune

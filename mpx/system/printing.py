@@ -1,5 +1,5 @@
-"""What a command prints: text that is safe on a terminal, numbers, numbers of things, lengths of time, bars of
-long steps.
+"""What a command prints: text that is safe on a terminal, numbers, numbers of things, lengths of time, bars
+of long steps.
 """
 
 import io
