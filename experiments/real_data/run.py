@@ -253,7 +253,7 @@ def speeds(rows: list[dict[str, str]]) -> str:
             named.setdefault((row["model"], row["contender"]), []).append(SimpleNamespace(**values))
         lines = []
         for (model, contender), runs in named.items():
-            fixed = mean(run.samples_per_s for run in named[model, "mpx, fixed"])
+            fixed = mean(run.samples_per_s for run in named.get((model, "mpx, fixed"), runs))
             rate, padding = mean(run.samples_per_s for run in runs), mean(run.padding for run in runs)
             share = f"{padding:.0%}" if contender.startswith("mpx") else ""
             trained = mean(run.train_s for run in runs)

@@ -60,7 +60,7 @@ def device() -> torch.device:
 WAYS = {  # auto names what speed=auto takes for a long run: these are short
     "auto": [],
     "plain": ["speed=plain"],
-    "graph": ["trainer.cuda_graphs=true", "trainer.compile=off"],
+    "graph": ["trainer.cuda_graphs=true", "trainer.compile=off", "trainer.benchmark=true"],
     "compile": ["trainer.cuda_graphs=false", "trainer.compile=default"],
     "both": ["trainer.cuda_graphs=true", "trainer.compile=default"],
     "searched": ["trainer.cuda_graphs=true", "trainer.compile=default", "trainer.benchmark=true"],
@@ -86,7 +86,7 @@ class Mpx:
         )
         way = WAYS[self.way]
         if self.way == "auto" and device().type == "cuda":
-            way = WAYS["graph" if self.setup.model == "lstm" else "both"]
+            way = WAYS["graph" if self.setup.model == "lstm" else "searched"]
         record = train([*choice(self.setup), *way, *few.split(), *self.more])
         self.note = json.dumps(record["speed"].get("chosen"))
         if record["speed"].get("train_samples_per_s") is None:
