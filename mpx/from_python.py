@@ -17,7 +17,7 @@ from mpx.errors import UserError
 from mpx.runs.folder import DONE, read_result
 from mpx.settings.choices import KEYS
 from mpx.settings.compare import COMPARE, USUAL, check_compare
-from mpx.settings.front_door import CONF, checked_words
+from mpx.settings.front_door import checked_words
 from mpx.settings.project import with_project
 from mpx.system import environment_variables
 from mpx.system.launch import this_python
@@ -103,7 +103,7 @@ def _words(settings: Sequence[str]) -> list[str]:
             else "Leave it out"
         )
         raise UserError(f"{option}: mpx.run trains one setting, and takes no options. {way}.")
-    return with_project(checked_words(settings, KEYS, "mpx.train", CONF))
+    return with_project(checked_words(settings, KEYS, "mpx.train"))
 
 
 def _shown(command: list[str], environment: dict[str, str]) -> int:

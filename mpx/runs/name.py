@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hydra import compose
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -52,28 +51,22 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
 
     Raises UserError for a key that no choice has (added with +).
     """
-    assert GlobalHydra.instance().is_initialized()
     chosen = {group: choice for group, choice in choices().items() if choice is not None}
-    own = [project.CHOICE] if project.is_project(cfg) else []
-    named, others = ([group for group in groups if group in chosen] for groups in (NAMED, OTHERS))
-    usual = compose(
-        "train", [*own, *(f"{group}={chosen[group]}" for group in named)], return_hydra_config=True
-    )
-    with open_dict(usual):
-        usual_choices = usual.pop("hydra").runtime.choices
-    changed = {group: chosen[group] for group in others if chosen[group] != usual_choices[group]}
-    base = (
-        compose("train", [*own, *(f"{group}={chosen[group]}" for group in (*named, *others))])
-        if changed
-        else usual
-    )
+    named = [project.CHOICE] if project.is_project(cfg) else []
+    named += [f"{group}={chosen[group]}" for group in NAMED if group in chosen]
+    base = compose("train", named, return_hydra_config=True)
+    with open_dict(base):
+        usual = base.pop("hydra").runtime.choices
+    changed = {group: chosen[group] for group in OTHERS if group in chosen and chosen[group] != usual[group]}
+    if changed:  # whose values are then no further difference
+        base = compose("train", [*named, *(f"{group}={choice}" for group, choice in changed.items())])
     known = {key for key, _ in leaves(base, allow_missing=True)}
     if added := [
         key for key, _ in leaves(cfg) if key not in known and not key.startswith((*FREE_BELOW, "until."))
     ]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
-    if not own and (model := pretrained(cfg.model)) is not None:
+    if not project.is_project(cfg) and (model := pretrained(cfg.model)) is not None:
         usual_values["data.tokenizer"] = model  # which the model's key says already
     differing = {
         key: value

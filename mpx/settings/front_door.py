@@ -72,21 +72,21 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train", docstring
             topic = words[place + 1] if place + 1 < len(words) and NAME.fullmatch(words[place + 1]) else None
             print(help_text(program, docstring, topic), flush=True)
             sys.exit()
-    sys.argv[1:] = checked_words(sys.argv[1:], keys, program, CONF)
+    sys.argv[1:] = checked_words(sys.argv[1:], keys, program)
 
 
-def checked_words(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
+def checked_words(words: Iterable[str], keys: Iterable[str], program: str) -> list[str]:
     """Return `words` with the home folder for ~ in each `key=~/…`, which some shells leave, and with quotes
     around a value that holds a =, such as a run's folder. Raises UserError for words that Hydra
     misunderstands.
 
-    keys: those that `program` takes. conf: the folder of the groups.
+    keys: those that `program` takes.
     """
     words, keys = list(words), list(keys)
     for word in words:
         _check_option(word, keys, program)
         _check_single(word, keys)
-        _check_choice(word, keys, conf)
+        _check_choice(word, keys)
     return [
         _quoted(re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda match: match[1] + str(Path.home()), word))
         for word in words
@@ -122,13 +122,13 @@ def _check_single(word: str, keys: list[str]) -> None:
         raise UserError(f"{word}: {key_of(key)} is not a single value. Set its keys, as {below}=VALUE.")
 
 
-def _check_choice(word: str, keys: list[str], conf: Path) -> None:
+def _check_choice(word: str, keys: list[str]) -> None:
     group, _, given = word.partition("=")
     if group not in GROUPS or group not in keys:
         return
     for choice in given.split(","):
         if NO_CHOICE.fullmatch(choice.strip(" '\"")):
-            allowed = sorted(path.stem for path in (conf / group).glob("*.yaml"))
+            allowed = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
             raise UserError(
                 f"{group}={choice}: no such choice. Allowed: {', '.join(allowed)}; or leave it out."
             )
