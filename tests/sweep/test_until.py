@@ -150,8 +150,8 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
                                        "sweep"),
         ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep "
                                                     "has one"),
-        ("-m until=decided +until={looks:1,max_seeds:3}", "until.max_seeds=3 must be a whole number of at "
-                                                          "least 4"),
+        ("-m until=decided until.looks=1 until.max_seeds=3", "until.max_seeds=3 must be a whole number of "
+                                                             "at least 4"),
         ("until=decided", "until=decided trains settings in rounds of seeds, and this is a single run. Use"),
         ("-m until.margin=0.01", "until.margin belongs to a sweep that trains until each setting is "
                                  "decided."),
