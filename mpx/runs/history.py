@@ -1,7 +1,7 @@
-"""What a run continues from: the setting and the data of its checkpoint are compared with its own.
+"""What a run continues from: the data of its checkpoint are compared with its own.
 
-Each checkpoint keeps them, the steps at which the run was continued, and the random states, so that a resumed
-run draws the same numbers as an uninterrupted one.
+Each checkpoint keeps their checksums, the steps at which the run was continued, and the random states, so
+that a resumed run draws the same numbers as an uninterrupted one.
 """
 
 import random
@@ -11,44 +11,27 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 
 from mpx.errors import UserError
-from mpx.runs.name import comparable
 from mpx.system.processes import from_all
-
-AFTER_TRAINING = ("data.tta", "trainer.limit_val_batches", "trainer.limit_test_batches")
-CHECKSUM = "training data (checksum)"
-
-
-def setting_of(cfg: DictConfig) -> dict[str, Any]:
-    """Every setting that training depends on, as dotted keys."""
-    return {key: value for key, value in comparable(cfg).items() if key not in AFTER_TRAINING} | {
-        "seed": cfg.seed
-    }
 
 
 class History(Callback):
     """The earlier parts of a run.
 
-    checkpoint: that the run continues; None: it begins. setting: those that training depends on. data:
-    checksums of the train, validation and test data; () of a project.
+    checkpoint: that the run continues; None: it begins. data: checksums of the train, validation and test
+    data; () of a project.
 
-    before: settings, as {key: value}, that an earlier part had and this run has otherwise. pruned: the
-    checkpoint's state of Pruning; {} of a dense run. changed: the splits with other data.
+    steps: at which the run was continued. pruned: the checkpoint's state of Pruning; {} of a dense run.
+    changed: the splits with other data.
     """
 
-    def __init__(
-        self, checkpoint: dict[str, Any] | None, setting: dict[str, Any], data: tuple[int, ...] = ()
-    ):
+    def __init__(self, checkpoint: dict[str, Any] | None, data: tuple[int, ...] = ()):
         checkpoint = checkpoint or {}
         kept = checkpoint.get("mpx", {})  # a checkpoint of Lightning alone has none
-        self.data, self.setting = data, setting | ({CHECKSUM: f"{data[0]:08x}"} if data else {})
+        self.data = data
         self.steps = [*kept.get("resumed_from_steps", []), checkpoint["global_step"]] if checkpoint else []
-        self.before: dict[str, Any] = {}
-        for earlier in (kept.get("before", {}), kept.get("setting", {})):
-            self.before |= unlike(earlier, self.setting)
         self.pruned = checkpoint.get("callbacks", {}).get("Pruning", {})
         self.changed = changed_data(checkpoint, data)
 
@@ -60,19 +43,7 @@ class History(Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "setting": self.setting, "before": self.before}
-        checkpoint["mpx"]["data"] = list(self.data)
-
-
-def unlike(earlier: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
-    """The settings of earlier steps that are not those of `setting`.
-
-    A dense checkpoint is the dense phase of a run that prunes it. Keys that only one of the two has may be of
-    another version of mpx.
-    """
-    dense = earlier.get("sparsity.pattern") == "dense"
-    differing = (key for key in sorted(earlier.keys() & setting.keys()) if earlier[key] != setting[key])
-    return {key: earlier[key] for key in differing if not (dense and key.startswith("sparsity."))}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "data": list(self.data)}
 
 
 def refuse_other_data(path: Path, history: History) -> None:

@@ -24,8 +24,6 @@ from mpx.system.whole_file import write_whole
 SCHEMA_VERSION = 1
 EXIT = {"completed": 0, "diverged": 3, "failed": 1, "interrupted": 130}  # exit code of each status
 STATUSES = tuple(EXIT)
-# part of the environment of a run that continues a checkpoint of another setting
-TRAINED_BEFORE = "trained_before_with"
 # part of the environment of a run that went on after its newest validation: [its step, the last step]
 VALIDATED_AT = "validated_at_step"
 NOT_BEGUN = "the run ended before training began"

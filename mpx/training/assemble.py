@@ -28,7 +28,7 @@ from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision, build_precision
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
-from mpx.runs.history import History, refuse_other_data, refuse_other_optimizer, setting_of
+from mpx.runs.history import History, refuse_other_data, refuse_other_optimizer
 from mpx.runs.weights import read_checkpoint
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
@@ -162,7 +162,7 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     else:
         checkpoint = read_checkpoint(path, model)
         refuse_other_optimizer(path, checkpoint, cfg.optimizer.name)
-    history = History(checkpoint, setting_of(cfg), tuple(data.checksums))
+    history = History(checkpoint, tuple(data.checksums))
     if path is not None and cfg.ckpt_path is None:  # the user may let a checkpoint continue on other data
         refuse_other_data(path, history)
     return Inputs(devices, precision, datamodule, loader, model, history)

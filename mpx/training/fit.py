@@ -19,7 +19,6 @@ from mpx.measure.memory import reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.inputs import refuse_others
-from mpx.runs.result import TRAINED_BEFORE
 from mpx.runs.weights import continuing
 from mpx.settings.project import is_project
 from mpx.settings.sparsity import nothing_to_train
@@ -99,7 +98,7 @@ def _assemble(cfg: DictConfig, folder: Folder, record: dict[str, Any], trial: st
             record["environment"]["threads"] = torch.get_num_threads()
             run.logger.begin(also, record["setting"])
             start_logs(trainer, cfg, record, trial)
-            _say_from_what(cfg, folder, run, record["environment"].get(TRAINED_BEFORE, []))
+            _say_from_what(cfg, folder, run)
 
     if is_project(cfg):
         from mpx.training.project import assemble_project  # with what only a project needs
@@ -117,18 +116,14 @@ def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Fold
     other data of the same name.
     """
     record["environment"]["resumed_from_steps"] = run.history.steps
-    if run.history.before:
-        record["environment"][TRAINED_BEFORE] = [
-            f"{key}={value}" for key, value in run.history.before.items()
-        ]
     if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
         record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
 
 
-def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str]) -> None:
-    """Print what the run begins from. before: settings of its earlier steps that are not its own."""
+def _say_from_what(cfg: DictConfig, folder: Folder, run: Run) -> None:
+    """Print what the run begins from."""
     if isinstance(run.datamodule, DataModule):
         batches = int(run.trainer.num_training_batches)
         print(samples_line(run.datamodule.data, cfg.data.batch_size * run.trainer.world_size, batches))
@@ -146,12 +141,6 @@ def _say_from_what(cfg: DictConfig, folder: Folder, run: Run, before: list[str])
             print("nothing is trained: the checkpoint is pruned", flush=True)
     if folder.resume_from is not None:
         print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
-        if before:
-            print(
-                f"earlier steps were trained with {', '.join(before)}: the result is not of this setting "
-                "alone",
-                flush=True,
-            )
     elif cfg.if_exists == "resume":
         print(
             "if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True

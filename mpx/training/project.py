@@ -21,7 +21,7 @@ from mpx.precision.plugin import build_precision
 from mpx.record.lightning_record import Newest, refuse_missing
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
-from mpx.runs.history import History, setting_of
+from mpx.runs.history import History
 from mpx.runs.result import stage_of
 from mpx.runs.weights import continuing
 from mpx.settings import target
@@ -56,7 +56,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         with continuing(folder.resume_from):
             checkpoint = torch.load(folder.resume_from, map_location="meta", weights_only=False)
     history, logged, choice = (
-        History(checkpoint, setting_of(cfg)),
+        History(checkpoint),
         Logged(cfg.metric),
         _choice(cfg.trainer, module),
     )
