@@ -64,7 +64,7 @@ CASES = [
     ("trainer.devices=0", "trainer.devices=0 must be a whole number of at least 1, or auto; or a list of"),
     ("retry_failed=maybe", "retry_failed=maybe must be true or false."),
     ("study=../x", "study=../x must be a folder's name"),
-    ("trainer.strategy=fsdp", "trainer.strategy=fsdp must be one of auto, ddp."),
+    ("trainer.strategy=fsdp", "trainer.strategy is not a setting of mpx.train: several devices train by DDP"),
     ("sparsity=2of4 sparsity.start=1.0", "must be a number of at least 0 and below 1."),
     (
         "trainer.max_epochs=999999999999",

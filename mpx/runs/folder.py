@@ -235,10 +235,10 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
     before = stored(path, "comparable")
     if before is None:
         return
-    for key in sorted(before.keys() | config.keys()):
-        if before.get(key) != config.get(key):
+    for key in sorted(before.keys() & config.keys()):  # another version of mpx may have other keys
+        if before[key] != config[key]:
             raise UserError(
-                f"{path} was started with {key}={before.get(key)}, this command has {key}={config.get(key)}. "
+                f"{path} was started with {key}={before[key]}, this command has {key}={config[key]}. "
                 "Repeat the first command to continue it, or use if_exists=new."
             )
 

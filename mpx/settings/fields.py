@@ -119,7 +119,6 @@ TRAINER = {
     "trainer.accelerator": choice("auto", "cpu", "gpu"),
     "trainer.devices": either(whole(1, also=("auto",), example=2), many(whole(0), least=1, example="[0,1]")),
     "trainer.num_nodes": whole(1, example=2),
-    "trainer.strategy": choice("auto", "ddp"),
     "trainer.accumulate_grad_batches": whole(1),
     "trainer.gradient_clip_val": number(0, open_low=True, also=(None,), example=1.0),
     "trainer.gradient_clip_algorithm": choice("norm", "value"),

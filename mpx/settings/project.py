@@ -18,7 +18,6 @@ PARTS = ("module", "datamodule")  # their further keys are arguments of the cons
 THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")
 NOT_FOR_THEM = {  # key -> (values that a project may have, what to do instead)
     "trainer.ema_decay": ((None,), "add lightning's WeightAveraging in the module's configure_callbacks"),
-    "trainer.strategy": (("auto", "ddp"), "mpx has no FSDP; DDP trains the whole model on each device"),
     "trainer.compile": (("auto", "off"), "call torch.compile in the module"),
     "trainer.cuda_graphs": (("auto", False), "its training_step may do other things at each step"),
     "sparsity.backend": (("mpx", None), "use sparsity.backend=mpx"),

@@ -49,6 +49,8 @@ def _has_keys(name: str) -> bool:
 REMOVED = {  # keys that mpx had -> the line that says what to use instead
     "gpu_share": "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use "
     "hydra.launcher.n_jobs=N with N GPUs.",
+    "trainer.strategy": "trainer.strategy is not a setting of mpx.train: several devices train by DDP. "
+    "Leave it out.",
     "fail_fast": "fail_fast is not a setting of mpx.train: Ctrl-C ends a sweep, and the same command goes on "
     "with it.",
     "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train. Use "

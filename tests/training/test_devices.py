@@ -35,7 +35,7 @@ def make(v=8, t=8):
 def test_two_ddp_processes(forked):
     """Each process checks the masks of its own model when a checkpoint is saved."""
     pruned = ["precision=amp", "sparsity=2of4"]
-    ran = forked(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=32", *pruned)
+    ran = forked(*SHORT, "trainer.devices=2", "data.batch_size=32", *pruned)
     assert ran.code == 0, ran.err
     record = ran.record
     assert record["status"] == "completed"
@@ -62,9 +62,7 @@ def test_two_processes_compute_the_gradients_of_one(forked):
     """
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
     one_step += ["numerics.every=1", "numerics.histogram=true"]
-    two = forked(
-        *one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.global_batch_size=1200"
-    )
+    two = forked(*one_step, "study=two", "trainer.devices=2", "data.global_batch_size=1200")
     one = forked(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
     (record,) = (json.loads(file.read_text()) for file in (two.outputs / "two").rglob("result.json"))
@@ -148,7 +146,7 @@ def test_each_label_counts_alike_however_many_processes(forked, tmp_path):
 
 @pytest.mark.slow
 def test_what_ends_both_processes_is_said_once(forked):
-    ran = forked(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "optimizer.lr=1e20")
+    ran = forked(*SHORT, "trainer.devices=2", "optimizer.lr=1e20")
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert ran.err.count("the loss became infinite or NaN") == 1
     assert "Traceback" not in ran.err
