@@ -151,7 +151,6 @@ def test_every_field_of_a_record_is_described(train):
     fields = {part: {key for key in ran.record[part] if not key.endswith("reason")} for part in parts}
     fields["sparsity"] |= {"sensitivity", "permutation"}  # of a pruned run
     fields["speed"].discard("mfu_reference")  # there where the limit is known
-    fields["environment"].add("validated_at_step")  # where steps followed the last validation
     described = {part: rows(section(RUN_FOLDER, f"### {part}")) for part in parts}
     assert described == fields
     assert set(ran.record) <= rows(section(RUN_FOLDER, "## result.json"))

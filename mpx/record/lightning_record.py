@@ -205,7 +205,6 @@ class Record(Callback):
             refuse_missing(self.metric, trainer, set(map(metric_name, trainer.callback_metrics)))
         if not trainer.sanity_checking:
             self._fit.newest.take(trainer)
-            self._fit.run.validated_at = trainer.global_step
             self._fit.exclusivity.look()
 
     def forget_metrics(self, trainer: pl.Trainer) -> None:
@@ -263,7 +262,7 @@ class Record(Callback):
             plugin, first.audit, find(trainer, Numerics), trainer.global_step
         )
         record["sparsity"] = sparsity_part(pruning, mode_of(plugin).narrowest, device)
-        run.write(*self._ending(trainer, fit, exception), trainer.global_step)
+        run.write(*self._ending(trainer, fit, exception))
         run.close()
 
     def _ending(

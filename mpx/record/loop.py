@@ -139,7 +139,7 @@ class Loop:
 
     def metrics(self, values: Mapping[str, float]) -> None:
         self.leave("validation")
-        self.run.add_metrics(values, self.steps)
+        self.run.metrics |= values
         self.log({name: value for name, value in values.items() if not name.startswith("test/")})
 
     def leave(self, then: str) -> None:
@@ -206,7 +206,7 @@ class Loop:
         scalars.close(self.run.record, self.steps, lost=error is not None)
         trouble = None if math.isfinite(scalars.newest.get(LOSS, 0.0)) else f"{LOSS} is infinite or NaN"
         status, line = self.run.judge(error, self.model, trouble)
-        self.run.write(status, line, self.steps)
+        self.run.write(status, line)
 
     def _fill(self) -> None:
         """Fill in the parts of result.json that are known after training, however it ended."""

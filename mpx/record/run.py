@@ -24,8 +24,6 @@ from mpx.runs.result import (
     CurveFile,
     line_of,
     metric_name,
-    note_validation,
-    words_of_validation,
     write_result,
 )
 from mpx.settings.fields import NAMED
@@ -37,7 +35,7 @@ Value = float | Tensor
 
 
 class RunRecord:
-    """One run: `open` its folder, `begin`, add `metrics`, fill in the parts of `record` (result.json's),
+    """One run: `open` its folder, add `metrics`, fill in the parts of `record` (result.json's),
     `write` it, `close`.
 
     setting: model, data, precision, sparsity, seed, and whatever else changes the result, which then is part
@@ -62,7 +60,6 @@ class RunRecord:
         )
         self.folder: Folder | None = None
         self.metrics = {} if metrics is None else metrics
-        self.validated_at: int | None = None  # the step of the newest validation
         config = {"loop": OWN_LOOP, "study": study, "data": {"batch_size": None}, "trainer": {}}
         self.record: dict[str, Any] = {"status": "failed", "setting": dict(setting), "config": config}
         self.record |= {"metric": None if metric is None else {"name": metric_name(metric), "goal": goal}}
@@ -96,12 +93,6 @@ class RunRecord:
         self.record["environment"] = dict(environment) | started
         return self.folder.path
 
-    def add_metrics(self, values: Mapping[str, float], step: int) -> None:
-        """step: after which they were measured."""
-        self.metrics |= values
-        if any(name.startswith("val") for name in values):
-            self.validated_at = step
-
     def judge(
         self, error: BaseException | None, model: nn.Module | None, trouble: str | None = None
     ) -> tuple[str, str | None]:
@@ -129,20 +120,16 @@ class RunRecord:
         weight = None if model is None else not_finite(model)
         return None if weight is None else f"the weights of {weight} are infinite or NaN"
 
-    def write(self, status: str, error: str | None, last_step: int) -> None:
+    def write(self, status: str, error: str | None) -> None:
         """Write result.json. status: completed, diverged, failed or interrupted. error: one line."""
         self.record |= {"status": status, "metrics": self.metrics}
-        note_validation(self.record, self.validated_at, last_step)
         self.record.pop("error", None)
         self.record |= {"error": error} if error is not None else {}
         self.record = write_result(self.path, self.record)
 
     def say_status(self) -> None:
         why = f" ({self.record['error']})" if "error" in self.record else ""
-        print(
-            f"{self.record['status']}{why}, recorded in "
-            f"{self.path}{words_of_validation(self.record['environment'])}"
-        )
+        print(f"{self.record['status']}{why}, recorded in {self.path}")
 
     def close(self) -> None:
         """Release the folder."""

@@ -7,7 +7,7 @@ from typing import Any
 from mpx.compare.run import judged_by_record
 from mpx.measure.exclusive import BUSY
 from mpx.render.table import Column, Table, console, print_table, words
-from mpx.runs.result import EMULATED, VALIDATED_AT
+from mpx.runs.result import EMULATED
 from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
@@ -26,8 +26,6 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     speed, memory = record["speed"], record["memory"]
     precision, sparsity = record["precision"], record["sparsity"]
     rows = _metrics(record) if "module" in record["config"] else _judged(record)
-    if (early := record["environment"].get(VALIDATED_AT)) is not None:
-        rows.append(("validated", "after step {} of {}".format(*early)))
     rows += _rates(speed, emulated=precision["emulated"]) + _padding(record.get("data") or {})
     rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))

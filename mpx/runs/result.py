@@ -24,8 +24,6 @@ from mpx.system.whole_file import write_whole
 SCHEMA_VERSION = 1
 EXIT = {"completed": 0, "diverged": 3, "failed": 1, "interrupted": 130}  # exit code of each status
 STATUSES = tuple(EXIT)
-# part of the environment of a run that went on after its newest validation: [its step, the last step]
-VALIDATED_AT = "validated_at_step"
 NOT_BEGUN = "the run ended before training began"
 EMULATED = "emulated: not the speed of this format"
 SPEED = (
@@ -89,27 +87,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def note_validation(record: dict[str, Any], step: int | None, last: int) -> None:
-    """Say in a record's environment if the newest validation was before the last step.
-
-    step: its step; None: unknown, or there was none. A pruning forgets what was validated before it.
-    """
-    environment = record["environment"]
-    environment.pop(VALIDATED_AT, None)  # of an earlier part of the run
-    validated = any(stage_of(name) == "val" for name in record["metrics"])
-    if validated and step is not None and step < last:
-        environment[VALIDATED_AT] = [step, last]
-
-
-def words_of_validation(environment: dict[str, Any]) -> str:
-    """` (val/… is of step 12 of 14)`; empty where it is of the last."""
-    return (
-        " (val/… is of step {} of {})".format(*environment[VALIDATED_AT])
-        if VALIDATED_AT in environment
-        else ""
-    )
 
 
 def metric_name(name: str) -> str:

@@ -60,20 +60,6 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert left_out == []
 
 
-def test_an_earlier_validation_is_said_until_there_is_one_of_the_end(tmp_path, capsys):
-    record = mpx.Record(study="mine", output_dir=tmp_path)
-    trainer = fit(record, epochs=3, check_val_every_n_epoch=2)
-    last = trainer.global_step
-    assert record_of(record.folder)["environment"]["validated_at_step"] == [last * 2 // 3, last]
-    assert (
-        f"completed, recorded in {record.folder} (val/… is of step {last * 2 // 3} of {last})\n"
-        in capsys.readouterr().out
-    )
-    trainer.validate(trainer.lightning_module, loader(1), verbose=False)
-    trainer.test(trainer.lightning_module, loader(1), verbose=False)
-    assert "validated_at_step" not in record_of(record.folder)["environment"]
-
-
 @pytest.mark.parametrize(("lengths", "few"), [((4, 4, 6), True), (range(4, 14), False)])
 def test_batches_of_many_lengths_have_no_flops_per_second(tmp_path, lengths, few):
     """The operations of one batch do not stand for those of longer ones. A smaller last batch is no other
