@@ -375,7 +375,6 @@ def test_a_metric_of_the_training(train, words):
     ("name", "known"),
     [
         ("val_dice", "val/dice"),
-        ("val dice", "val/dice"),
         ("val/mean dice", "val/mean_dice"),
         ("mean dice", "own/mean_dice"),
     ],
