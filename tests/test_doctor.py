@@ -22,7 +22,7 @@ from mpx.settings.front_door import CONF
 
 CPU = torch.device("cpu")
 HEAVY = ("torch", "pytorch_lightning", "transformers", "torchvision", "numpy", "rich.console")
-BACKENDS = ("eager", "compile", "autotune", "graph", "onnx")
+BACKENDS = ("eager", "compile", "graph", "onnx")
 COMMANDS = ("train", "compare", "bench", "deploy", "doctor")
 
 
@@ -98,7 +98,7 @@ def test_formats_and_backends_are_what_serving_decides():
             continue
         assert mode_of(fmt, CPU)
         served = set(there.split(", "))
-        assert served - {"autotune"} == set(backends("auto", fmt, CPU))
+        assert served == set(backends("auto", fmt, CPU))
         explained = {name for part in why.split("; ") for name in part.split(": ")[0].split(", ")}
         assert served | explained == set(BACKENDS)
         assert not served & explained

@@ -5,8 +5,7 @@ $ python experiments/served/speed.py bert_large:bf16,int8,fp8 bert_base:bf16,int
 $ python experiments/served/speed.py resnet18:fp16,bf16,int8 bert_small:fp16,bf16,int8 lstm:fp16,bf16,int8  # the models of accuracy.py
 
 Speed does not depend on values, so weights are random, and pruned by magnitude to 2:4. All rows of a model
-are of one process. Dense rows are compiled, and graphed layer by layer; BERT-base's in BF16 also by
-autotuning. Rivals: transformers' BertModel without a mask, torchvision's ResNet-50.
+are of one process. Dense rows are compiled, and graphed layer by layer. Rivals: transformers' BertModel without a mask, torchvision's ResNet-50.
 """
 
 import sys
@@ -46,7 +45,6 @@ LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
 TEXT = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)
 IMAGE = Spec("image", (3, 224, 224), 1000)
 CIFAR, SST2 = Spec("image", (3, 32, 32), 10), Spec("text", (64,), 2, vocab_size=8000, pad_id=0, padded=False)
-AUTOTUNED = (("bert_base", "bf16"), ("tiny", "bf16"))
 MODELS = {
     "bert_base": ("bert_small", BERT, TEXT, 256),
     "bert_large": ("bert_small", LARGE, TEXT, 256),
@@ -101,8 +99,6 @@ def measured(name: str, formats: str) -> Iterator[dict]:
             begun = time.perf_counter()
             for row in served(found, x.to(CUDA), fmt, reference):
                 yield {**common, "format": fmt, "weights": "auto", **row}
-            if (name, fmt) in AUTOTUNED:
-                yield {**common, "format": fmt, "weights": "dense", **autotuned(found, x.to(CUDA), fmt)}
             print(f"{name} {fmt}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         algorithms.stop()
         for row in rivals(name, x.to(CUDA)):
@@ -145,17 +141,6 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
     print("  refused", choice.refused, file=sys.stderr)
     call = None
     free()
-
-
-def autotuned(found: Trained, x: Tensor, fmt: str) -> dict:
-    """The dense model by the backend that mpx.deploy leaves out unless it is asked for, because it takes
-    minutes.
-    """
-    mode = mode_of(fmt, CUDA)
-    call, x = Served(in_format(found, mode, CUDA), "autotune", CUDA), cast(x, mode)
-    rate = throughput(call, x)
-    row = {"candidate": "autotune, own kernels", "chosen": False, "samples_per_s": rate}
-    return row | {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
 
 
 def rivals(name: str, x: Tensor) -> Iterator[dict]:

@@ -4,7 +4,7 @@ Each does more arithmetic per byte than the one before, so that first the memory
 processor. Source: Williams et al., Roofline, CACM 52(4), 2009.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from mpx.bench import copy
 from mpx.bench.tables import About, device_name, notes, pivot, say
 from mpx.bench.work import Row, Work, against, ladder, multiplied, timed
-from mpx.measure.ceilings import Ceilings, from_rows
+from mpx.measure.ceilings import fastest
 from mpx.measure.matmul import product, random_matrix, tolerance
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
@@ -76,42 +76,39 @@ def _work(routine: str, fmt: str, n: int, device: torch.device) -> Work:
 
 
 def show(about: About, rows: list[Row]) -> None:
-    bound = roofs(rows)
-    routines = [row | {"of_roof": of_roof(row, bound)} for row in rows if row["routine"] != "copy"]
+    bandwidth, tops = roofs(rows)
+    routines = [row | {"of_roof": of_roof(row, bandwidth, tops)} for row in rows[1:]]
     vectors = [row for row in routines if row["routine"] != "gemm"]
     down = ("routine", "format")
     pivot(f"BLAS on {device_name(about)}, TFLOP/s by size", routines, down, "size", "tflops_per_s")
     pivot("Minimum memory traffic, GB/s by size", vectors, down, "size", "gb_per_s")
     pivot("Arithmetic intensity, operations per byte by size", routines, down, "size", "flops_per_byte")
     pivot("Share of the roof", routines, down, "size", "of_roof", ".0%")
-    tops = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in bound.dense.items())
-    say(f"Roofs seen in this run: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.")
+    seen = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in tops.items())
+    say(f"Roofs seen in this run: {bandwidth or 0:,.0f} GB/s copied; {seen}.")
     say("AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory.")
     notes(about, rows, down)
 
 
-def roofs(rows: list[Row]) -> Ceilings:
-    """The copy's bandwidth, and the rate of the fastest routine in each format."""
-    copied = [
-        {"mib": row["bytes"] / 2**21, "gb_per_s": row["gb_per_s"]} for row in rows if row["routine"] == "copy"
-    ]
-    return from_rows(copied + [row for row in rows if row["routine"] != "copy"])
+def roofs(rows: list[Row]) -> tuple[float | None, dict[str, float]]:
+    """(the copy's GB/s, format -> TFLOP/s of the fastest routine)."""
+    copied, *routines = rows
+    return copied["gb_per_s"], fastest(routines)
 
 
-def of_roof(row: Row, bound: Ceilings) -> float | None:
+def of_roof(row: Row, bandwidth: float | None, tops: Mapping[str, float]) -> float | None:
     """The share of the lower of the two roofs at the row's arithmetic intensity."""
-    top = bound.dense.get(row["format"])
-    if not row["tflops_per_s"] or not bound.gb_per_s or not top:
+    top = tops.get(row["format"])
+    if not row["tflops_per_s"] or not bandwidth or not top:
         return None
-    return row["tflops_per_s"] / min(top, row["flops_per_byte"] * bound.gb_per_s / 1e3)
+    return row["tflops_per_s"] / min(top, row["flops_per_byte"] * bandwidth / 1e3)
 
 
 def plot(about: About, rows: list[Row]) -> Picture | None:
-    bound = roofs(rows)
     points = [
         Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])
-        for row in rows
-        if row["tflops_per_s"] and row["routine"] != "copy"
+        for row in rows[1:]
+        if row["tflops_per_s"]
     ]
-    draw = partial(roofline_figure, points, bound.gb_per_s, bound.dense)
+    draw = partial(roofline_figure, points, *roofs(rows))
     return picture("blas", "Roofline", device_name(about), "Roofs seen in this run.", draw)

@@ -201,7 +201,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """For a notebook: sentences, tables and pictures of all groups."""
-        from mpx.render.notebook import in_notebook  # matplotlib
+        from mpx.render.html import in_notebook  # matplotlib
 
         return in_notebook(self)
 

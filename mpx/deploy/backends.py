@@ -29,13 +29,6 @@ Call = Callable[[Tensor], Tensor]
 Look = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
 # raised by a model that cannot be compiled or recorded
 REFUSED: tuple[type[BaseException], ...] = (RuntimeError, *compiler_errors())
-SEARCH = {  # by autotune
-    "max_autotune": True,
-    "coordinate_descent_tuning": True,
-    "autotune_num_choices_displayed": 0,
-    "max_autotune_report_choices_stats": False,
-}
-COMPILED: dict[str, dict[str, Any]] = {"compile": {}, "autotune": {"options": SEARCH}}  # of torch.compile
 ONNX_FORMATS = ("fp32", "int8")
 WARMUP = 3  # calls before a recording, to load, compile and choose kernels
 BUDGET_S = 1.0  # seconds for the latency, and for the throughput, of one batch size
@@ -65,7 +58,7 @@ def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
             "format=fp32."
         )
     if requested == "auto":
-        return [name for name in usable if name != "autotune"]  # which takes minutes
+        return usable
     if missing[requested] is not None:
         raise UserError(f"backend={requested}: {missing[requested]}. Use backend=auto or {usable[0]}.")
     return [requested]
@@ -82,14 +75,11 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
     missing: dict[str, str | None] = {
         "eager": None,
         "compile": no_compiler,
-        "autotune": no_compiler,
         "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
         "onnx": onnx.missing() if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
     }
     if on_cpu and fmt == "int8":
-        missing |= dict.fromkeys(
-            ("eager", "compile", "autotune"), "on a CPU, INT8 products are ONNX Runtime's"
-        )
+        missing |= dict.fromkeys(("eager", "compile"), "on a CPU, INT8 products are ONNX Runtime's")
     if on_cpu and fmt not in ONNX_FORMATS:
         missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
     return missing
@@ -107,9 +97,9 @@ class Served:
         self.recorded = backend != "eager" and device.type == "cuda"
         self.recordings: dict[tuple[int, ...], Recording] = {}
         self.call: Call = model
-        if backend in COMPILED:
+        if backend == "compile":
             prepare_compiler()
-            self.call = torch.compile(model, dynamic=False, **COMPILED[backend])
+            self.call = torch.compile(model, dynamic=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self.recorded:

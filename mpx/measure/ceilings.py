@@ -6,8 +6,8 @@ usual sizes (size=auto), and while nothing else used it. On a CPU, the number of
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,6 @@ SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}
 
 
 @dataclass(frozen=True)
-class Ceilings:
-    """gb_per_s: of copies too large for caches; None where not measured. dense, sparse: format -> TFLOP/s of
-    the fastest product.
-    """
-
-    gb_per_s: float | None = None
-    dense: Mapping[str, float] = field(default_factory=dict)
-    # of 2:4 products, counted as if they were dense
-    sparse: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Limit:
     """tflops_per_s: for the run's mix of formats; None where unknown. words: the source of the figure, or why
     it is unknown.
@@ -43,25 +31,19 @@ class Limit:
     words: str
 
 
-def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
-    """Read output_dir/bench/copy.json, gemm.json and formats.json. Returns None where none of them is this
-    machine's.
-    """
-    paths = [Path(output_dir) / "bench" / f"{what}.json" for what in ("copy", "gemm", "formats")]
-    rows = [row for path in paths for row in _read(path, device)]
-    return from_rows(rows) if rows else None
+def ceilings(output_dir: str | Path, device: torch.device) -> dict[str, float]:
+    """Format -> TFLOP/s of the fastest dense product of this machine in output_dir/bench."""
+    paths = [Path(output_dir) / "bench" / f"{what}.json" for what in ("gemm", "formats")]
+    return fastest(row for path in paths for row in _read(path, device) if row.get("pattern") != "2of4")
 
 
-def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
-    """rows: of what=copy, gemm and formats, all of one device."""
-    copies = [row for row in rows if row.get("mib") and row.get("gb_per_s")]
-    dense: dict[str, float] = {}
-    sparse: dict[str, float] = {}
+def fastest(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Format -> the highest TFLOP/s. rows: of mpx.bench."""
+    best: dict[str, float] = {}
     for row in rows:
-        if row.get("tflops_per_s"):
-            best = sparse if row.get("pattern") == "2of4" else dense
-            best[row["format"]] = max(row["tflops_per_s"], best.get(row["format"], 0.0))
-    return Ceilings(max(copies, key=lambda row: row["mib"])["gb_per_s"] if copies else None, dense, sparse)
+        if rate := row.get("tflops_per_s"):
+            best[row["format"]] = max(rate, best.get(row["format"], 0.0))
+    return best
 
 
 def _read(path: Path, device: torch.device) -> list[dict[str, Any]]:
@@ -102,8 +84,8 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
             return Limit(
                 _together(flops, known), _words(flops, known, f"vendor's dense peak, {sheet.source}")
             )
-    measured = ceilings(output_dir, device) or Ceilings()
-    known = {fmt: measured.dense[fmt] for fmt in flops if measured.dense.get(fmt)}
+    measured = ceilings(output_dir, device)
+    known = {fmt: measured[fmt] for fmt in flops if fmt in measured}
     if len(known) == len(flops):
         return Limit(_together(flops, known), _words(flops, known, "measured here by mpx.bench"))
     missing = ", ".join(fmt for fmt in flops if fmt not in known)

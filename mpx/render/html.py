@@ -1,9 +1,11 @@
-"""report.html: a single page without network access or scripts. It has verdicts, tables, plots, all runs,
-environment and commands.
+"""A comparison as HTML: report.html, a single page without network access or scripts, has verdicts, tables,
+plots, all runs, environment and commands; a notebook's cell has sentences, table and pictures.
 """
 
+import base64
 import re
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import confidence, environment_rows, margin, places, title
-from mpx.render.colours import INK, Styles
+from mpx.render.colours import INK, Styles, styles
 from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
-from mpx.render.figures import file_start
+from mpx.render.figures import file_start, pictures
 from mpx.render.markdown import question
 from mpx.render.picture import Picture, inline
-from mpx.render.table import Cell, Column
+from mpx.render.table import Cell, Column, Table, text_of
 from mpx.system.printing import how_many
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -97,3 +99,30 @@ def _about(comparison: Comparison) -> str:
     devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
     what = f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}: {pairs}"
     return f"{what}. On {devices}; intervals and decisions at {confidence(comparison)}."
+
+
+def in_notebook(comparison: Comparison) -> str:
+    """HTML that needs no style sheet, with the pictures inside it."""
+    by_setting = styles(comparison)
+    return "\n".join(_cell(group, comparison, by_setting) for group in comparison.groups)
+
+
+def _cell(group: Group, comparison: Comparison, by_setting: Styles) -> str:
+    sentences = filter(None, (group.evidence, group.time_verdict, group.serve_verdict))
+    parts = [f"<h4>{escape(title(group))}</h4>", f"<p><b>{escape(group.train_verdict)}</b></p>"]
+    parts += [f"<p>{escape(sentence)}</p>" for sentence in sentences]
+    parts.append(_table(settings_table(group, by_setting)))
+    parts += [f"<p><small>{escape(note)}</small></p>" for note in group.notes]
+    parts += [_image(one) for one in pictures(group, comparison, by_setting)]
+    return "\n".join(parts)
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(column.head)}</th>" for column in table.columns)
+    rows = ("".join(f"<td>{escape(text_of(cell))}</td>" for cell in row) for row in table.rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _image(one: Picture) -> str:
+    data = base64.b64encode(one.png).decode()
+    return f'<img alt="{escape(one.title)}" style="max-width: 100%" src="data:image/png;base64,{data}">'

@@ -26,7 +26,7 @@ DEPLOY = {
     "out": text(also=(None,), example="served"),
     "format": one_or_more(choice(*FORMATS)),
     "weights": one_or_more(choice("auto", "dense", "2of4")),
-    "backend": choice("auto", "eager", "compile", "autotune", "graph", "onnx"),
+    "backend": choice("auto", "eager", "compile", "graph", "onnx"),
     "batch": one_or_more(whole(1, MAX_BATCH, example="[1,64,256]")),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "predict": text(also=(None,), example="new.csv"),

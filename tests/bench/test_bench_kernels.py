@@ -9,7 +9,6 @@ from torch.nn.functional import conv2d, scaled_dot_product_attention
 from mpx.bench import attention, blas, conv, copy, gemm, lstm
 from mpx.bench.work import RESULT, Work, against, lacking, ladder, timed
 from mpx.measure import matmul
-from mpx.measure.ceilings import Ceilings
 from mpx.measure.matmul import WrongProductError, linear, relative_error
 from mpx.precision.formats import to_tf32
 from mpx.precision.modes import cpu_has_bf16
@@ -121,11 +120,11 @@ def test_a_wrong_routine_is_not_timed(routine, operation, shape, hurried, monkey
 
 
 def test_share_is_of_the_lower_roof():
-    bound = Ceilings(100.0, {"fp32": 1.0})  # which meet at 10 operations per byte
+    bound = 100.0, {"fp32": 1.0}  # which meet at 10 operations per byte
     low = {"format": "fp32", "flops_per_byte": 0.25, "tflops_per_s": 0.0125}
-    assert blas.of_roof(low, bound) == pytest.approx(0.5)
-    assert blas.of_roof(low | {"flops_per_byte": 100.0, "tflops_per_s": 0.9}, bound) == pytest.approx(0.9)
-    assert blas.of_roof(low, Ceilings(None, {"fp32": 1.0})) is None
+    assert blas.of_roof(low, *bound) == pytest.approx(0.5)
+    assert blas.of_roof(low | {"flops_per_byte": 100.0, "tflops_per_s": 0.9}, *bound) == pytest.approx(0.9)
+    assert blas.of_roof(low, None, {"fp32": 1.0}) is None
 
 
 SMALL = conv.Layer("3×3/2, 8→16", 8, 16, 3, 2, 1)

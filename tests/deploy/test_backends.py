@@ -63,17 +63,16 @@ def test_backends_of_a_cpu(monkeypatch):
     assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]
     assert backends.backends("auto", "bf16", CPU) == ["eager", "compile"]
     assert backends.backends("auto", "int8", CPU) == ["onnx"]
-    assert backends.backends("autotune", "fp32", CPU) == ["autotune"]
 
 
 @pytest.mark.parametrize(
     ("wish", "fmt", "device", "message"),
     [
         (
-            "autotune",
+            "compile",
             "int8",
             CPU,
-            r"backend=autotune: on a CPU, INT8 products are ONNX Runtime's\. Use "
+            r"backend=compile: on a CPU, INT8 products are ONNX Runtime's\. Use "
             r"backend=auto or onnx\.",
         ),
         ("onnx", "fp32", CUDA, r"backend=onnx: mpx calls ONNX Runtime on CPUs only; use accelerator=cpu\."),

@@ -24,7 +24,6 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon, "int8": 0.1}
 # the compiler, which takes longest, once for each kind of layer; it compiles again for every batch size
 SLOW = [
     ("mlp", "eager", "bf16"),
-    ("mlp", "autotune", "bf16"),
     ("bert", "eager", "fp32"),
     ("bert", "compile", "bf16"),
     ("resnet", "eager", "fp32"),
@@ -49,9 +48,9 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
     """
     if "bf16" in formats and not cpu_has_bf16():
         pytest.skip("this CPU has no BF16 instructions")
-    if backend in ("compile", "autotune") and not builds_kernels("cpu"):
+    if backend == "compile" and not builds_kernels("cpu"):
         pytest.skip("no compiler")
-    sizes = SIZES[:1] if backend in ("compile", "autotune") and name != "custom" else SIZES
+    sizes = SIZES[:1] if backend == "compile" and name != "custom" else SIZES
     done, rows = deploy(name, f"format=[{formats}]", f"batch={list(reversed(sizes))}", f"backend={backend}")
     assert done.code == 0, done.err
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]

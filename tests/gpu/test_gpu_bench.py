@@ -109,9 +109,7 @@ def test_tf32_is_seen_in_convolutions():
 def test_roofline_and_limit_of_a_run_are_those_of_this_gpu(tmp_path, monkeypatch):
     monkeypatch.setitem(gemm.SIZE, "cuda", 2048)
     monkeypatch.setitem(gemm.WIDTHS, "cuda", ())
-    run("copy", "gpu", "auto", str(tmp_path))
     run("gemm", "gpu", "auto", str(tmp_path))
     found = ceilings(tmp_path, GPU)
-    assert found.gb_per_s > 50
-    assert found.dense["fp16"] > found.dense["fp32"]
+    assert found["fp16"] > found["fp32"]
     assert rows_of("blas", tmp_path, 2048)

@@ -31,7 +31,7 @@ def test_modes_and_accelerations():
 
 def test_formats_and_patterns():
     found = rows(tables.formats(GPU))
-    assert set(found["fp32"][0].split(", ")) - {"autotune"} == set(backends("auto", "fp32", GPU))
+    assert set(found["fp32"][0].split(", ")) == set(backends("auto", "fp32", GPU))
     assert "onnx" in found["fp32"][1]
     trains, served, why = rows(tables.patterns(GPU))["2of4"]
     assert trains == "yes"
