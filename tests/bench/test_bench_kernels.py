@@ -84,18 +84,17 @@ def test_a_transposed_product_is_wrong():
         relative_error(made, made.call().t())
 
 
-@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
-def test_2of4_operands(monkeypatch, fmt):
+def test_2of4_operands(monkeypatch):
     """With a dense product in cuSPARSELt's place: the weight has the pattern, and both operands lie as the
     library reads.
     """
     monkeypatch.setattr(gemm, "compress_2of4", lambda weight: weight)
     monkeypatch.setattr(gemm, "fastest_mm_2of4", lambda *operands: {"alg_id": 7})
     monkeypatch.setattr(gemm, "mm_2of4", lambda packed, b, out, alg_id: torch.mm(packed, b))
-    made = gemm.sparse_linear(fmt, 64, 32, 48, CPU, search=True)
+    made = gemm.sparse_linear("fp16", 64, 32, 48, CPU, search=True)
     assert (made.a.shape, made.b.shape, made.b.stride(0)) == ((32, 48), (48, 64), 1)
     assert int((made.a != 0).view(32, 12, 4).sum(-1).max()) == 2
-    assert relative_error(made) <= matmul.tolerance(fmt, 48)
+    assert relative_error(made) <= matmul.tolerance("fp16", 48)
     assert gemm.missing_2of4("fp32", CPU) == "cuSPARSELt has no fp32"
 
 
@@ -109,14 +108,6 @@ def test_2of4_operands(monkeypatch, fmt):
 )
 def test_cost_of_blas(routine, flops, moved):
     assert blas.cost(routine, 64, 4) == (flops, moved)
-
-
-@pytest.mark.parametrize(("routine", "operation", "shape"), [("axpy", "add", 1024), ("gemv", "mv", 32)])
-def test_a_wrong_routine_is_not_timed(routine, operation, shape, hurried, monkeypatch):
-    monkeypatch.setattr(torch, operation, lambda *args, **kwargs: torch.ones(shape))
-    rows = blas.measure(CPU, 32, lambda part: None)
-    (reason,) = [row["reason"] for row in rows if (row["routine"], row["format"]) == (routine, "fp32")]
-    assert reason.startswith("wrong result")
 
 
 def test_share_is_of_the_lower_roof():

@@ -35,11 +35,6 @@ def test_the_usual_study():
     assert rows["fp32-dense"].decision is None
 
 
-def test_seeds_that_differ_are_compared_by_welch():
-    others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
-    assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == Method.WELCH
-
-
 def test_holm_over_the_settings_of_a_group():
     rng = np.random.default_rng(1)
     others = [

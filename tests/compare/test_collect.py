@@ -125,12 +125,6 @@ def test_a_run_that_is_being_continued_is_said_to_run(tmp_path, status):
     assert collect(tmp_path)[1][0][1].startswith(status)
 
 
-def test_a_diverged_run_counts(tmp_path):
-    content = record(status="diverged") | {"metrics": {}}
-    write(tmp_path / "a" / "seed0", content)
-    assert [run.status for run in collect(tmp_path)[0]] == ["diverged"]
-
-
 def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
     """By start; seed0 was overwritten after seed0-2 had run. seed1 knows no times: the higher number is the
     newer.

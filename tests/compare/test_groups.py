@@ -26,12 +26,6 @@ def both_seeds(*settings):
     return [made(setting, seed) for setting in settings for seed in (0, 1)]
 
 
-def test_a_plain_study():
-    assert shapes(both_seeds("fp32-dense", "amp-dense", "amp-2of4")) == [
-        ("", 2, {"amp-2of4": 2, "amp-dense": 2})
-    ]
-
-
 def test_what_all_runs_share_goes_into_the_title():
     runs = both_seeds(
         "fp32-dense trainer.max_epochs=2",
@@ -187,15 +181,6 @@ def test_runs_that_no_control_fits_stand_alone():
     assert shapes(both_seeds("amp-dense"), "fp32-dense") == [("", 0, {"amp-dense": 2})]
     assert [members.note for members in grouped(both_seeds("amp-dense"), "fp32-dense")] == [
         "no run of fp32-dense here to compare with"
-    ]
-
-
-def test_models_and_data_sets_are_never_mixed():
-    runs = [made("fp32-dense"), made("amp-dense", model="bert"), made("fp32-dense", data="mnist")]
-    assert [(g.model, g.data) for g in grouped(runs, "fp32-dense")] == [
-        ("bert", "cifar10"),
-        ("resnet18", "cifar10"),
-        ("resnet18", "mnist"),
     ]
 
 

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from made_runs import AMP, CONTROL, compared, only, reread, seeds
+from made_runs import AMP, CONTROL, compared, only, seeds
 
 from mpx.compare.groups import by_label
-from mpx.compare.table import results_csv
 
 
 def labelled(runs, label):
@@ -31,9 +30,3 @@ def test_a_control_by_its_label():
     runs = labelled(seeds("fp32-dense optimizer.lr=0.05", [0.9, 0.91]), "baseline")
     assert by_label([*runs, *AMP], "baseline") == "fp32-dense optimizer.lr=0.05"
     assert by_label([*runs, *AMP], "amp-dense") == "amp-dense"
-
-
-def test_results_csv_keeps_it():
-    runs = labelled(CONTROL, "my baseline")
-    assert reread(runs) == runs
-    assert "label" not in results_csv(CONTROL).splitlines()[0]

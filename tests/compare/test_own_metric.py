@@ -6,10 +6,9 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from made_runs import compared, only, reread, seeds
+from made_runs import compared, only, seeds
 
 from mpx.compare.comparison import Verdict
-from mpx.compare.table import results_csv
 from mpx.errors import UserError
 
 CONTROL, SPREAD = 2.0, (-0.01, -0.005, 0.0, 0.005, 0.01)
@@ -82,12 +81,3 @@ def test_the_user_may_choose_another_metric_and_its_direction():
     mixed = [replace(run, metric_goal="max") if run.seed == 1 else run for run in found]
     with pytest.raises(UserError, match="some runs say that it should rise, others that it should fall"):
         decided(mixed)
-
-
-def test_results_csv_keeps_metric_and_direction():
-    found = runs(0.1)
-    again = reread(found)
-    assert [(run.metric, run.metric_goal, run.metrics) for run in again] == [
-        (run.metric, run.metric_goal, run.metrics) for run in found
-    ]
-    assert "metric_goal" not in results_csv(seeds("fp32-dense", [0.9]))

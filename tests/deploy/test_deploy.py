@@ -28,9 +28,7 @@ SLOW = [
     ("bert", "compile", "bf16"),
     ("resnet", "eager", "fp32"),
     ("resnet", "onnx", "fp32,int8"),
-    ("resnet", "compile", "bf16"),
     ("lstm", "eager", "fp32"),
-    ("lstm", "compile", "bf16"),
     ("custom", "onnx", "fp32,int8"),
     ("custom", "compile", "fp32"),
 ]
@@ -194,19 +192,6 @@ def test_size_of_the_weights():
     model[1].weight = model[0].weight
     model[0].bias.data = torch.zeros(1000)[:64]
     assert serve.size_of(model) == 4 * (64 * 64 + 64)
-
-
-@pytest.mark.slow
-def test_a_second_call_replaces_its_row_alone(deploy):
-    def kinds(rows):
-        return [(row["weights"], [at["batch"] for at in row["speed"]]) for row in rows]
-
-    deploy("mlp", "weights=dense", "batch=[4]", "backend=eager")
-    _, rows = deploy("mlp", "batch=[5]", "backend=eager")
-    assert kinds(rows) == [("dense", [4]), ("auto", [5])]
-    _, rows = deploy("mlp", "weights=dense", "batch=[6]", "backend=eager")
-    assert kinds(rows) == [("auto", [5]), ("dense", [6])]
-    assert [path.name for path in deploy.folder.glob(".*part")] == []
 
 
 def test_compare_reads_a_real_row(deploy, tmp_path):

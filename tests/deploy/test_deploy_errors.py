@@ -32,10 +32,6 @@ MISTAKES = [
         "export=pt2 is not possible with format=int8. Use format=fp32 or tf32 or fp16 or",
     ),
     (
-        ["run=.", "formt=fp16"],
-        "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all.",
-    ),
-    (
         ["run=.", "-m"],
         "mpx.deploy has no sweeps: its keys take lists, as 'format=[fp16,int8]', and run= a "
         "pattern. Leave out -m.",

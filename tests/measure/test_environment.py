@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ import mpx
 from mpx.measure.devices import devices
 from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import CpuUse, ExclusivityChecks, _cpu_ticks_of, exclusive, exclusive_among
-from mpx.system.version import parse_status, with_digest
+from mpx.system.version import parse_status
 
 NAMES = [
     "mpx",
@@ -112,40 +111,6 @@ def test_command_can_be_pasted(monkeypatch):
 def test_git_status(output, commit, dirty):
     found = parse_status(output)
     assert (found["git"], found["git_dirty"]) == (commit, dirty)
-
-
-PACKAGE = Path(mpx.__file__).parent
-
-
-@pytest.fixture
-def package(tmp_path):
-    """Another copy of mpx, as an installed one is."""
-    return shutil.copytree(PACKAGE, tmp_path / "mpx", ignore=shutil.ignore_patterns("__pycache__"))
-
-
-COMMIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "a note"]
-TWICE = f"""
-import json, subprocess, mpx
-from pathlib import Path
-from mpx.measure.environment import environment
-before = environment()
-Path(mpx.__file__).with_name("spec.py").write_text("")
-subprocess.run({COMMIT}, check=True)
-print(json.dumps([before, environment()]))
-"""
-
-
-def test_the_record_has_the_version_that_was_imported_whatever_is_committed_or_edited_since(package):
-    """A sweep's jobs are forks of a process with the imports."""
-    for words in (["git", "init", "-q"], COMMIT):
-        subprocess.run(words, cwd=package.parent, check=True)
-    elsewhere = {"cwd": package.parent, "env": os.environ | {"PYTHONPATH": str(package.parent)}}
-    done = subprocess.run(
-        [sys.executable, "-c", TWICE], **elsewhere, capture_output=True, text=True, check=True
-    )
-    before, after = json.loads(done.stdout)
-    assert before["git"] != after["git"]
-    assert before["mpx"] == after["mpx"] == with_digest(PACKAGE) != with_digest(package)
 
 
 @pytest.mark.parametrize(("used", "alone"), [(0.049, True), (0.05, False), (None, None)])
