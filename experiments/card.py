@@ -25,9 +25,8 @@ from mpx.compare.words import title
 from mpx.errors import UserError
 from mpx.render.colours import styles
 from mpx.render.figures import pictures
-from mpx.render.markdown import PLOTS, about, figures, group_table, served_part, verdicts
 from mpx.render.picture import Picture
-from mpx.render.report import save_all
+from mpx.render.report import PLOTS, about, figures, group_table, save_all, served_part, verdicts
 from mpx.render.table import escaped
 from mpx.settings.compare import DEFAULTS, LISTING, check_compare
 from mpx.system.whole_file import write_whole

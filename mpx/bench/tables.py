@@ -5,8 +5,8 @@ from typing import Any
 
 from mpx.bench.work import Row
 from mpx.compare.served import cpu, device_of
+from mpx.measure.ceilings import card
 from mpx.measure.exclusive import BUSY
-from mpx.measure.peaks import card
 from mpx.render.table import Column, Table, console, print_table
 from mpx.system.printing import number, rate
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mpx.errors import one_line
+from mpx.measure.ceilings import Card, card
 from mpx.measure.matmul import Product, WrongProductError, float32_as, missing, relative_error
-from mpx.measure.peaks import Card, card
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16

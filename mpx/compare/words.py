@@ -45,6 +45,14 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
     return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
 
 
+def question(comparison: Comparison) -> str:
+    """The title of a report."""
+    metrics = {group.metric.words for group in comparison.groups}
+    what = title(comparison.groups[0]) if len(comparison.groups) == 1 else "each model"
+    how = f"with no worse {metrics.pop()}" if len(metrics) == 1 else "at no loss"
+    return f"Which setting trains {what} fastest {how}?"
+
+
 def difference(decision: Decision, spec: str) -> str:
     """`+0.0012 (−0.0003 to +0.0027)`."""
     bounds = (

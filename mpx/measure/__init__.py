@@ -6,5 +6,5 @@ every run       windows.py times steps, and throughput.py calls it during a Ligh
                 exclusive.py: whether another program used the device
 profile=true    profile.py traces steps and decides what limits them
 mpx.bench       matmul.py and timing.py, the base of mpx/bench/
-limits          peaks.py: vendors' figures; ceilings.py: mpx.bench's figures of this machine, and MFU
+limits          ceilings.py: vendors' figures, mpx.bench's of this machine, and MFU
 """

@@ -3,8 +3,8 @@
 tables     table.py: the one table model, with its terminal and Markdown forms; HTML is in templates/
 a run      run.py at its end; exponents.py; tensorboard.py: everything except the curves
 a sweep    sweep.py at its end
-a study    comparison_tables.py: tables, and the terminal; markdown.py, html.py (templates/), also for
-           notebooks, and figures.py with curves.py: the pictures; report.py writes them all, and the
+a study    comparison_tables.py: tables, and the terminal; html.py (templates/): the page, and notebooks;
+           figures.py with curves.py: the pictures; report.py writes them all, the Markdown report and the
            TensorBoard run `_report`
 pictures   picture.py: size, fonts, axes, rendering; colours.py: each setting's; rates.py: curves of rates,
            grouped bars, the roofline

@@ -15,7 +15,7 @@ from mpx.compare.population import scatter
 from mpx.compare.table import differences_csv
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
-from mpx.render.markdown import markdown_report
+from mpx.render.report import markdown_report
 from mpx.runs.result import Predictions
 from mpx.system.printing import signed
 

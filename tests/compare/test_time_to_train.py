@@ -7,7 +7,7 @@ from made_runs import AMP, CONTROL, compared, only, seeds
 
 from mpx.render.comparison_tables import print_comparison
 from mpx.render.html import html_report
-from mpx.render.markdown import verdicts
+from mpx.render.report import verdicts
 
 BF16 = seeds("amp_bf16-dense", [0.9504, 0.9513, 0.9522, 0.9533, 0.9540], [2400, 2410, 2390, 2405, 2395])
 WORSE = seeds("fp8-dense", [0.91, 0.92, 0.90, 0.91, 0.92], [5000, 5010, 4990, 5005, 4995])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpx.measure.peaks import CARDS, card
+from mpx.measure.ceilings import CARDS, card
 
 FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
 

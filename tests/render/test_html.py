@@ -14,8 +14,7 @@ from made_comparison import made_comparison, made_group, write_runs
 
 from mpx.compare.comparison import Estimate
 from mpx.render.html import html_report
-from mpx.render.markdown import group_table
-from mpx.render.report import write
+from mpx.render.report import group_table, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<script>alert('x')</script>&\"'"

@@ -6,8 +6,7 @@ import pytest
 from made_comparison import made_comparison, made_group, write_runs
 from made_runs import compared, seeds
 
-from mpx.render.markdown import group_table
-from mpx.render.report import write
+from mpx.render.report import group_table, write
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from made_runs import AMP, CONTROL, compared, only, served
 
 from mpx.render.comparison_tables import print_comparison, served_tables
 from mpx.render.html import html_report
-from mpx.render.markdown import markdown_report
+from mpx.render.report import markdown_report
 from mpx.render.table import text_of
 
 TITLE = "Served on NVIDIA H200, latency at batch 1, samples/s at batch 256"
