@@ -16,7 +16,7 @@ from mpx.bench.work import Result, Row, Work, against, graphed, ladder, rounding
 from mpx.measure.flops import rnn_flop
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
-from mpx.render.rates import Curve, rates_figure
+from mpx.render.rates import curves_of, rates_figure
 
 MEASURED = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "forward + backward")
@@ -96,11 +96,6 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def plot(about: About, rows: list[Row]) -> Picture | None:
-    panels: dict[str, list[Curve]] = {}
-    for number, fmt in enumerate(MEASURED):
-        for direction in DIRECTIONS:
-            of_one = [row for row in rows if (row["direction"], row["format"]) == (direction, fmt)]
-            points = [(row["hidden"], row["tflops_per_s"]) for row in of_one if row["tflops_per_s"]]
-            panels.setdefault(direction, []).append(Curve(fmt, points, number))
+    panels = curves_of(rows, "direction", "format", "hidden", "tflops_per_s")
     draw = partial(rates_figure, panels, "width", "TFLOP/s")
     return picture("lstm", "LSTM", device_name(about), "Logarithmic on both axes.", draw)

@@ -16,7 +16,7 @@ from mpx.bench.work import Row, Work, ladder, timed
 from mpx.measure.matmul import WrongProductError, random_matrix
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
-from mpx.render.rates import Curve, rates_figure
+from mpx.render.rates import curves_of, rates_figure
 from mpx.sparsity.patterns import keep_largest, mask_2of4
 from mpx.system.machine import builds_kernels
 
@@ -89,12 +89,6 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def plot(about: About, rows: list[Row]) -> Picture | None:
-    names = list(dict.fromkeys(row["way"] for row in rows))
-    panels: dict[str, list[Curve]] = {}
-    for fmt in dict.fromkeys(row["format"] for row in rows):
-        for number, way in enumerate(names, 1):
-            of_one = [row for row in rows if (row["way"], row["format"]) == (way, fmt)]
-            points = [(row["size"], row["gb_per_s"]) for row in of_one if row["gb_per_s"]]
-            panels.setdefault(fmt, []).append(Curve(way, points, number))
+    panels = curves_of(rows, "format", "way", "size", "gb_per_s")
     draw = partial(rates_figure, panels, "rows and columns", "GB/s")
     return picture("triton", "2:4 masks", device_name(about), "Logarithmic on both axes.", draw)

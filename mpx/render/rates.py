@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -52,6 +53,23 @@ class Point:
 def style_of(colour: int, line: int = 0) -> Style:
     shades = (INK, *COLOURS)
     return Style(shades[colour % len(shades)], MARKERS[colour % len(MARKERS)], LINES[line % len(LINES)])
+
+
+def curves_of(
+    rows: Sequence[Mapping[str, Any]], panel: str, curve: str, x: str, y: str
+) -> dict[str, list[Curve]]:
+    """The panels of `rates_figure` from measured rows: title -> curves, each with a colour of its own. panel,
+    curve, x, y: keys of the rows.
+    """
+    names = list(dict.fromkeys(row[curve] for row in rows))
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in rows:
+        if row[y]:
+            panels.setdefault(row[panel], {}).setdefault(row[curve], []).append((row[x], row[y]))
+    return {
+        title: [Curve(name, points, names.index(name)) for name, points in curves.items()]
+        for title, curves in panels.items()
+    }
 
 
 def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figure | None:
