@@ -3,7 +3,7 @@ draws (plot).
 
     measure(device, size, announce)   yields a row per kernel, all with the same keys; announce: called with
                                       the next part
-    show(about, rows)                 prints tables; about: what, device, exclusive, cpu_busy, environment,
+    show(about, rows)                 prints tables; about: what, device, exclusive, environment,
                                       folder
     plot(about, rows)                 a mpx.render.picture.Picture, or None
 

@@ -47,7 +47,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     require_gpu("accelerator", accelerator, there=not no_gpu())
     from mpx.measure.devices import chosen
     from mpx.measure.environment import environment
-    from mpx.measure.exclusive import CpuUse, exclusive
+    from mpx.measure.exclusive import CpuUse, ExclusivityChecks
     from mpx.render.picture import save
 
     keep_within_quota(1)
@@ -57,15 +57,16 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try_writing(folder)  # fails before minutes of measuring
     benchmark = importlib.import_module(f"mpx.bench.{what}")
-    (alone, reason), cpu = exclusive(device), CpuUse()
+    checks, cpu = ExclusivityChecks(device), CpuUse()
+    checks.look()
     rows = list(benchmark.measure(device, size, announce))
+    alone, reason = checks.verdict(cpu.by_others())
     about: dict[str, Any] = {
         "what": what,
         "device": device.type,
         "size": size,
         "exclusive": alone,
         "exclusive_reason": reason,
-        "cpu_busy": cpu.by_others(),
         "environment": environment(),
     }
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"

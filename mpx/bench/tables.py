@@ -6,13 +6,12 @@ from typing import Any
 from mpx.bench.work import Row
 from mpx.compare.served import cpu, device_of
 from mpx.measure.ceilings import card
-from mpx.measure.exclusive import BUSY
 from mpx.render.table import Column, Table, console, print_table
 from mpx.system.printing import number, rate
 
 MAX_NAMED = 6  # kernels in one line
 RATE = "rate"  # takes the place of a format specification
-About = dict[str, Any]  # what, device, exclusive, exclusive_reason, cpu_busy, environment, folder
+About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment, folder
 
 
 def flat(title: str, rows: Sequence[Row], columns: Sequence[tuple[str, str, str | None]]) -> None:
@@ -78,6 +77,3 @@ def notes(about: About, rows: Iterable[Row], names: Sequence[str]) -> None:
         say(f"Vendor's peaks: {vendor.source}.")
     if about["exclusive"] is False:
         say(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.")
-    busy = about.get("cpu_busy")
-    if busy is not None and busy > BUSY and about["device"] == "cpu":
-        say(f"Other programs used {busy:.0%} of the CPU meanwhile: the rates are too low.")

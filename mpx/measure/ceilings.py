@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from mpx.measure.environment import environment
-from mpx.measure.exclusive import BUSY
 
 # keys of the environment that must agree
 SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}
@@ -85,11 +84,9 @@ def _read(path: Path, device: torch.device) -> list[dict[str, Any]]:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
         alone = record["exclusive"] is not False
+        same = all(of[name] == now[name] for name in SAME_MACHINE[device.type])
         if device.type == "cuda":
-            same = of["device"][0] == torch.cuda.get_device_name(device)
-        else:
-            same = (record.get("cpu_busy") or 0.0) < BUSY
-        same = same and all(of[name] == now[name] for name in SAME_MACHINE[device.type])
+            same = same and of["device"][0] == torch.cuda.get_device_name(device)
         if not (same and alone and record["size"] == "auto"):
             return []
         return [row for row in record["rows"] if row.get("device", record["device"]) == device.type]

@@ -291,13 +291,6 @@ def test_nothing_measured_is_not_drawn():
     assert triton.plot(ABOUT, rows) is None
 
 
-@pytest.mark.parametrize(("busy", "device"), [(0.45, "cpu"), (0.02, "cpu"), (None, "cpu"), (0.45, "cuda")])
-def test_a_busy_cpu_is_named_where_it_was_measured(capsys, busy, device):
-    triton.show(ABOUT | {"cpu_busy": busy, "device": device}, of_triton())
-    said = "Other programs used 45% of the CPU meanwhile" in capsys.readouterr().out
-    assert said == ((busy, device) == (0.45, "cpu"))
-
-
 @pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.picture.write_whole"])
 def test_a_disk_that_fills_up_does_not_cost_the_table(tmp_path, monkeypatch, capsys, at):
     def full(*args):

@@ -25,7 +25,6 @@ def measured(tmp_path):
             "device": "cpu",
             "size": "auto",
             "exclusive": None,
-            "cpu_busy": 0.0,
             "environment": environment(),
             "rows": rows,
         }
@@ -51,7 +50,7 @@ def test_nothing_measured(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [{"torch": "2.0"}, {"cpu": "a"}, {"threads": 999}, {"exclusive": False}, {"cpu_busy": 0.9}, {"size": 64}],
+    [{"torch": "2.0"}, {"cpu": "a"}, {"threads": 999}, {"exclusive": False}, {"size": 64}],
 )
 def test_results_of_another_or_a_busy_machine_or_of_small_sizes_do_not_count(measured, other):
     assert ceilings(measured("gemm", PRODUCTS, **other), CPU) == {}
