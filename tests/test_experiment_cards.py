@@ -11,7 +11,8 @@ from experiment import EXPERIMENTS, script
 
 # (script, its table); the other cards are written by hand
 CARDS = [
-    *((f"{name}/run.py", "results.csv") for name in ("auto", "intervals", "looks", "scaling")),
+    *((f"{name}/run.py", "results.csv") for name in ("auto", "intervals", "looks", "real_data", "scaling")),
+    ("real_data/images.py", "images.csv"),
     ("audit/run.py", "operations.csv"),
 ]
 

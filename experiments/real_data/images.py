@@ -403,9 +403,10 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
         lines = [
             [row["contender"], cell(row["samples_per_s"], ",.0f"), cell(row["waiting"], ".0%"),
              cell(row["wall_s"], ",.0f"), cell(row["accuracy"], ".4f") if part == "cifar10" else ""]
-            for row in rows if row["part"] == part
+            for row in rows if row["part"] == part and row["samples_per_s"]
         ]  # fmt: skip
-        found[part] = f"{said(rows, '{device} of {host}, torch {torch}')}.\n\n{markdown(heads, lines)}"
+        if lines:
+            found[part] = f"{said(rows, '{device} of {host}, torch {torch}')}.\n\n{markdown(heads, lines)}"
     return found
 
 

