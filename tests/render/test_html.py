@@ -2,6 +2,7 @@
 about.
 """
 
+import base64
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from made_comparison import made_comparison, made_group, write_runs
+from made_runs import AMP, CONTROL, compared, only
 
 from mpx.compare.comparison import Estimate
 from mpx.render.html import html_report
@@ -157,3 +159,14 @@ def corner(path: Path) -> tuple[int, ...]:
     from matplotlib.image import imread
 
     return tuple(int(255 * part) for part in imread(path)[2, 2, :3])
+
+
+def test_a_notebook_shows_sentences_table_and_pictures(tmp_path):
+    comparison = compared([*CONTROL, *AMP], folder=tmp_path)
+    group, _ = only(comparison)
+    page = comparison._repr_html_()
+    assert page.index(group.train_verdict) < page.index(group.evidence) < page.index("<table>")
+    assert [page.count(tag) for tag in ("<tr>", "<td>amp-dense</td>", "<script")] == [3, 1, 0]
+    pictures = re.findall(r'<img alt="([^"]+)"[^>]*src="data:image/png;base64,([^"]+)"', page)
+    assert "Test accuracy against throughput" in [name for name, _ in pictures]
+    assert all(base64.b64decode(data).startswith(b"\x89PNG") for _, data in pictures)
