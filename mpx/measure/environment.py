@@ -7,7 +7,6 @@ import hashlib
 import platform
 import shlex
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,15 +69,10 @@ def host_id() -> str | None:
 
 
 def host_of_all(host: str | None) -> str | None:
-    """The hosts of all processes of the run, such as `0a1b2c-d3e4f5`: speed depends on each. host: that of
-    this process, if known.
+    """The known hosts of all processes of the run, each once, such as `0a1b2c-d3e4f5`: speed depends on each.
+    host: that of this process, if known.
     """
-    return joined(from_all(host))
-
-
-def joined(hosts: Iterable[str | None]) -> str | None:
-    """The hosts of the processes of a run, each once. Those that are unknown are left out."""
-    return "-".join(sorted(set(filter(None, hosts)))) or None
+    return "-".join(sorted(set(filter(None, from_all(host))))) or None
 
 
 def host_of_rank_0(host: str | None) -> str | None:
