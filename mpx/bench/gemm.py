@@ -80,7 +80,7 @@ def _ways(
             of_pattern, reason = make, None
             if pattern == "2of4":
                 of_pattern = partial(sparse_linear, fmt, *sizes, device, search=how == "graph")
-                reason = missing_2of4(fmt, device)
+                reason = unsupported_device(device)
             made = timed(partial(_work, of_pattern, how), device, fmt, reason)
             peak = None if vendor is None else vendor.dense(fmt) if pattern == "dense" else vendor.sparse(fmt)
             ends = {"peak_tflops_per_s": peak, "share_of_peak": share(made["tflops_per_s"], peak)}
@@ -89,11 +89,6 @@ def _ways(
 
 def _work(make: Callable[[], Product], how: str) -> Work:
     return graphed(multiplied(make())) if how == "graph" else multiplied(make())
-
-
-def missing_2of4(fmt: str, device: torch.device) -> str | None:
-    """Why there is no 2:4 product in `fmt` on `device`, or None where there is one."""
-    return unsupported_device(device) if fmt in FORMATS_2OF4 else f"cuSPARSELt has no {fmt}"
 
 
 def sparse_linear(
