@@ -25,6 +25,8 @@ def stand_in(checkout: Path) -> None:
     apex.__path__ = [str(checkout / "apex")]
     apex.amp, apex.deprecated_warning = amp, lambda message: None
     sys.modules |= {"apex": apex, "apex.amp": amp, "apex.amp._amp_state": sys.modules["mpx.compat.amp.state"]}
+    # which an example imports and does not use; it reaches for more of amp's inside
+    sys.modules["apex.fp16_utils"] = ModuleType("apex.fp16_utils")
 
 
 def main() -> None:
