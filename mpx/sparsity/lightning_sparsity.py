@@ -46,12 +46,12 @@ class Sparsity(Pruning):
     after: functions that are called with the Trainer right after the pruning.
 
     The masks are made when training starts, because the weights and the number of steps are known only then.
-    A checkpoint holds them, and a Trainer that loads it continues with them. With manual optimization, one
-    batch is one step. With recipe="one_shot", call `prune_now(trainer)` after `trainer.fit`. The learning
-    rate is the module's, and its schedule goes on at the pruning; a function in `after` may restart it.
-    Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
-    Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378 (2:4, asp);
-    conf/sparsity/2of4.yaml names the others.
+    A checkpoint holds them, and a Trainer that loads it continues with them; any other `trainer.fit` begins
+    without. With manual optimization, one batch is one step. With recipe="one_shot", call
+    `prune_now(trainer)` after `trainer.fit`. The learning rate is the module's, and its schedule goes on at
+    the pruning; a function in `after` may restart it. Raises UserError for settings that do not fit, and,
+    when training starts, if nothing can be pruned. Source: Mishra et al., Accelerating Sparse Deep Neural
+    Networks, arXiv:2104.08378 (2:4, asp); conf/sparsity/2of4.yaml names the others.
     """
 
     def __init__(
