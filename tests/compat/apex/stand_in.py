@@ -25,8 +25,11 @@ def stand_in(checkout: Path) -> None:
     apex.__path__ = [str(checkout / "apex")]
     apex.amp, apex.deprecated_warning = amp, lambda message: None
     sys.modules |= {"apex": apex, "apex.amp": amp, "apex.amp._amp_state": sys.modules["mpx.compat.amp.state"]}
-    # which an example imports and does not use; it reaches for more of amp's inside
-    sys.modules["apex.fp16_utils"] = ModuleType("apex.fp16_utils")
+    # an example uses its functions; its other half, an older optimizer, reaches for more of amp's inside
+    functions = checkout / "apex" / "fp16_utils" / "fp16util.py"
+    spec = importlib.util.spec_from_file_location("apex.fp16_utils", functions)
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
 
 
 def main() -> None:
