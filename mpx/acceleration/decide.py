@@ -39,15 +39,17 @@ MAX_SUMMED = 2**17
 LARGE_LOSS = 1_000_000
 
 
-def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int) -> Choice:
+def decide(
+    cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, lengths: int
+) -> Choice:
     """Choose the accelerations of a run. Raises UserError for a request that cannot be met.
 
-    steps: optimizer steps of the whole run.
+    steps: optimizer steps of the whole run. lengths: of its batches of texts; 1 for other data.
     """
     on_gpu, trainer = precision.device.type == "cuda", cfg.trainer
     cannot_record, slower_recorded = _against_graphs(trainer, precision), masks_in_full(model)
     cannot_compile = _emulated(precision)
-    slower_compiled = _loses_compiled(precision, model, _logits(cfg.data, spec))
+    slower_compiled = _loses_compiled(precision, model, _logits(cfg.data, spec), lengths)
     graphs, why_graphs = _graphs(cfg.speed, trainer.cuda_graphs, cannot_record, slower_recorded)
     compiling, why_compile = _compile(
         cfg.speed, trainer.compile, cannot_compile, slower_compiled, on_gpu=on_gpu
@@ -189,8 +191,10 @@ def masks_in_full(model: nn.Module) -> str | None:
     )
 
 
-def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int) -> str | None:
+def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int, lengths: int) -> str | None:
     mode = precision.mode
+    if lengths > 1:
+        return f"texts of {lengths} lengths would be compiled {lengths} times"
     if (masked := masks_in_full(model)) is not None:
         return masked
     if has_rnn(model) and logits < LARGE_LOSS:

@@ -193,7 +193,9 @@ def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, total, recipe)
 
-    choice = decide(cfg, inputs.precision, model, data.spec, total).with_loader(*inputs.loader)
+    of_texts = inputs.datamodule.lengths.get("train")
+    lengths = 1 if of_texts is None else len(of_texts.allowed)
+    choice = decide(cfg, inputs.precision, model, data.spec, total, lengths).with_loader(*inputs.loader)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice,

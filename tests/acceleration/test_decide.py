@@ -15,7 +15,7 @@ from mpx.settings.choices import CONF
 IMAGE = Spec("image", (1, 8, 8), 10)
 
 
-def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True):
+def decide(*overrides, model=None, spec=IMAGE, steps=20_000, lengths=1, cuda=True):
     """As `mpx.training.assemble` asks, on a machine that has, or seems to have, a CUDA device."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", list(overrides))
@@ -27,6 +27,7 @@ def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True):
         model or nn.Sequential(nn.Conv2d(1, 1, 1)),
         spec,
         steps,
+        lengths,
     )
 
 
@@ -132,6 +133,13 @@ FP32 = "FP32 products take most of a step, and the compiler does not shorten the
 def test_graphs_but_not_compiled(precision, model, reason):
     choice = decide(f"precision={precision}", model=model)
     assert (choice.cuda_graphs, choice.compile, choice.why["compile"]) == (True, "off", reason)
+
+
+def test_texts_of_several_lengths_are_recorded_but_not_compiled():
+    choice = decide("precision=amp", lengths=6)
+    assert (choice.cuda_graphs, choice.compile) == (True, "off")
+    assert choice.why["compile"] == "texts of 6 lengths would be compiled 6 times"
+    assert decide("precision=amp", "trainer.compile=default", lengths=6).compile == "default"
 
 
 @pytest.mark.parametrize(("vocab_size", "undecided"), [(15_625, True), (15_624, False)])
