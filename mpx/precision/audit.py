@@ -58,7 +58,7 @@ class Audit(KnowsUpdates, OperationRecorder):
         flops_of: Callable[..., int],
         kernels_of: torch.device | None = None,
     ):
-        super().__init__(lambda *call: (flops_of(*call), 0), only_products=True, kernels_of=kernels_of)
+        super().__init__(flops_of, kernels_of=kernels_of)
         self.mode, self.emulate = mode, emulate
 
     def __torch_dispatch__(
@@ -75,26 +75,25 @@ class Audit(KnowsUpdates, OperationRecorder):
         operations = []
         for call in self.calls:
             fmt = call.format(self.mode)
-            if (
-                call.kind is not None
-                and fmt is not None
-                and call.result is not None
-                and call.result in STORED
-            ):
-                operations.append(self._read(call, call.kind, fmt, STORED[call.result]))
+            if fmt is not None and call.result in STORED:
+                operations.append(self._read(call, fmt, STORED[call.result]))
         return operations
 
-    def _read(self, call: Call, kind: str, fmt: str, output: str) -> Operation:
-        inputs = " × ".join(sorted({STORED[dtype] for dtype in call.operands}))
+    def _read(self, call: Call, fmt: str, output: str) -> Operation:
+        kind, inputs = call.kind, " × ".join(sorted({STORED[dtype] for dtype in call.operands}))
         if call.part_of is not None:
             kind = call.part_of[0]
             if self.emulate:  # what the FP32 tensors stand for
                 inputs, output = fmt, RESULTS.get(fmt, fmt)
         if not self.emulate:
             fmt = call.kernel_format or fmt
-        names = {name for name, _ in call.kernels}
         row = Operation(kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator)
-        row.calls, row.flops, row.kernels, row.with_vector = 1, call.flops, names, call.with_vector
+        row.calls, row.flops, row.kernels, row.with_vector = (
+            1,
+            call.flops,
+            set(call.kernels),
+            call.with_vector,
+        )
         return row
 
     def rows(self) -> list[Operation]:

@@ -1,10 +1,9 @@
-"""Record the operations of one training step, each with its operands' formats, its time and its kernels.
+"""Record the products of matrices in one training step, each with its operands' formats and its kernels.
 
 The formats are visible as PyTorch dispatches an operation. Only the kernels show whether FP32 operands
 multiply in FP32 or TF32, and whether on Tensor Cores.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,30 +20,24 @@ from mpx.private.torch_dispatch import TorchDispatchMode, tree_leaves
 
 MARK = "mpx.call"
 WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide
-# (flops, moved), or these and misaligned
-Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[Any, ...]]
 
 
 @dataclass
 class Call:
     name: str  # ATen's, without "aten."
-    kind: str | None  # of an operation that multiplies matrices: matmul, conv, rnn, bmm or attention
+    kind: str  # matmul, conv, rnn, bmm or attention
     operands: tuple[torch.dtype, ...]  # of the tensors that are multiplied
     result: torch.dtype | None  # of the first tensor that is returned, or else given
     with_vector: bool  # a product of matrices, of which one has a single row or column
     part_of: tuple[str, str] | None  # (kind, format) of the larger operation that this one is a step of
     flops: int  # floating point operations
-    moved: int  # bytes
-    # numbers from row to row of a 16-bit matrix that are no multiple of 16 bytes; None: all are, or unknown
-    misaligned: int | None = None
-    ms: float = 0.0  # on the device whose kernels are recorded, else on the host
-    kernels: list[tuple[str, float]] = field(default_factory=list)  # (name, milliseconds)
+    kernels: list[str] = field(default_factory=list)
 
     def format(self, mode: Mode) -> str | None:
         """The format in which it multiplies, by its operands: that of the widest. None where no Format
         describes them, or none is known.
         """
-        if self.kind is None or not self.operands or not STORED.keys() >= set(self.operands):
+        if not self.operands or not STORED.keys() >= set(self.operands):
             return None
         if self.part_of is not None:
             return self.part_of[1]
@@ -65,26 +58,24 @@ class Call:
     @property
     def accumulator(self) -> str:
         """The format in which products are summed."""
-        return "fp16" if any(sums_in_fp16(name) for name, _ in self.kernels) else "fp32"
+        return "fp16" if any(map(sums_in_fp16, self.kernels)) else "fp32"
 
     def _products(self) -> list[tuple[str | None, bool]]:
         """(format, whether on Tensor Cores) of each kernel that is known to multiply."""
-        kernels = self.kernels if self.kind is not None else []
-        return [product for name, _ in kernels if (product := classify(name)) is not None]
+        return [product for name in self.kernels if (product := classify(name)) is not None]
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Enter it around one training step; afterwards `calls` has the operations in their order.
+    """Enter it around one training step; afterwards `calls` has the products in their order.
 
-    sizes: (operation, arguments, keyword arguments, result) -> Call's (flops, moved), or these and its
-    misaligned. only_products: leave out operations that do not multiply matrices. kernels_of: a CUDA device
-    whose kernels are recorded with torch.profiler.
+    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: a
+    CUDA device whose kernels are recorded with torch.profiler.
     """
 
-    def __init__(self, sizes: Sizes, *, only_products: bool = False, kernels_of: torch.device | None = None):
+    def __init__(self, flops_of: Callable[..., int], *, kernels_of: torch.device | None = None):
         super().__init__()
         self.calls: list[Call] = []
-        self._sizes, self._only_products, self._device = sizes, only_products, kernels_of
+        self._flops_of, self._device = flops_of, kernels_of
         self._profiler: Any = None
 
     def __enter__(self) -> "OperationRecorder":
@@ -107,16 +98,14 @@ class OperationRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, product = kwargs or {}, multiplied(func)
-        if product is None and self._only_products:
+        if product is None:
             return func(*args, **kwargs)
-        kind, positions = product or (None, ())
-        start = time.perf_counter()
+        kind, positions = product
         if self._profiler is None:
             out = func(*args, **kwargs)
         else:
             with record_function(f"{MARK}{len(self.calls)}"):
                 out = func(*args, **kwargs)
-        ms = (time.perf_counter() - start) * 1e3 if self._profiler is None else 0.0
         operands = [args[i] for i in positions if i < len(args) and isinstance(args[i], Tensor)]
         vector = kind in ("matmul", "linear", "bmm") and any(
             1 in operand.shape[-2:] or operand.dim() == 1 for operand in operands
@@ -131,9 +120,8 @@ class OperationRecorder(TorchDispatchMode):
         )
         name = str(func.overloadpacket).removeprefix("aten.")
         dtypes = tuple(operand.dtype for operand in operands)
-        flops, moved, *more = self._sizes(func, args, kwargs, out)
-        misaligned = more[0] if more else None
-        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), flops, moved, misaligned, ms))
+        flops = self._flops_of(func, args, kwargs, out)
+        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), flops))
         return out
 
     def _attribute(self, events: Iterable[Any]) -> None:
@@ -141,18 +129,14 @@ class OperationRecorder(TorchDispatchMode):
         for event in events:
             number = int(event.name.removeprefix(MARK)) if event.name.startswith(MARK) else len(self.calls)
             if number < len(self.calls):  # an operation that failed has a mark and is no call
-                call = self.calls[number]
-                call.kernels += _kernels_below(event)
-                call.ms = sum(ms for _, ms in call.kernels)
+                self.calls[number].kernels += _kernels_below(event)
 
 
-def _kernels_below(event: Any) -> list[tuple[str, float]]:
-    """(name, milliseconds) of the kernels of an event and its children. A mark appears on the device's time
-    line too, and is left out.
+def _kernels_below(event: Any) -> list[str]:
+    """The kernels of an event and its children. A mark appears on the device's time line too, and is left
+    out.
     """
-    kernels = [
-        (kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)
-    ]
+    kernels = [kernel.name for kernel in event.kernels if not kernel.name.startswith(MARK)]
     for child in event.cpu_children:
         kernels += _kernels_below(child)
     return kernels
