@@ -13,6 +13,7 @@ from mpx.data.order import generator
 from mpx.data.readers import Reader, images_per_s, reader_of
 from mpx.data.splits import Data
 from mpx.settings.values import as_dict
+from mpx.system.launch import launch
 
 # Train tensors stay on a GPU if they take less than 1/SHARE of what is free before the model is there.
 SHARE = 4
@@ -24,7 +25,7 @@ class DataModule(pl.LightningDataModule):
 
     data_cfg: the settings that `data` was loaded with. loader: "resident", "workers" or "device"; None:
     `choose_loader` decides when the trainer's device is known. lengths: of the batches of texts, by the
-    split; {}: those of the data. Raises UserError for a setting that breaks its rule.
+    split; {}: those of the data.
     """
 
     def __init__(
@@ -39,10 +40,10 @@ class DataModule(pl.LightningDataModule):
             seed,
             loader,
         )
-        self._readers: list[Reader] = []
+        self._readers: dict[str, Reader] = {}  # of each split
 
     def train_dataloader(self) -> TrainLoader:
-        reader, rank, world = self._reader(self.data.train)
+        reader, rank, world = self._reader("train")
         return TrainLoader(
             reader, len(self.data.train), self.cfg.batch_size, self.seed, rank, world,
             self.lengths.get("train"),
@@ -67,31 +68,31 @@ class DataModule(pl.LightningDataModule):
         }
 
     def teardown(self, stage: str) -> None:
-        """Stop worker processes at the end of fit, validate or test."""
-        for reader in self._readers:
+        """Stop worker processes and free decoded images at the end of fit, validate or test."""
+        for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Stop worker processes after a failure, when Lightning does not call teardown."""
+        """As `teardown`, which Lightning does not call after a failure."""
         self.teardown("fit")
 
     def _eval(self, name: str) -> EvalLoader:
-        split = getattr(self.data, name)
-        reader, rank, world = self._reader(split)
+        reader, rank, world = self._reader(name)
         size, lengths = self.cfg.eval_batch_size, self.lengths.get(name)
-        return EvalLoader(reader, len(split), size, rank, world, lengths)
+        return EvalLoader(reader, self.data.sizes[name], size, rank, world, lengths)
 
-    def _reader(self, split) -> tuple[Reader, int, int]:
+    def _reader(self, name: str) -> tuple[Reader, int, int]:
         """(reader of the split on the trainer's device, rank, number of ranks)."""
         trainer = self.trainer
         assert trainer is not None, "Lightning asks for loaders"
         device = trainer.strategy.root_device
         if self.loader is None:
             self.loader, _ = choose_loader(self.cfg.loader, self.data.train, device, self.cfg.workers)
-        reader = reader_of(self.loader, split, self.seed, device, self.cfg.workers)
-        self._readers.append(reader)
-        return reader, trainer.global_rank, trainer.world_size
+        if name not in self._readers:
+            split = getattr(self.data, name)
+            self._readers[name] = reader_of(self.loader, split, self.seed, device, self.cfg.workers)
+        return self._readers[name], trainer.global_rank, trainer.world_size
 
 
 def choose_loader(wanted: str, split, device: torch.device, workers: int | str) -> tuple[str, str]:
@@ -110,6 +111,8 @@ def choose_loader(wanted: str, split, device: torch.device, workers: int | str) 
     why = f"{split.nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
     if fits or not split.on_disk:
         return "resident" if fits else "workers", why
+    if launch().world > 1:
+        return "workers", f"{why}; on several devices loaders are not measured"
     order = torch.randperm(len(split), generator=generator("loader"))
     # from both ends, so that few files are read a second time, which is faster
     orders = {"workers": order, "device": order.flip(0)}

@@ -60,6 +60,8 @@ def decode_on(device: torch.device, paths: Sequence[str], contents: Sequence[Ten
     coded = [content for content in contents if content.dim() == 1]
     try:
         decoded = iter(decode_jpeg(coded, ImageReadMode.RGB, device) if coded else [])
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # it does not say which one
         if len(paths) == 1:
             return [pil_to_tensor(decode(paths[0])).to(device)]

@@ -2,7 +2,7 @@
 (readers.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -41,8 +41,7 @@ class TrainLoader:
         lengths: Lengths | None = None,
     ):  # fmt: skip
         self.lengths = lengths
-        # None: one length, which leaves the order of samples as it is
-        self.allowed = list(lengths.allowed) if lengths is not None and len(lengths.allowed) > 1 else None
+        self.allowed = _order_of(None if lengths is None else lengths.allowed)
         self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = (
             reader,
             count,
@@ -88,10 +87,6 @@ class TrainLoader:
         batches = self.reader.batches(epoch, [step[self.rank :: self.world] for step in steps])
         return batches if self.lengths is None else self.lengths.cut(batches, steps)
 
-    def batch(self, epoch: int, position: int) -> Batch:
-        """One batch once more. Ends a pass that worker processes still serve."""
-        return next(self._draw(epoch, position))
-
     def time_waits(self, mark: Callable[[], Any]) -> None:
         """From now on note when each batch is asked for and when it arrives. mark: reads a clock, of the host
         or the device.
@@ -125,7 +120,9 @@ class TrainLoader:
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
         names |= {"allowed": "data.lengths"}
-        state = {"allowed": None} | state  # older checkpoints had one length
+        state = state | {
+            "allowed": _order_of(state.get("allowed"))
+        }  # older checkpoints have one length, or none
         name = next((name for name in names if state[name] != getattr(self, name)), None)
         if name is not None and position % (self.count // state["world"] // state["batch_size"]):
             raise UserError(
@@ -134,6 +131,11 @@ class TrainLoader:
                 f"{state[name]}: resume with {state[name]}, or from a checkpoint at an epoch's end"
             )
         self.position = self._start = position
+
+
+def _order_of(allowed: Sequence[int] | str | None) -> list[int] | str:
+    """The lengths that group the samples; "fixed": one length, or none, leaves their order as it is."""
+    return "fixed" if allowed is None or isinstance(allowed, str) or len(allowed) == 1 else list(allowed)
 
 
 class EvalLoader:

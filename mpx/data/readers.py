@@ -7,10 +7,9 @@ import signal
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from multiprocessing.pool import AsyncResult, ThreadPool
 
 import torch
 from torch import Tensor
@@ -19,11 +18,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from mpx.data.decoding import decode_on, read
 from mpx.errors import UserError
 from mpx.private.torch_modules import stop_workers
+from mpx.system.launch import launch
 from mpx.system.machine import TOLD_TO_GO, cpu_threads, usable_cores
 
 MOST = 16  # processes or threads
 AHEAD = 3  # batches that are decoded before they are asked for
-MEASURED_S, MEASURED_BATCH = 1.0, 64
+MEASURED_S, MEASURED_BATCH = 2.0, 64
 
 
 class ResidentReader:
@@ -112,7 +112,7 @@ class DecodingReader:
     def __init__(self, split, seed: int, device: torch.device, workers: int | str, *, keep: bool):
         self.split, self.seed, self.device, self.keep = split, seed, device, keep
         self.kept: dict[int, Tensor] = {}  # decoded images, uint8 [3, H, W] on the device
-        self.files = ThreadPool(max(1, count_of(workers)))  # read at the same time
+        self.files = ThreadPoolExecutor(max(1, count_of(workers)))  # read at the same time
         self.thread = ThreadPoolExecutor(1)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -127,7 +127,7 @@ class DecodingReader:
     def _begin(self, index: Tensor, rows: Tensor | None) -> Future:
         """Read the files while those of the batches before are decoded."""
         paths = {i: self.split.paths[i] for i in index.tolist() if i not in self.kept}
-        contents = self.files.map_async(read, paths.values())
+        contents = self.files.map(read, paths.values())  # begins at once
         return self.thread.submit(self._make, index, rows, paths, contents)
 
     def _serve(self, ahead: deque[Future], begun: Iterator[Future]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -140,10 +140,10 @@ class DecodingReader:
             yield self.split.finish(x, y, None)
 
     def _make(
-        self, index: Tensor, rows: Tensor | None, paths: dict[int, str], contents: AsyncResult
+        self, index: Tensor, rows: Tensor | None, paths: dict[int, str], contents: Iterable[Tensor]
     ) -> tuple[Tensor, Tensor]:
         with torch.cuda.stream(self.stream):
-            images = decode_on(self.device, list(paths.values()), contents.get())
+            images = decode_on(self.device, list(paths.values()), list(contents))
             decoded = dict(zip(paths, images, strict=True))
             if self.keep:
                 self.kept |= decoded
@@ -157,7 +157,7 @@ class DecodingReader:
     def close(self) -> None:
         """End the threads and free the images."""
         self.thread.shutdown(cancel_futures=True)
-        self.files.terminate()
+        self.files.shutdown(cancel_futures=True)
         self.kept.clear()
 
 
@@ -166,7 +166,7 @@ Reader = ResidentReader | WorkerReader | DecodingReader
 
 def reader_of(loader: str, split, seed: int, device: torch.device, workers: int | str) -> Reader:
     """loader: resident, workers or device, as data.loader."""
-    if loader == "workers":
+    if loader == "workers" or split.nbytes is None:  # a Dataset beside a user's tensors
         return WorkerReader(split, seed, device, workers)
     if split.on_disk:
         return DecodingReader(split, seed, device, workers, keep=loader == "resident")
@@ -174,21 +174,24 @@ def reader_of(loader: str, split, seed: int, device: torch.device, workers: int 
 
 
 def count_of(workers: int | str) -> int:
-    """Processes or threads that load. workers: data.workers."""
-    return min(usable_cores(), MOST) if workers == "auto" else int(workers)
+    """Processes or threads that load in this process of a run. workers: data.workers."""
+    return min(max(1, usable_cores() // launch().local_world), MOST) if workers == "auto" else int(workers)
 
 
 def images_per_s(reader: Reader, order: Tensor) -> float:
-    """How fast it gives the samples `order`, once it is under way. Closes it."""
-    batches, rates = reader.batches(0, list(order.split(MEASURED_BATCH))), []
-    next(batches, None)  # workers start, and the decoder is loaded
-    for _ in range(2):  # the first second also takes what was made ahead meanwhile
-        done, began = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - began) < MEASURED_S and (batch := next(batches, None)):
-            done += len(batch[0])
-        rates.append(done / elapsed)
-    reader.close()
-    return rates[1] or rates[0]  # a small set ends within the first second
+    """How fast it gives the samples `order`, by the second half of the batches of about two seconds: what was
+    made ahead while workers started comes in the first. Closes the reader.
+    """
+    arrived: list[float] = []
+    try:
+        for _ in reader.batches(0, list(order.split(MEASURED_BATCH))):
+            arrived.append(time.perf_counter())
+            if arrived[-1] - arrived[0] > MEASURED_S:
+                break
+    finally:
+        reader.close()
+    half = len(arrived) // 2
+    return MEASURED_BATCH * (len(arrived) - 1 - half) / (arrived[-1] - arrived[half])
 
 
 class Batches(Dataset):

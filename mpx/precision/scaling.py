@@ -16,7 +16,7 @@ from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scal
 
 CAUSE = "because gradients were infinite or NaN"
 REMEDY = (
-    "Try another loss scale (precision.loss_scale.initial, floor, dynamic), a lower learning rate "
+    "Lower precision.loss_scale.initial or floor, or set dynamic=true. Or try a lower learning rate "
     "(optimizer.lr), a longer warm-up (schedule.warmup), clipped gradients (trainer.gradient_clip_val=1.0), "
     "or a format with FP32's range (precision=amp_bf16)."
 )

@@ -97,7 +97,8 @@ def keep_apart(**parts: object) -> None:
       https://github.com/pytorch/pytorch/pull/181564).
     """
     others = [word for word in config.cache_key_tag.split() if word.partition("=")[0] not in parts]
-    tag = " ".join([*others, *(f"{name}={value}" for name, value in parts.items())])
+    words = [f"{name}={value}".replace(" ", "_") for name, value in parts.items()]
+    tag = " ".join(sorted([*others, *words]))  # in one order, whoever asks first
     if tag != config.cache_key_tag:  # the precision plugin asks at every step
         config.cache_key_tag = tag
 

@@ -182,7 +182,10 @@ class Record(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         host = host_of_all(host_id())
         if trainer.is_global_zero and self._fit is not None:
-            self._fit.run.open(environment(trainer.device_ids) | {"host": host})
+            here, ckpt_path = environment(trainer.device_ids) | {"host": host}, trainer.ckpt_path
+            self._fit.run.open(
+                here, ckpt_path=None if ckpt_path is None else str(ckpt_path), steps=trainer.global_step
+            )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

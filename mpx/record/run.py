@@ -79,18 +79,20 @@ class RunRecord:
             raise RuntimeError("the run's folder is not open")
         return self.folder.path
 
-    def open(self, environment: Mapping[str, Any]) -> Path:
+    def open(self, environment: Mapping[str, Any], *, ckpt_path: str | None = None, steps: int = 0) -> Path:
         """Training begins: find or make the folder, lock it, and write config.yaml. Returns the folder.
 
-        environment: of mpx.measure.environment.
+        environment: of mpx.measure.environment. ckpt_path: that the training continues, after so many steps.
         Raises UserError where the folder is not writable, in use, or exists with if_exists="error".
         """
         self.folder = claim(
-            self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None
+            self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=ckpt_path
         )
         self.folder.begin(self.config)
-        started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
-        self.record["environment"] = dict(environment) | started
+        self.record["environment"] = dict(environment) | {
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "resumed_from_steps": [steps] if steps else [],
+        }
         return self.folder.path
 
     def judge(

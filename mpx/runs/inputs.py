@@ -19,6 +19,7 @@ from mpx.settings.data import display_name
 DATA = ("path", "val_path", "test_path")
 CODE = ("model._target_", "data._target_", "module._target_", "datamodule._target_")
 FILES = ("sparsity.dense_ckpt", "model.pretrained", "model.name", "data.tokenizer")
+OF_A_MODEL = (".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken")  # in a folder of transformers
 
 
 def contents(data: Mapping[str, Any]) -> str | None:
@@ -26,7 +27,7 @@ def contents(data: Mapping[str, Any]) -> str | None:
     read; loading it then gives the error.
     """
     given = [(key, Path(data[key]).expanduser()) for key in DATA if data.get(key) is not None]
-    whole = data.get("family") != "image_folder"  # reading a million images takes hours
+    whole = data.get("family") != "image_folder"
     with suppress(OSError):
         parts = [part for key, path in given for part in (key.encode(), *_parts(path, whole=whole))]
         return _hash(parts) if given else None
@@ -34,8 +35,7 @@ def contents(data: Mapping[str, Any]) -> str | None:
 
 
 def inputs(config: Mapping[str, Any]) -> dict[str, str]:
-    """A hash of each file, and of each folder's names and sizes, by the key that names it:
-    `model._target_=my_net.Net`.
+    """A hash of each file or folder, by the key that names it: `model._target_=my_net.Net`.
 
     Code outside the current folder is an installed package's and has none. What the code imports is not
     looked at.
@@ -45,9 +45,9 @@ def inputs(config: Mapping[str, Any]) -> dict[str, str]:
         group, _, name = key.partition(".")
         value = config.get(group, {}).get(name)
         if isinstance(value, str):
-            path = _module(value) if key in CODE else Path(os.path.expanduser(value))
-            with suppress(OSError):  # there is none; or loading it gives the error
-                hashes[f"{key}={value}"] = _hash(_parts(path, whole=False))
+            with suppress(OSError):  # loading it then gives the error
+                files = _module(value) if key in CODE else _files(os.path.expanduser(value))
+                hashes |= {f"{key}={value}": _hash(map(_digest, files))} if files else {}
     return hashes
 
 
@@ -72,8 +72,8 @@ def refuse_others(setting_dir: Path, data: Mapping[str, Any], hash_of_contents: 
 
 
 def _parts(path: Path, *, whole: bool) -> Iterator[bytes]:
-    """The hash of a file; of a folder the names of all its files with their sizes, or with their hashes
-    (`whole`).
+    """The hash of a file; for a folder its files' names and hashes (`whole`), or names and sizes: reading a
+    million images takes hours.
     """
     if not path.is_dir():
         yield _digest(path)
@@ -85,14 +85,22 @@ def _parts(path: Path, *, whole: bool) -> Iterator[bytes]:
             yield _digest(file) if whole else str(file.stat().st_size).encode()
 
 
-def _module(target: str) -> Path:
-    """The file of the module in which `package.module.Class` lies, below the current folder; a name that does
-    not exist if it is elsewhere.
-    """
+def _module(target: str) -> list[Path]:
+    """The file of the module in which `package.module.Class` lies, below the current folder."""
     parts = target.replace(":", ".").split(".")
     paths = [Path(*parts[:length]) for length in range(len(parts) - 1, 0, -1)]
-    files = (file for path in paths for file in (Path(f"{path}.py"), path / "__init__.py"))
-    return next(filter(Path.is_file, files), Path(target))
+    return [file for path in paths for file in (Path(f"{path}.py"), path / "__init__.py") if file.is_file()][
+        :1
+    ]
+
+
+def _files(path: str) -> list[Path]:
+    """An ordinary file, or those in a folder that models and tokenizers consist of."""
+    if not os.path.isdir(path):
+        return [Path(path)] if os.path.isfile(path) else []
+    return [
+        file for file in sorted(Path(path).iterdir()) if file.name.endswith(OF_A_MODEL) and file.is_file()
+    ]
 
 
 def _digest(path: Path) -> bytes:

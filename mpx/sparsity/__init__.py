@@ -13,7 +13,7 @@ the pruned values at zero, and recipes choose when.
 
 callback.py runs these steps during a Lightning training, at the steps of a plan, as one of the recipes in
 recipes.py prescribes; lightning_sparsity.py is mpx.Sparsity, the same for any Lightning Trainer. choose.py
-builds these objects from settings. mpx's own learning rate then starts again (mpx/training/schedule.py); a
+builds these objects from settings. mpx's own learning rate then starts again (mpx/training/pruning.py); a
 project's goes on.
 
     apex.py          masks by NVIDIA's apex

@@ -24,7 +24,7 @@ NEVER_ZERO = ("exp_inf", "step_size")
 class Masks:
     """The masks of one model. Empty (`active` False) until `prune`, `compute` or `load_state_dict` is called.
 
-    remember: keep the pruned values, so that they compete again when the masks are recomputed. version:
+    remember: keep the pruned values, which `restore` puts back so that they compete again. version:
     counts up when tensors that a training step reads are replaced, so that a CUDA graph of the step is
     recorded again. What `compute` replaces, a step with SR-STE replaces itself.
     """

@@ -64,7 +64,7 @@ def own_folder(path: Path) -> Path:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """A new folder, which takes the place of `path` and all that is in it when the block ends. After an
-    error in the block, `path` is as it was.
+    error, `path` is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside, old = _beside(path), _beside(path)
@@ -73,7 +73,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
         yield beside
         with suppress(FileNotFoundError):
             os.rename(path, old)
-        os.rename(beside, path)
+        try:
+            os.rename(beside, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.rename(old, path)
+            raise
     finally:
         for folder in (beside, old):
             shutil.rmtree(folder, ignore_errors=True)

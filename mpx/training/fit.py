@@ -140,7 +140,8 @@ def _say_from_what(cfg: DictConfig, folder: Folder, run: Run) -> None:
         if nothing_to_train(cfg.sparsity):
             print("nothing is trained: the checkpoint is pruned", flush=True)
     if folder.resume_from is not None:
-        print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}", flush=True)
+        doubt = "" if cfg.ckpt_path is None else ", whose setting may be another one"
+        print(f"continuing after step {run.history.steps[-1]} of {folder.resume_from}{doubt}", flush=True)
     elif cfg.if_exists == "resume":
         print(
             "if_exists=resume: this setting has no checkpoint to continue from, so it begins anew", flush=True
@@ -156,8 +157,10 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             ckpt_path=folder.resume_from,
             weights_only=not is_project(cfg),
         )
-    except MisconfigurationException as error:  # a setting of the Trainer that it finds impossible
-        raise UserError(first_line(error)) from error
+    except MisconfigurationException as error:
+        if run.beginning.begun:  # a mistake in the module
+            raise
+        raise UserError(first_line(error)) from error  # a setting of the Trainer that it finds impossible
     except Exception as error:
         if run.beginning.begun or folder.resume_from is None or explain(error, cfg, folder.path) is not None:
             raise

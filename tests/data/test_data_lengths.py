@@ -14,6 +14,7 @@ from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.order import train_steps
 from mpx.data.readers import ResidentReader
 from mpx.data.splits import Texts
+from mpx.errors import UserError
 from mpx.models import build
 from mpx.models.probe import reads_padding
 from mpx.train import CONF
@@ -195,3 +196,14 @@ def test_a_list_must_reach_the_longest_text(train, reviews):
     ran = train(*reviews, "model=lstm", "data.lengths=[8,16]")
     assert ran.code == 2
     assert "data.lengths=[8, 16] must end with a length from 42," in ran.err
+
+
+@pytest.mark.parametrize("older", [{}, {"allowed": [64]}], ids=["none", "one length"])
+def test_an_older_checkpoint_in_the_middle_of_an_epoch_had_one_length(older):
+    made = TrainLoader(None, 64, 8, seed=0)
+    state = {name: value for name, value in made.state_dict().items() if name != "allowed"} | {"position": 3}
+    made.load_state_dict(state | older)
+    assert made.position == 3
+    grouped = TrainLoader(None, 64, 8, seed=0, lengths=Lengths(torch.ones(64).long(), (8, 16)))
+    with pytest.raises(UserError, match=r"^data\.lengths is \[8, 16\] but .* with fixed: resume with fixed"):
+        grouped.load_state_dict(state | older)

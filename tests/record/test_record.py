@@ -184,4 +184,5 @@ def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     again = mpx.Record(output_dir=tmp_path, model="net")
     fit(again, ckpt=path)
     assert again.folder.name == "seed0-2"
-    assert record_of(again.folder)["status"] == "completed"
+    found = record_of(again.folder)
+    assert (found["status"], found["environment"]["resumed_from_steps"]) == ("completed", [16])
