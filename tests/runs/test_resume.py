@@ -133,7 +133,7 @@ LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 
 @pytest.mark.slow
 # two ranks take long to start
-@pytest.mark.parametrize(("devices", "kills", "epochs"), [(1, 20, 60), (2, 8, 44)])
+@pytest.mark.parametrize(("devices", "kills", "epochs"), [(1, 20, 60), (2, 5, 30)])
 def test_killed_many_times_at_random(tmp_path, devices, kills, epochs):
     """Weights, masks, averages, loss scale, metrics and curves are those of the run that was never killed; no
     step is there twice.
@@ -159,7 +159,7 @@ def test_killed_many_times_at_random(tmp_path, devices, kills, epochs):
     final = Fork(*setting, "if_exists=resume", folder=cut)
     assert final.wait() == 0, final.err
     ours, theirs = (only(folder / "outputs", "default") for folder in (cut, uncut))
-    assert len(json.loads((ours / "result.json").read_text())["environment"]["resumed_from_steps"]) >= 5
+    assert len(json.loads((ours / "result.json").read_text())["environment"]["resumed_from_steps"]) >= 3
     assert_same(last(ours), last(theirs))
     one, other = (json.loads((folder / "result.json").read_text())["metrics"] for folder in (ours, theirs))
     assert one == other
