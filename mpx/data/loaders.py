@@ -120,9 +120,8 @@ class TrainLoader:
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
         names |= {"allowed": "data.lengths"}
-        state = state | {
-            "allowed": _order_of(state.get("allowed"))
-        }  # older checkpoints have one length, or none
+        # older checkpoints have one length, or none
+        state = state | {"allowed": _order_of(state.get("allowed"))}
         name = next((name for name in names if state[name] != getattr(self, name)), None)
         if name is not None and position % (self.count // state["world"] // state["batch_size"]):
             raise UserError(
