@@ -190,7 +190,7 @@ def images_per_s(reader: Reader, order: Tensor) -> float:
                 break
     finally:
         reader.close()
-    half = len(arrived) // 2
+    half = (len(arrived) - 1) // 2
     return MEASURED_BATCH * (len(arrived) - 1 - half) / (arrived[-1] - arrived[half])
 
 

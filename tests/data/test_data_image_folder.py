@@ -1,4 +1,5 @@
 import shutil
+import time
 from functools import partial
 
 import pytest
@@ -137,6 +138,21 @@ def test_the_speed_of_a_reader(cfg, monkeypatch):
     train = mpx.data.load(cfg).train
     for how in ("workers", "device"):
         assert images_per_s(reader_of(how, train, 0, CPU, 2), torch.arange(16).repeat(10_000)) > 10
+
+
+def test_the_speed_of_a_reader_of_which_two_batches_take_the_time(monkeypatch):
+    monkeypatch.setattr("mpx.data.readers.MEASURED_S", 0.05)
+
+    class Slow:
+        def batches(self, epoch, keys):
+            for key in keys:
+                time.sleep(0.1)
+                yield key
+
+        def close(self):
+            pass
+
+    assert 300 < images_per_s(Slow(), torch.arange(1000)) <= 640
 
 
 @pytest.mark.parametrize("make", [WorkerReader, partial(DecodingReader, keep=False)])
