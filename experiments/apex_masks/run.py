@@ -23,7 +23,7 @@ from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
-from mpx.sparsity.apex import Apex, ask, emptied
+from mpx.sparsity.choose import Apex, ask, emptied
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles

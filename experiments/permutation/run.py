@@ -22,8 +22,7 @@ from collecting import Arguments, markdown, write
 
 from mpx.models.resnet import CifarResNet
 from mpx.sparsity.permutation import permute_model
-from mpx.sparsity.permutation.budget import Share
-from mpx.sparsity.permutation.search import search
+from mpx.sparsity.permutation.search import Share, search
 
 THREADS, ROUNDS = 1, 7  # two threads wait for each other where other jobs use the cores too
 MATRIX_STEPS = (200, 1000, 6000)  # 1000: the default

@@ -13,10 +13,9 @@ the pruned values at zero, and recipes choose when.
 
 callback.py runs these steps during a Lightning training, at the steps of a plan, as one of the recipes in
 recipes.py prescribes; lightning_sparsity.py is mpx.Sparsity, the same for any Lightning Trainer. choose.py
-builds these objects from settings. mpx's own learning rate then starts again (mpx/training/pruning.py); a
-project's goes on.
+builds these objects from settings, and has the masks by NVIDIA's apex. mpx's own learning rate then starts
+again (mpx/training/pruning.py); a project's goes on.
 
-    apex.py          masks by NVIDIA's apex
     mask_launch.py   2:4 masks of many weights by one Triton kernel
     permutation/     reorders channels before the pruning, so that it keeps more; imported when asked for
     kernels.py       which layers a 2:4 kernel can serve

@@ -17,7 +17,7 @@ from mpx.models.probe import evaluating
 from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.callback import Pruning
-from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules, plan
+from mpx.sparsity.choose import Apex, choose_pattern, choose_recipe, choose_rules, plan
 from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
@@ -40,8 +40,13 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     """The masks of `model`, not applied yet. Raises UserError if apex should choose them and cannot."""
     pattern, rules = choose_pattern(sparsity), choose_rules(sparsity)
     by_apex = sparsity.get("backend") == "apex"
+    if by_apex and device.type != "cuda":
+        raise UserError(
+            "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. "
+            "Use sparsity.backend=mpx."
+        )
     if by_apex:
-        pattern = _apex(pattern, model, device)
+        pattern = Apex(pattern, model)
     masks = Masks(weights(model, pattern, rules, model.parameters()), pattern, remember=not recipe.fixed)
     if not masks.pruned:
         raise UserError(nothing_to_prune(pattern, masks.weights))
@@ -49,17 +54,6 @@ def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: 
     if by_apex:
         pattern.masks([weight.parameter for weight in masks.pruned])
     return masks
-
-
-def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Any:
-    if device.type != "cuda":
-        raise UserError(
-            "sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. "
-            "Use sparsity.backend=mpx."
-        )
-    from mpx.sparsity.apex import Apex  # imports NVIDIA's package
-
-    return Apex(pattern, model)
 
 
 def load_dense_weights(sparsity: DictConfig, model: nn.Module) -> None:

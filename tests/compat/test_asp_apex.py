@@ -18,7 +18,7 @@ import torch
 from helpers_for_asp import perceptron
 
 from mpx.compat import ASP
-from mpx.sparsity.apex import emptied
+from mpx.sparsity.choose import emptied
 from mpx.sparsity.patterns import is_2of4
 
 SCRIPTS = Path(os.environ.get("MPX_APEX", "")) / "apex" / "contrib" / "sparsity" / "test"

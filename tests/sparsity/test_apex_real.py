@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mpx.errors import UserError
-from mpx.sparsity.apex import Apex
+from mpx.sparsity.choose import Apex
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM

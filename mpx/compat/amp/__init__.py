@@ -33,9 +33,9 @@ The names are those of apex's documentation and test suite. Of its internal ones
 `_deactivate` of its handle; amp._amp_state with handle, loss_scalers (loss_scale(), _loss_scale),
 opt_properties and allow_incoming_model_not_fp32.
 
-levels.py checks a level and its overrides; frontend.py has initialize and the model's new forward; casting.py
-casts weights, casts.py casts around operations, also by the user's word; scale_loss.py has the backward pass;
-optimizers.py gives an optimizer master weights; state.py has the loss scales.
+frontend.py has initialize and the model's new forward; casting.py casts weights, casts.py casts around
+operations, also by the user's word; scale_loss.py has the backward pass; optimizers.py gives an optimizer
+master weights; state.py checks a level and its overrides, and has the loss scales.
 """
 
 from mpx.compat.amp.casts import (

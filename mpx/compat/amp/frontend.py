@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from mpx.compat.amp.casting import HALVES, cast, cast_model, castable
 from mpx.compat.amp.casts import Handle, cast_everywhere, casts, emulated, here
-from mpx.compat.amp.levels import OFF, Properties, positive, resolve, wrong
 from mpx.compat.amp.optimizers import attach
-from mpx.compat.amp.state import LossScaler, Session, _amp_state
+from mpx.compat.amp.state import OFF, LossScaler, Properties, Session, _amp_state, positive, resolve, wrong
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
 

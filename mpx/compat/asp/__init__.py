@@ -28,7 +28,7 @@ than apex does. Differences from apex:
   averages, keep the old order of channels.
 - Errors are mpx.errors.UserError (a ValueError).
 
-api.py has ASP, pruning.py the pruning of one model, eligible.py the choice of its weights.
+api.py has ASP and the choice of the weights, pruning.py the pruning of one model.
 """
 
 from mpx.compat.asp.api import ASP

@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mpx.compat.amp.casting import MASTER
-from mpx.compat.asp.eligible import say
 from mpx.errors import UserError
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Pattern
+from mpx.system.processes import rank_and_world
 
 PRUNING = "_mpx_asp"  # attribute of a model for its Pruning, which no state_dict contains
 NO_MASKS = {"masks": {}, "kept": {}, "stash": {}, "complete": False}
@@ -260,3 +260,9 @@ def _write_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: 
             state_dict[values] = (
                 pruning.masks.stash.get(weight.name, torch.zeros_like(weight.parameter)).detach().cpu()
             )
+
+
+def say(verbosity: int, level: int, text: str) -> None:
+    """Print in the first process if the verbosity is at least `level`."""
+    if verbosity >= level and rank_and_world()[0] == 0:
+        print(f"[ASP] {text}")

@@ -12,8 +12,7 @@ permute.py runs the steps in order:
     trace.py, graph.py    follow the model's channels and find the groups that may change places:
                           operations.py and rules_*.py record facts through walk.py; channels.py derives the
                           groups
-    budget.py             divides the work between the groups
-    objective.py          gathers the weights of a group; search.py finds the best order of their columns
+    search.py             divides the work between the groups, and finds the best order of a group's columns
     apply.py              reorders parameters, gradients and optimizer state, and undoes it if the model computes
                           something else
 """  # noqa: E501

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from mpx.sparsity.patterns import mask_2of4
-from mpx.sparsity.permutation.budget import WORK, Share, shares
-from mpx.sparsity.permutation.search import search
+from mpx.sparsity.permutation.search import WORK, Share, search, shares
 
 
 def kept_of(matrix):
