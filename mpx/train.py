@@ -38,17 +38,17 @@ from mpx.training import outcome
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def job(cfg: DictConfig) -> Any:
+def job(cfg: DictConfig) -> None:
     """Train one setting: check `cfg`, run it in this process and exit with its code.
 
-    In a sweep, Hydra calls this for each job. It then starts a process of the job's own, and returns the
-    objectives of the finished run for sweepers that search.
+    For a job of a cluster submitit calls this. It then starts a process of the job's own.
     """
     hydra_config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if hydra_config.mode == RunMode.MULTIRUN:
         from mpx.sweep.jobs import start_child
 
-        return start_child(cfg)
+        start_child()
+        return
     with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
         sweep.check_experiment(hydra_config)
         check(cfg, words_of(hydra_config))

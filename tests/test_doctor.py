@@ -128,11 +128,10 @@ def test_an_optional_package_must_be_there_and_new_enough(monkeypatch, version, 
         return version
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
-    names, state, how = rows(tables.packages())["optuna"]
-    assert (names, state) == ("hydra-optuna-sweeper", here)
-    assert how == (
-        "" if here == "yes" else f"pip install -e '.[optuna]' in {ROOT} brings hydra-optuna-sweeper>=1.3"
-    )
+    names, state, how = rows(tables.packages())["submitit"]
+    assert (names, state) == ("hydra-submitit-launcher", here)
+    how_else = f"pip install -e '.[submitit]' in {ROOT} brings hydra-submitit-launcher>=1.2"
+    assert how == ("" if here == "yes" else how_else)
 
 
 @pytest.mark.parametrize("library", ["torch", "torchvision"])

@@ -161,24 +161,23 @@ def test_a_value_may_be_that_of_another_key(train):
     [
         (
             "optimizer.lr=interval(0.1,1)",
-            "optimizer.lr=interval(0.1,1): only a search draws from an interval. Write the values of a "
-            "grid, as 0.1,0.2,0.5.",
+            "optimizer.lr=interval(0.1,1): a grid has no intervals. Write its values, as 0.1,0.2,0.5.",
         ),
         ("output_dir={a:1}", "output_dir={'a': 1} must be a text."),
         ("output_dir=a,b", "output_dir: a sweep has one, in which its jobs leave reports. Start one sweep"),
         (f"output_dir={LONG}", "output_dir: cannot write xxx"),
         ("hydra.sweep.dir=mine", "hydra.sweep.dir=mine: mpx names the folders of a sweep, and removes them."),
         ("gpu_share=4", "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use "),
-        ("hydra/launcher=basic", "hydra/launcher=basic: mpx starts jobs by local, joblib, submitit_local "),
+        ("hydra/launcher=basic", "hydra/launcher=basic: mpx starts jobs by local, submitit_local "),
         (
-            "seed=0,1 hydra/launcher=joblib hydra.launcher.n_jobs=0",
+            "seed=0,1 hydra.launcher.n_jobs=0",
             "hydra.launcher.n_jobs=0 must be a whole number of at least 1, or -1",
         ),
         # of jobs: said once, before the first
         ("seed=0,1 precision=fp32,ampp", "precision=ampp: no such choice"),
         ("data.batch_size=64,-1", "data.batch_size=-1 must be a whole number of at least 1."),
         (
-            "data.batch_size=choice(64,-1) hydra/launcher=joblib",
+            "data.batch_size=choice(64,-1) hydra.launcher.n_jobs=-1",
             "data.batch_size=-1 must be a whole number of at least 1.",
         ),
         (

@@ -107,37 +107,6 @@ def _rate(records: list[dict[str, Any]], unit: str = " samples/s") -> str:
     return f"{text} ({', '.join(marks)})" if marks else text
 
 
-def print_search(results: dict[str, Any], file: Path, completed: list[dict[str, Any]]) -> None:
-    """Print the result of a search: the best trial, or with two objectives the Pareto front.
-
-    file: where it is stored, with a minus before a metric that should fall. completed: the reports of trials
-    that completed. A trial that ends before its first validation, or within its warm-up steps, has no result.
-    """
-    solutions = (
-        results["solutions"]
-        if "solutions" in results
-        else [{"values": [results["best_value"]], "params": results["best_params"]}]
-    )
-    if not solutions:
-        why = (
-            "measured what it looks for (trainer.max_steps, trainer.warmup_steps)"
-            if completed
-            else "completed"
-        )
-        print(f"The search has found nothing: no trial {why}.")
-        return
-    falls = any(judged_by_record(report["record"]).sign < 0 for report in completed)
-    also = f"also in {file}, there with a minus, since less is better" if falls else f"also in {file}"
-    print(f"Best on the validation split, and fastest, of the search ({also}):")
-    for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
-        accuracy, *rates = solution["values"]
-        accuracy = number(-accuracy if falls else accuracy, "#.4g")
-        speed = "".join(f"  {rate(value)} samples/s" for value in rates)
-        print(
-            f"  {accuracy}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}"
-        )
-
-
 def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> list[str]:
     """One command per study."""
     studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}

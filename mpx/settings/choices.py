@@ -109,10 +109,3 @@ def install(extra: str) -> str:
     """
     folder = checkout()
     return f"pip install 'mpx[{extra}]'" if folder is None else f"pip install -e '.[{extra}]' in {folder}"
-
-
-def not_installed(group: str, choice: str, extra: str = "") -> str:
-    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that
-    differs from the choice.
-    """
-    return f"{group}={choice} is not installed. {install(extra or choice)} adds it."

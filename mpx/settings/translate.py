@@ -12,12 +12,11 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from mpx.errors import DISK_FULL, UserError, nearest, nearest_key
-from mpx.settings.choices import KEYS, no_such_key, not_installed
+from mpx.settings.choices import KEYS, no_such_key
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.values import REMOVED
 from mpx.system.printing import shown
 
-EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 FIRST = {
     "mpx.compare": "study=default",
     "mpx.deploy": "run=FOLDER",
@@ -69,8 +68,6 @@ def _several(word: str, program: str) -> str:
 
 def _missing_choice(error: MissingConfigException) -> str:
     group, _, wanted = (error.missing_cfg_file or "").rpartition("/")
-    if group.startswith("hydra/") and wanted in EXTRAS:
-        return not_installed(group, wanted)
     if not group or not error.options:
         return str(error).split("\n")[0]
     if group == "model" and (library := library_of(wanted)) is not None:

@@ -3,7 +3,6 @@ left behind."""
 
 import itertools
 import math
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from mpx.sweep import cluster
 from mpx.system.environment_variables import in_sweep
 from mpx.system.machine import usable_cores
 
-TARGET = "hydra_plugins.mpx.Local"  # of conf/hydra/launcher/local.yaml and joblib.yaml
+TARGET = "hydra_plugins.mpx.Local"  # of conf/hydra/launcher/local.yaml
 
 
 def check_experiment(config: DictConfig) -> None:
@@ -58,8 +57,8 @@ def check_sweep(config: DictConfig) -> None:
     if cluster.launcher_of(hydra) is None and hydra.launcher["_target_"] != TARGET:
         given = hydra.runtime.choices["hydra/launcher"]
         raise UserError(
-            f"hydra/launcher={given}: mpx starts jobs by local, joblib, submitit_local or submitit_slurm. "
-            "Leave it out."
+            f"hydra/launcher={given}: mpx starts jobs by local, submitit_local or submitit_slurm. Leave it "
+            "out."
         )
     cluster.check_launcher(hydra)
     for word in hydra.overrides.hydra:
@@ -71,7 +70,8 @@ def check_sweep(config: DictConfig) -> None:
             f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as "
             "cores."
         )
-    check_direction(hydra.sweeper)
+    if (sweeper := hydra.runtime.choices["hydra/sweeper"]) not in ("basic", "decided"):
+        raise UserError(f"hydra/sweeper={sweeper}: a sweep is a grid, or until=decided. Leave it out.")
     folders = [word for word in words_of(hydra) if key_of(word) == "output_dir"]
     if any(len(values) > 1 for values in grid({}, folders)):
         raise UserError(
@@ -81,57 +81,34 @@ def check_sweep(config: DictConfig) -> None:
     _refuse_mistakes(config)
 
 
-def check_direction(sweeper: DictConfig) -> None:
-    """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or
-    for something else."""
-    given = sweeper.get("direction")
-    written = re.sub("[' ]", "", str(getattr(given, "name", given)))
-    if written not in ("None", "maximize", "[maximize,maximize]"):
-        raise UserError(
-            f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and "
-            "samples/s, more is better. Use maximize for the first alone, or [maximize,maximize]."
-        )
-
-
 def total_jobs(config: DictConfig) -> int:
-    """The number of jobs: the trials of a sweeper that searches, else the size of the grid.
-
-    config: Hydra's.
-    """
-    if (trials := config.sweeper.get("n_trials")) is not None:
-        return trials
+    """The size of the grid. config: Hydra's."""
     return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, words_of(config)))
 
 
-def grid(params: Mapping[str, Any], words: Iterable[str], *, intervals: bool = True) -> list[list[str]]:
+def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
     """For each key the overrides among which jobs choose. params: of an experiment; the words of the command
     line override them.
-
-    intervals: raise UserError for one, instead of leaving it out.
     """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     values_of = {}
     for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
-        if override.is_sweep_override() and not override.is_discrete_sweep():
-            if not intervals:
-                continue
-            raise UserError(
-                f"{override.input_line}: only a search draws from an interval. Write the values of a grid, "
-                "as 0.1,0.2,0.5."
-            )
         key = override.get_key_element()
-        values = (
-            override.sweep_string_iterator()
-            if override.is_discrete_sweep()
-            else [override.get_value_element_as_str()]
-        )
+        if not override.is_sweep_override():
+            values = [override.get_value_element_as_str()]
+        elif override.is_discrete_sweep():
+            values = override.sweep_string_iterator()
+        else:
+            raise UserError(
+                f"{override.input_line}: a grid has no intervals. Write its values, as 0.1,0.2,0.5."
+            )
         values_of[key] = [f"{key}={value}" for value in values]
     return list(values_of.values())
 
 
 def swept(config: DictConfig) -> set[str]:
     """The keys whose values differ between the jobs. config: Hydra's."""
-    several = [words for words in grid({}, words_of(config), intervals=False) if len(words) > 1]
+    several = [words for words in grid({}, words_of(config)) if len(words) > 1]
     return {key_of(words[0]) for words in several} | set(map(key_of, config.sweeper.get("params") or {}))
 
 
@@ -150,10 +127,9 @@ def _refuse_mistakes(config: DictConfig) -> None:
     """Raise UserError for a value that no job could use, and for settings of which the first and the last job
     would say the same.
 
-    Jobs of a cluster may have files and devices that this machine lacks, and what a search will combine is
-    not known yet.
+    Jobs of a cluster may have files and devices that this machine lacks.
     """
-    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra), intervals=False)
+    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra))
     parser = OverridesParser.create()
     for word in itertools.chain(*values):
         override = parser.parse_override(word)
@@ -161,7 +137,7 @@ def _refuse_mistakes(config: DictConfig) -> None:
         # A reference to another key.
         if key in FIELDS and not override.is_delete() and "${" not in str(value):
             check_value(key, value)
-    if cluster.launcher_of(config.hydra) is None and config.hydra.sweeper.get("n_trials") is None:
+    if cluster.launcher_of(config.hydra) is None:
         first, last = (_mistake(config, [words[at] for words in values]) for at in (0, -1))
         if first is not None and str(first) == str(last):
             raise first

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.choices import not_installed
+from mpx.settings.choices import install
 from mpx.system.launch import this_python
 from mpx.system.machine import TOLD_TO_GO
 
@@ -40,7 +40,7 @@ def check_launcher(config: DictConfig) -> None:
         version("hydra-submitit-launcher")
     except PackageNotFoundError:
         choice = config.runtime.choices["hydra/launcher"]
-        raise UserError(not_installed("hydra/launcher", choice, "submitit")) from None
+        raise UserError(f"hydra/launcher={choice} is not installed. {install('submitit')} adds it.") from None
     if kind == SLURM and shutil.which("sbatch") is None:
         raise UserError(
             "hydra/launcher=submitit_slurm needs sbatch, which is not on this machine. Start the sweep where "

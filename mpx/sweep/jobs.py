@@ -26,9 +26,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from mpx.compare.run import judged_by_record
 from mpx.private.hydra import register_plugin
-from mpx.runs.folder import read_result
 from mpx.runs.signals import TERMINATED
 from mpx.settings.front_door import words_of
 from mpx.sweep import cluster
@@ -39,7 +37,6 @@ from mpx.system.environment_variables import VISIBLE
 from mpx.system.launch import launch, this_python
 from mpx.system.machine import usable_cores, visible_gpus
 
-Objectives = tuple[float, float] | float | None
 # Elsewhere forking PyTorch is not safe.
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 
@@ -72,22 +69,19 @@ def _become(words: list[str], environment: dict[str, str], log: Path) -> None:
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
 
 
-def start_child(cfg: DictConfig) -> Objectives:
-    """In a process of submitit's: run this job of the sweep.
-
-    Returns what a search maximises; None without a result.
-    """
+def start_child() -> None:
+    """In a process of submitit's: run this job of the sweep."""
     config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if cluster.launcher_of(config) == cluster.LOCAL:
         environment_variables.show_users_gpus()
     folder = Path(config.runtime.output_dir).resolve()
-    return run_job(cfg, config, folder, {}, cluster.run, reports=launch().rank == 0)
+    run_job(config, folder, {}, cluster.run, reports=launch().rank == 0)
 
 
 def run_job(
-    cfg: DictConfig, config: DictConfig, job: Path, environment: dict[str, str],
+    config: DictConfig, job: Path, environment: dict[str, str],
     run: Callable[[list[str], dict[str, str], Path], int], *, reports: bool = True,
-) -> Objectives:  # fmt: skip
+) -> None:  # fmt: skip
     """Run one job, and complete its report. A failure is reported, not raised, so that the other jobs go on.
 
     config: Hydra's. job: its folder. environment: the variables that it has beside those of this process.
@@ -103,12 +97,11 @@ def run_job(
     environment = os.environ | environment_variables.for_job(job / FILE) | environment
     code = run(words_of_job(config, overrides), environment, job / LOG)
     if not reports:
-        return None
+        return
     report = reported(job, code) | known | {"code": code, "seconds": time.monotonic() - began}
     if report["folder"] and not report["skipped"]:
         keep_log(job / LOG, Path(report["folder"]) / LOG)
     conclude(job, report)
-    return objectives(report, config.sweeper.get("direction"))
 
 
 def keep_log(log: Path, kept: Path) -> None:
@@ -118,25 +111,6 @@ def keep_log(log: Path, kept: Path) -> None:
     log.unlink()
 
 
-def objectives(report: dict[str, Any], direction: Any) -> Objectives:
-    """(accuracy, samples per second) if the sweeper has two directions, accuracy if it has one, None without
-    a result.
-
-    The accuracy is the run's metric on the validation split, because a search must not see the test split;
-    negative if it must fall.
-    """
-    record = read_result(Path(report["folder"])) if report["status"] == "completed" else None
-    if record is None:
-        return None
-    judged = judged_by_record(record)
-    value = record["metrics"].get(judged.name.replace("test/", "val/"))
-    if value is None:  # the job ended before its first validation
-        return None
-    accuracy = judged.sign * value
-    several = isinstance(direction, Sequence) and not isinstance(direction, str)
-    return (accuracy, record["speed"]["train_samples_per_s"]) if several else accuracy
-
-
 def words_of_job(config: DictConfig, overrides: list[str]) -> list[str]:
     """The command line of a job, after `python -m mpx.train`. config: Hydra's."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
@@ -144,9 +118,9 @@ def words_of_job(config: DictConfig, overrides: list[str]) -> list[str]:
 
 
 class Local(Launcher):
-    """settings: hydra.launcher.n_jobs, and those of joblib's, if the plugin of this name is installed."""
+    """n_jobs: hydra.launcher.n_jobs, which `at_once` reads."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, n_jobs: int) -> None:
         self.running: set[BaseProcess] = set()
         self.lock = Lock()  # of `running`, and of Hydra, which composes one configuration at a time
         self.ending: int | None = None  # the signal that ends the sweep: no further job starts
@@ -172,20 +146,17 @@ class Local(Launcher):
         }
         # It waits for the jobs, also after an interrupt.
         with ThreadPoolExecutor(self.jobs) as pool:
-            values = list(pool.map(self._run, job_overrides, numbers))
+            list(pool.map(self._run, job_overrides, numbers))  # raises what a thread has raised
         for number, handler in before.items():
             signal.signal(number, handler)
         if self.ending is not None:
             raise KeyboardInterrupt if self.ending == signal.SIGINT else SystemExit(TERMINATED)
-        return [
-            JobReturn(overrides=overrides, _return_value=value, status=JobStatus.COMPLETED)
-            for overrides, value in zip(job_overrides, values, strict=True)
-        ]
+        return [JobReturn(overrides=words, status=JobStatus.COMPLETED) for words in job_overrides]
 
-    def _run(self, overrides: Sequence[str], number: int) -> Objectives:
+    def _run(self, overrides: Sequence[str], number: int) -> None:
         """In a thread: one job, from beginning to end."""
         if self.ending is not None:
-            return None
+            return
         with self.lock:
             config = self.loader.load_sweep_config(self.config, list(overrides))
         with open_dict(config):
@@ -193,7 +164,7 @@ class Local(Launcher):
         job = Path(self.config.hydra.sweep.dir).resolve() / f"job{number}"
         gpu = self.gpus.get() if one_device(config.trainer) and not self.gpus.empty() else None
         try:
-            return run_job(config, hydra, job, {VISIBLE: gpu} if gpu else {}, self._process)
+            run_job(hydra, job, {VISIBLE: gpu} if gpu else {}, self._process)
         finally:
             if gpu is not None:
                 self.gpus.put(gpu)
@@ -225,5 +196,5 @@ def one_device(trainer: DictConfig) -> bool:
 
 
 def register() -> None:
-    """Let hydra/launcher=local and joblib choose this launcher."""
+    """Let hydra/launcher=local choose this launcher."""
     register_plugin(Local, TARGET)

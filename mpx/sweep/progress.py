@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from mpx.errors import MISTAKE, UserError
 from mpx.runs.folder import DONE, read_result
@@ -32,8 +32,6 @@ from mpx.system.whole_file import below_output_dir, write_whole
 FILE = "report.json"  # in the job's folder
 LOG = "log.txt"  # what a job prints: in the run's folder, and in the job's while it runs
 IN_USE = "in use"  # of a job whose run another process trains
-SEARCHED = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
-NO_TRIALS = "No trials are completed yet."  # Optuna's error
 INTERVAL = 0.5  # seconds between two looks for new reports
 Report = dict[str, Any]
 
@@ -114,7 +112,6 @@ class Sweep:
         begun = [with_record(self.shown[number]) for number in sorted(self.shown)]
         self.failed = sum(report["code"] != 0 for report in begun)
         print_sweep(begun, self.swept, self.config.get("until"))
-        keep_search(self.config, begun)
         if all(report["code"] in (0, MISTAKE) for report in begun):
             self.remove()
 
@@ -154,7 +151,7 @@ def training_to_come(config: DictConfig) -> float | None:
     """The seconds of training of the jobs without a result, by runs of the study whose command differs in the
     seed alone. None where a setting has none, or the jobs are not known yet.
     """
-    if config.get("until") is not None or config.hydra.sweeper.get("n_trials") is not None:
+    if config.get("until") is not None:
         return None
     from mpx.compare.collect import collect  # NumPy and SciPy
     from mpx.compare.commands import portable
@@ -204,20 +201,6 @@ def with_record(report: Report) -> Report:
     return report | {"record": read_result(Path(report["folder"])) if report["folder"] else None}
 
 
-def keep_search(config: DictConfig, reports: list[Report]) -> None:
-    """Print the results of a search, and keep their file in the study's folder. config: of the sweep."""
-    file, kept = Path(config.hydra.sweep.dir) / SEARCHED, Path(config.output_dir) / config.study / SEARCHED
-    if not file.is_file():
-        return
-    from mpx.render.sweep import print_search
-
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(file, kept)
-    completed = [report for report in reports if report["status"] == "completed"]
-    results: Any = OmegaConf.to_object(OmegaConf.load(file))
-    print_search(results, kept, completed)
-
-
 @contextmanager
 def to_the_end() -> Iterator[None]:
     """Where a sweep ends before its table, by a mistake or a signal, remove its folder: the same command goes
@@ -232,8 +215,6 @@ def to_the_end() -> Iterator[None]:
         if (lost := cluster.submission_error(error)) is not None:
             more = "Jobs in the queue go on, and the same command finishes the sweep"
             raise UserError(f"hydra.launcher: {lost}. {more}.") from error
-        if str(error) == NO_TRIALS:
-            raise UserError("the search has found nothing: no trial completed, as its line says.") from error
         raise
 
 

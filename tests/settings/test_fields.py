@@ -33,8 +33,6 @@ GROUPS = [file for file in FILES if file.parent.name != "tuned"]  # of each tune
 
 @pytest.mark.parametrize("file", GROUPS, ids=[f"{file.parent.name}={file.stem}" for file in GROUPS])
 def test_every_key_of_a_file_has_a_rule_that_its_value_keeps(file):
-    if file.stem == "search":
-        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="comes with the extra mpx[optuna]")
     cfg = composed(f"{file.parent.name}={file.stem}")
     for key, value in flat(cfg):
         if value == "???" or key in FREE or (key.startswith(FREE_BELOW) and key not in FIELDS):

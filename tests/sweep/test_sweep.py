@@ -13,7 +13,7 @@ from filelock import FileLock
 from hydra import compose, initialize_config_dir
 from processes import WAITING_NET, Fork, alive, wait_for
 
-from mpx.settings.front_door import CONF, expect_schemas
+from mpx.settings.front_door import CONF
 from mpx.sweep.checks import at_once
 from mpx.system.machine import usable_cores
 
@@ -126,10 +126,9 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "jobs"), [([], 1), (["hydra/launcher=joblib"], usable_cores()), ([TWO_AT_ONCE], 2)]
+    ("words", "jobs"), [([], 1), (["hydra.launcher.n_jobs=-1"], usable_cores()), ([TWO_AT_ONCE], 2)]
 )
 def test_jobs_at_once(words, jobs):
-    expect_schemas()  # of the plugin joblib, where it is installed
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert at_once(compose("train", words, return_hydra_config=True).hydra) == jobs
 

@@ -7,7 +7,7 @@ from hydra import initialize_config_dir
 from made_runs import record, write
 from omegaconf import OmegaConf
 
-from mpx.render.sweep import print_search, print_sweep
+from mpx.render.sweep import print_sweep
 from mpx.settings.front_door import CONF
 from mpx.sweep import progress
 
@@ -87,24 +87,3 @@ def test_the_table_has_a_row_per_setting(capsys):
         "1 of 200 runs did not complete",
         "The same command with retry_failed=true tries failed runs again.",
     ]
-
-
-def test_what_a_search_has_found(capsys, tmp_path):
-    print_search(
-        {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0],
-        "params": {}}]},
-        tmp_path, [with_record(ended(0))],
-    )  # fmt: skip
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "  0.9000  1,200 samples/s  optimizer.lr=0.1",
-        "  0.8000  3,000 samples/s  ",
-    ]
-    print_search({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path, [with_record(ended(0))])
-    assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  precision=amp"]
-    print_search({"solutions": []}, tmp_path, [])
-    assert capsys.readouterr().out == "The search has found nothing: no trial completed.\n"
-    perplexity = ended(0) | {"record": {"metrics": {"test/perplexity": 95.0}, "speed": {}}}
-    print_search({"best_value": -90.0, "best_params": {"precision": "amp"}}, tmp_path, [perplexity])
-    first, found = capsys.readouterr().out.splitlines()
-    assert first.endswith(f"(also in {tmp_path}, there with a minus, since less is better):")
-    assert found == "  90.00  precision=amp"
