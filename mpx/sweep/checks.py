@@ -95,7 +95,7 @@ def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
     for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
         key = override.get_key_element()
         if not override.is_sweep_override():
-            values = [override.get_value_element_as_str()]
+            values: Iterable[str] = [override.get_value_element_as_str()]
         elif override.is_discrete_sweep():
             values = override.sweep_string_iterator()
         else:
