@@ -79,7 +79,7 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
     """Every setting that changes the result, as dotted keys."""
-    found = {
+    return {
         # 1 is one batch, 1.0 is all of them
         key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value
         for name, content in leaves(cfg, allow_missing=True)
@@ -90,9 +90,6 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
         )
         if changes_result(key)
     }
-    if found.get("data.global_batch_size") is not None:
-        found.pop("data.batch_size")  # follows from it
-    return found
 
 
 def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:

@@ -81,11 +81,10 @@ def check_data(data: Mapping[str, Any]) -> None:
 
 def check_batch(data: Mapping[str, Any], samples: int) -> None:
     """Raise UserError where an epoch has no full batch. samples: of the training split."""
-    key = "batch_size" if data.get("global_batch_size") is None else "global_batch_size"
-    if data[key] > samples:
+    if data["batch_size"] > samples:
         raise UserError(
-            f"data.{key}={data[key]} must be at most the {samples} training samples of "
-            f"data={family(data)}. Lower data.{key}."
+            f"data.batch_size={data['batch_size']} must be at most the {samples} training samples of "
+            f"data={family(data)}. Lower data.batch_size."
         )
 
 

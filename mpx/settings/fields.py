@@ -151,7 +151,6 @@ DATA = {
     "data._target_": text(example="my_data.make_data"),
     "data.task": choice(*TASKS),
     "data.batch_size": whole(1, example=64),
-    "data.global_batch_size": whole(1, also=(None,), example=256),
     "data.eval_batch_size": whole(1, example=256, result=False),
     "data.loader": choice("auto", "resident", "workers", "device", result=False),
     "data.workers": whole(0, also=("auto",), example=4, result=False),

@@ -51,6 +51,8 @@ REMOVED = {  # keys that mpx had -> the line that says what to use instead
     "hydra.launcher.n_jobs=N with N GPUs.",
     "trainer.strategy": "trainer.strategy is not a setting of mpx.train: several devices train by DDP. "
     "Leave it out.",
+    "data.global_batch_size": "data.global_batch_size is not a setting of mpx.train. Use data.batch_size, "
+    "the samples per step of one device.",
     "fail_fast": "fail_fast is not a setting of mpx.train: Ctrl-C ends a sweep, and the same command goes on "
     "with it.",
     "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train. Use "

@@ -29,7 +29,7 @@ from mpx.training.explain import explain
 from mpx.training.logging import logger_of
 from mpx.training.module import TrainingModule
 from mpx.training.record import close, fill_record, start_logs
-from mpx.training.trainer import choose_devices, divide_global_batch
+from mpx.training.trainer import choose_devices
 
 EXPECTED_WARNINGS = (
     ".*does not have many workers.*",
@@ -52,7 +52,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
     quiet()
-    cfg = _prepare(cfg, record)
+    _prepare(cfg, record)
     run = _assemble(cfg, folder, record, trial, config)
     _note_origin(record, run, cfg, folder)
     reset_peak(run.devices.root)
@@ -74,17 +74,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         close(record, folder, run)
 
 
-def _prepare(cfg: DictConfig, record: dict[str, Any]) -> DictConfig:
-    """Prepare this process. Returns the settings, with the batch size of a device."""
+def _prepare(cfg: DictConfig, record: dict[str, Any]) -> None:
+    """Prepare this process."""
     reset_host_peak()
     keep_within_quota(choose_devices(cfg.trainer).count // cfg.trainer.num_nodes)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment(cfg.trainer.devices) | record["environment"]
-    if is_project(cfg):
-        return cfg
-    cfg = divide_global_batch(cfg)
-    record["config"]["data"]["batch_size"] = cfg.data.batch_size
-    return cfg
 
 
 def _assemble(cfg: DictConfig, folder: Folder, record: dict[str, Any], trial: str, config: str) -> Run:

@@ -1,6 +1,5 @@
 """The devices of a run, its Lightning Trainer, and the callbacks in the order in which they run."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,25 +68,6 @@ def choose_devices(trainer: DictConfig) -> Devices:
     check_layout(len(chosen), trainer.num_nodes)
     root = torch.device("cuda", chosen[launch().local_rank]) if gpus else torch.device("cpu")
     return Devices(root, len(chosen) * trainer.num_nodes)
-
-
-def divide_global_batch(cfg: DictConfig) -> DictConfig:
-    """The settings, with data.batch_size computed from data.global_batch_size if that is set. Raises
-    UserError if it is no multiple of the number of devices.
-    """
-    total = cfg.data.global_batch_size
-    if total is None:
-        return cfg
-    count = choose_devices(cfg.trainer).count
-    if total % count:
-        near = max(total // count, 1) * count
-        raise UserError(
-            f"data.global_batch_size={total} is not a multiple of the {count} devices. For example "
-            f"data.global_batch_size={near}."
-        )
-    divided = copy.deepcopy(cfg)
-    divided.data.batch_size = total // count
-    return divided
 
 
 class SameBuffers(Callback):
