@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpx.system.csv_file import BadRow, rows_of, to_text
+from mpx.system.whole_file import BadRow, rows_of, to_text
 
 CELLS = st.lists(st.text(st.sampled_from("'=+-@\t\n\"1.5e,a\x1b"), max_size=6), min_size=2, max_size=2)
 

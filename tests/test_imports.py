@@ -14,7 +14,7 @@ from started import start
 import mpx.bench.__main__ as bench
 import mpx.doctor.__main__ as doctor
 import mpx.train
-from mpx.system.imports import heavy
+from mpx.system.machine import heavy
 
 
 def test_what_is_imported_is_not_collected(monkeypatch):
@@ -42,7 +42,7 @@ def test_threads_wait_briefly_unless_the_user_says_how(given, waits):
     plain = {
         name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
     }
-    code = "from mpx.system.imports import heavy\nwith heavy(): import torch"
+    code = "from mpx.system.machine import heavy\nwith heavy(): import torch"
     printing = plain | given | {"OMP_DISPLAY_ENV": "verbose"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=printing, capture_output=True, text=True, timeout=60

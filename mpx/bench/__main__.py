@@ -19,10 +19,8 @@ from omegaconf import DictConfig
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
-from mpx.system.csv_file import to_text
-from mpx.system.imports import check_compilers_cache
-from mpx.system.machine import keep_within_quota
-from mpx.system.whole_file import below_output_dir, try_writing, write_whole
+from mpx.system.machine import check_compilers_cache, keep_within_quota
+from mpx.system.whole_file import below_output_dir, to_text, try_writing, write_whole
 
 # values of `what`: mpx/bench/<what>.py
 BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")

@@ -14,7 +14,7 @@ from mpx.compare.comparison import Comparison, Group, Row
 from mpx.compare.run import Run, Served, ServingPlace, Way, changes_of, text_of
 from mpx.errors import UserError
 from mpx.runs.result import predictions_from
-from mpx.system.csv_file import BadRow, rows_of, to_text
+from mpx.system.whole_file import BadRow, rows_of, to_text
 
 RESULTS, DIFFERENCES = "results.csv", "differences.csv"
 # type of a field -> the type of its value, for the fields that are a single value

@@ -37,8 +37,7 @@ from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import WORDS, check_deploy, listed
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
-from mpx.system.imports import heavy
-from mpx.system.machine import keep_within_quota
+from mpx.system.machine import heavy, keep_within_quota
 from mpx.system.whole_file import write_whole
 
 GROUPS = ("optimizer", "schedule")  # for which a model's file makes a choice

@@ -36,8 +36,8 @@ from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
 from mpx.precision.switches import float32_matmuls
 from mpx.settings.deploy import listed
-from mpx.system.csv_file import to_text
 from mpx.system.machine import GIB
+from mpx.system.whole_file import to_text
 from mpx.training.tasks import primary_metric
 
 # allowed error of a smaller batch, as a multiple of the largest one's; a batch of one varies more

@@ -10,8 +10,7 @@ import sys
 
 from mpx.errors import UserError
 from mpx.settings.front_door import errors_in_one_line, read_words
-from mpx.system.imports import check_compilers_cache
-from mpx.system.machine import keep_within_quota
+from mpx.system.machine import check_compilers_cache, keep_within_quota
 from mpx.system.printing import replace_unprintable
 
 TORCH = "pip install --force-reinstall 'torch>=2.11' 'torchvision>=0.26' installs two that fit each other"

@@ -3,7 +3,6 @@
 result.py       the files that others read: result.json, curves.csv and predictions.json
 name.py         what the command asks for, and the name of its setting, which names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it
-ranks.py        what the processes of one run tell one another outside training
 signals.py      one flag for the signals that end a run
 checkpoint.py   saves best.ckpt and last.ckpt, also after a signal
 history.py      checks what a run continues from; the random states

@@ -9,7 +9,7 @@ import importlib
 import os
 from contextlib import suppress
 
-from mpx.system.imports import heavy
+from mpx.system.machine import heavy
 
 MORE = (
     "mpx.training.outcome",

@@ -1,8 +1,10 @@
-"""What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end.
+"""What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end; how
+PyTorch is imported.
 
 Imports nothing heavy.
 """
 
+import gc
 import itertools
 import math
 import os
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from mpx.errors import UserError
 from mpx.system.environment_variables import VISIBLE
 
 # A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
@@ -94,13 +97,45 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def wait_briefly() -> None:
-    """Let CPU threads that wait for one another sleep soon, unless the user has said how they wait.
+@contextmanager
+def heavy() -> Iterator[None]:
+    """The block imports PyTorch: without garbage collection, which takes a quarter of the time, and with CPU
+    threads that wait briefly for one another. No later collection looks at what it makes, nor does the one at
+    Python's end, which would take a second.
 
-    OpenMP reads it when PyTorch is imported.
+    Where PyTorch is there already this changes nothing, because the objects of a program that calls mpx are
+    not mpx's to keep. Raises UserError as `check_compilers_cache`.
     """
+    check_compilers_cache()
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    # unless the user has said how threads wait; OpenMP reads it when PyTorch is imported
     if not {SPINS[0], "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ[SPINS[0]] = SPINS[1]
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def check_compilers_cache() -> None:
+    """Make the folder that the user names for torch.compile's cache, as PyTorch does where Lightning imports
+    its compiler.
+
+    Raises UserError where that is impossible.
+    """
+    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"TORCHINDUCTOR_CACHE_DIR={folder}: PyTorch cannot make this folder for its compiler "
+                f"({error.strerror}). Name another "
+                "folder, or unset it."
+            ) from error
 
 
 def keep_within_quota(processes: int) -> None:

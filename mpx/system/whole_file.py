@@ -1,16 +1,21 @@
-"""Write a file, or a folder of files, whole or not at all; and say it in one line where output_dir cannot be
-written.
+"""Write a file, or a folder of files, whole or not at all; say it in one line where output_dir cannot be
+written; and CSV files, which a reader refuses where they are cut off.
 """
 
+import csv
+import io
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from mpx.errors import UserError
+
+MAX_FIELD = 2**24  # characters
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -84,6 +89,37 @@ def whole_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             path.parent.rmdir()  # where nothing came into it
+
+
+class BadRow(ValueError):
+    """A row that the writer cannot have written. The message begins with its line: `line 3: …`."""
+
+
+def to_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A header and one line per row. Missing keys give empty fields."""
+    text, names = io.StringIO(), list(columns)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([row.get(name, "") for name in names] for row in rows)
+    return text.getvalue()
+
+
+def rows_of(text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, its fields by column) of each row. Raises BadRow for a row that is cut off, too long or not
+    CSV.
+    """
+    csv.field_size_limit(MAX_FIELD)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        columns = next(reader, [])
+        for row in filter(None, reader):  # spreadsheets may end a file with an empty line
+            if len(row) != len(columns):
+                raise BadRow(f"line {reader.line_num}: it has {len(row)} fields, the header {len(columns)}")
+            yield reader.line_num, dict(zip(columns, row, strict=True))
+    except csv.Error as error:
+        raise BadRow(f"line {reader.line_num}: {error}") from error
+    if text and not text.endswith(("\n", "\r")):
+        raise BadRow(f"line {reader.line_num}: it is cut off, since no line break ends it")
 
 
 def _beside(path: Path) -> Path:

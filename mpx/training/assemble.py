@@ -34,16 +34,15 @@ from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
 from mpx.system.processes import not_finite
-from mpx.training.compiling import CompileIfItPays
+from mpx.training.callbacks import Beginning, CompileIfItPays, LastValidation, callbacks
 from mpx.training.ema import Ema
-from mpx.training.ends import Beginning, LastValidation
 from mpx.training.logging import RunLogger
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.optimizer import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
 from mpx.training.tasks import TrainingLoss, monitored
-from mpx.training.trainer import Devices, build_trainer, callbacks, choose_devices
+from mpx.training.trainer import Devices, build_trainer, choose_devices
 
 
 @dataclass(frozen=True)

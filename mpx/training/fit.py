@@ -15,7 +15,7 @@ from mpx.data import DataModule
 from mpx.data.splits import samples_line
 from mpx.errors import Diverged, UserError, first_line
 from mpx.measure.environment import environment
-from mpx.measure.memory import reset_host_peak, reset_peak
+from mpx.measure.memory import out_of_memory, reset_host_peak, reset_peak
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.inputs import refuse_others
@@ -25,7 +25,6 @@ from mpx.settings.sparsity import nothing_to_train
 from mpx.system.machine import keep_within_quota
 from mpx.system.processes import not_finite
 from mpx.training.assemble import Run, assemble
-from mpx.training.explain import explain
 from mpx.training.logging import logger_of
 from mpx.training.module import TrainingModule
 from mpx.training.record import close, fill_record, start_logs
@@ -157,7 +156,8 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
             raise
         raise UserError(first_line(error)) from error  # a setting of the Trainer that it finds impossible
     except Exception as error:
-        if run.beginning.begun or folder.resume_from is None or explain(error, cfg, folder.path) is not None:
+        of_the_machine = isinstance(error, OSError) or out_of_memory(error)
+        if run.beginning.begun or folder.resume_from is None or of_the_machine:
             raise
         with continuing(folder.resume_from):
             raise

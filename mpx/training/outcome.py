@@ -10,16 +10,16 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx import sweep
-from mpx.errors import MISTAKE, PIPE_CLOSED, Diverged, InUse, UserError
+from mpx.errors import DISK_FULL, MISTAKE, PIPE_CLOSED, Diverged, InUse, UserError, causes
 from mpx.runs import folder as folders
-from mpx.runs import ranks, signals
+from mpx.runs import signals
 from mpx.runs.folder import Folder
 from mpx.runs.inputs import changed, refuse_others
 from mpx.runs.name import Description, describe
 from mpx.runs.result import EXIT, line_of, write_result
 from mpx.system.environment_variables import shows_traceback
-from mpx.system.imports import heavy
-from mpx.system.launch import TORCHRUN, Launch, launch
+from mpx.system.launch import TORCHRUN, Launch, hear, hear_failure, launch, tell, tell_failure
+from mpx.system.machine import heavy
 from mpx.system.printing import print_nowhere
 
 GRACE = 10.0  # seconds in which rank 0 says why the run ends
@@ -29,6 +29,7 @@ LOST = (  # gloo's and NCCL's words for a process that is gone
     "Broken pipe",
     "remote process exited",
 )
+UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,15 @@ def run_and_record(cfg: DictConfig) -> int:
         described = describe(cfg)
         folder = _claim(cfg, described)
     except BaseException as error:
-        ranks.tell(started, None)
+        tell(started, None)
         if not isinstance(error, InUse) or not sweep.in_sweep():
             raise
         return _leave_to_the_other(error)
     if folder.finished is not None:
-        ranks.tell(started, None)
+        tell(started, None)
         return _leave_as_it_is(folder.path, folder.finished)
     _begin(started)
-    ranks.tell(started, folder.path, folder.resume_from)
+    tell(started, folder.path, folder.resume_from)
     ending = _train(cfg, folder, described)
     signals.run.finish()
     return _conclude(folder, described.record, ending)
@@ -69,7 +70,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     """Train in step with rank 0, which writes the record. Returns the exit code."""
     _begin(started)
     with signals.held(), heavy():
-        paths = ranks.hear(started)
+        paths = hear(started)
     if not paths:
         return 0
     ending = _train(
@@ -78,12 +79,9 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     signals.run.finish()
     if ending.bug is not None:
         traceback.print_exception(ending.bug)
-        ranks.tell_failure(started, ending.line)
+        tell_failure(started, ending.line)
     # Rank 0 may have found the same, and would be ended before it says so.
-    if ending.status in (
-        "failed",
-        "diverged",
-    ):
+    if ending.status in ("failed", "diverged"):
         time.sleep(GRACE)
     return ending.code
 
@@ -132,9 +130,7 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
     try:
         with signals.held(), heavy():
             # Torch and Lightning, which take seconds: only once the configuration is known to be good.
-            from mpx.training.fit import (
-                fit,
-            )
+            from mpx.training.fit import fit
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -152,16 +148,49 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if isinstance(error, RuntimeError) and (
             signals.run.first is not None or any(words in str(error) for words in LOST)
         ):
-            if (failure := ranks.hear_failure()) is not None:
+            if (failure := hear_failure()) is not None:
                 return Ending("failed", EXIT["failed"], failure)
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"
-        from mpx.training.explain import explain  # torch
-
         line = explain(error, cfg, folder.path)
         bug = error if line is None or shows_traceback() else None
         return Ending(status, EXIT[status], line or line_of(error), bug)
     return Ending("completed", EXIT["completed"])
+
+
+def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
+    """What went wrong and what to do about it, in one line; None for a bug, whose traceback the user should
+    see.
+    """
+    if isinstance(error, (UserError, Diverged)):
+        return str(error)
+    from mpx.measure.memory import out_of_memory  # torch
+
+    if out_of_memory(error):
+        # a project's data have their own key
+        batch = f"data.batch_size={cfg.data.batch_size}" if "data" in cfg else "this batch size"
+        return (
+            f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective "
+            "batch), use precision=amp or amp_bf16, or a smaller model."
+        )
+    if isinstance(error, RuntimeError) and UNUSED in str(error):
+        return (
+            "several devices cannot train parameters that take no part in the loss of a step, as some of "
+            "this model do. Freeze them "
+            "(requires_grad_(False)), or use trainer.devices=1."
+        )
+    if any(isinstance(e, OSError) and e.errno in DISK_FULL for e in causes(error)):
+        again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
+        return (
+            f"the disk that holds {folder} is full. Free some space and repeat with {again}, or choose "
+            "another: output_dir=DIR."
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        ours = folder.absolute() in Path(error.filename).absolute().parents
+        if ours or isinstance(error, PermissionError):
+            where = "Choose another folder with output_dir=DIR." if ours else "Allow it, or name another."
+            return f"{error.filename} cannot be used ({error.strerror}). {where}"
+    return None
 
 
 def _interrupted(folder: Folder, record: dict[str, Any]) -> str:

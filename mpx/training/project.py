@@ -30,11 +30,11 @@ from mpx.settings.sparsity import RECIPES_OF
 from mpx.settings.values import as_dict
 from mpx.sparsity.lightning_sparsity import Sparsity, arguments
 from mpx.training.assemble import Run
-from mpx.training.ends import Beginning, LastValidation
+from mpx.training.callbacks import Beginning, LastValidation, callbacks
 from mpx.training.logging import RunLogger
 from mpx.training.measuring import build_measuring
 from mpx.training.pruning import load_dense_weights
-from mpx.training.trainer import build_trainer, callbacks, choose_devices
+from mpx.training.trainer import build_trainer, choose_devices
 
 
 def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:

@@ -23,7 +23,7 @@ from mpx.runs.folder import Folder
 from mpx.runs.result import Predictions, write_predictions
 from mpx.settings.fields import changes_result
 from mpx.training.assemble import Run
-from mpx.training.ends import EndsEarly
+from mpx.training.callbacks import EndsEarly
 from mpx.training.module import TrainingModule
 from mpx.training.tasks import primary_metric
 

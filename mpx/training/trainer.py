@@ -1,12 +1,10 @@
-"""The devices of a run, its Lightning Trainer, and the callbacks in the order in which they run."""
+"""The devices of a run, and its Lightning Trainer."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
@@ -23,19 +21,12 @@ from mpx.private.lightning import (
     skip_empty_hooks,
 )
 from mpx.runs.checkpoint import Checkpoints, WholeFiles
-from mpx.runs.history import History, RandomState
-from mpx.runs.ranks import cluster_environment
 from mpx.settings.reachable import check_cpu_devices
 from mpx.settings.sparsity import nothing_to_train
 from mpx.settings.values import as_dict
-from mpx.sparsity.callback import Pruning
-from mpx.system.launch import check_layout, launch
+from mpx.system.launch import check_layout, cluster_environment, launch
 from mpx.system.printing import how_many
-from mpx.training.ema import Ema
-from mpx.training.ends import Beginning, early_stopping
-from mpx.training.logging import RunLogger, Scalars
-from mpx.training.measuring import Measuring
-from mpx.training.progress import progress
+from mpx.training.logging import RunLogger
 
 PASSED = (  # settings that the Trainer gets as they are
     "max_epochs", "devices", "num_nodes", "accumulate_grad_batches", "gradient_clip_val",
@@ -68,52 +59,6 @@ def choose_devices(trainer: DictConfig) -> Devices:
     check_layout(len(chosen), trainer.num_nodes)
     root = torch.device("cuda", chosen[launch().local_rank]) if gpus else torch.device("cpu")
     return Devices(root, len(chosen) * trainer.num_nodes)
-
-
-class SameBuffers(Callback):
-    """Gives all processes rank 0's buffers before they evaluate, since each has running means of its own
-    batches.
-    """
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        for buffer in pl_module.buffers() if trainer.world_size > 1 else ():
-            dist.broadcast(buffer, src=0)
-
-    on_test_start = on_validation_start
-
-
-def callbacks(
-    cfg: DictConfig, measuring: Measuring, precision: ModePrecision, history: History, beginning: Beginning,
-    *,
-    pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback],
-    advice: str, project: bool = False,
-) -> list[Callback]:  # fmt: skip
-    """compiling: decides after the first steps whether to compile the rest. ends: what validates and saves.
-    advice: what to try when the run has diverged. project: Lightning says how it continues."""
-    settings = cfg.trainer
-    scalars = Scalars(
-        settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch,
-        trouble=precision.trouble,
-        advice=advice,
-    )  # fmt: skip
-    ordered = [
-        pruning,
-        ema,
-        SameBuffers(),  # the averages, too, are of this process's batches
-        None if project else RandomState(),
-        history,
-        measuring.watch,  # the first step is watched before numerics and throughput see its batch
-        measuring.numerics,
-        measuring.throughput,
-        measuring.profile,  # pauses the throughput after it has counted the step
-        scalars,  # what the others have measured
-        *progress(settings.progress, measuring.throughput, cfg.get("metric")),
-        beginning,  # after all others have restored their state
-        compiling,  # after the throughput has counted the last uncompiled step
-        *early_stopping(cfg, pruning),
-        *ends,
-    ]
-    return [callback for callback in ordered if callback is not None]
 
 
 def build_trainer(

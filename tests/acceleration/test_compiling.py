@@ -15,7 +15,7 @@ from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.decide import decide
 from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.training import compiling
-from mpx.training.compiling import TIMED, CompileIfItPays
+from mpx.training.callbacks import TIMED, CompileIfItPays
 
 STEPS = [
     "model=mlp", "precision=fp32", "data.batch_size=32", "numerics.every=30", "trainer.progress=off",

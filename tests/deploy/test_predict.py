@@ -17,7 +17,7 @@ from mpx.data.text_sets import csv_parts
 from mpx.deploy import backends
 from mpx.deploy.__main__ import main
 from mpx.deploy.serve import answers
-from mpx.system.csv_file import rows_of
+from mpx.system.whole_file import rows_of
 
 QUICK = ("batch=[4,50]", "backend=eager")
 

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from mpx.acceleration.graph import WARMUP, CudaRecorder
-from mpx.training.compiling import TIMED
+from mpx.training.callbacks import TIMED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -136,7 +136,7 @@ def test_compiled_steps_train_as_plain_ones(curves, model, precision):
 
 @pytest.mark.parametrize("model", ["resnet20", "bert of text"])
 def test_compiled_once_the_first_steps_say_that_it_pays(curves, monkeypatch, model):
-    monkeypatch.setattr("mpx.training.compiling.PAYS_FROM_S", 0.0)
+    monkeypatch.setattr("mpx.training.callbacks.PAYS_FROM_S", 0.0)
     choice = [
         *MODELS[model],
         *NO_DROPOUT.get(model.split()[0], []),

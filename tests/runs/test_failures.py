@@ -19,7 +19,7 @@ from refused import assert_refused
 from mpx.errors import UserError
 from mpx.measure.throughput import Throughput
 from mpx.runs.folder import LOCK
-from mpx.training.explain import explain
+from mpx.training.outcome import explain
 
 MLP = ["model=mlp", *FEW_STEPS]
 
