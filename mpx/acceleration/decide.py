@@ -17,12 +17,13 @@ from torch.func import functional_call
 from mpx.acceleration.apply import Choice
 from mpx.data.spec import Spec
 from mpx.errors import UserError
-from mpx.models.probe import evaluating, sample
+from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.recurrent import has_rnn
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.settings.check import against_graphs, graphs_refused
 from mpx.system.machine import builds_kernels
+from mpx.system.processes import evaluating
 
 NO_CUDA = "no CUDA device"
 UNDECIDED = "undecided"  # the first steps are timed, then the others are compiled if that pays

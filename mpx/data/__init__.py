@@ -8,7 +8,7 @@ A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and 
 it refuses in mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md.
 mpx/settings/reachable.py looks for its files.
 
-    spec.py          what a data set looks like to a model
+    spec.py          what a data set looks like to a model; tasks.py: its loss and metrics
     splits.py        the contents of a split, and how a batch is taken from it (augment.py)
     order.py         the order of the samples, and their seeds
     lengths.py       texts of similar length in a batch

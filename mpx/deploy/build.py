@@ -18,6 +18,7 @@ from mpx.data.loaders import EvalLoader
 from mpx.data.readers import reader_of
 from mpx.data.spec import Spec
 from mpx.data.splits import Images, Texts, Windows
+from mpx.data.tasks import Meters
 from mpx.deploy.backends import Call
 from mpx.errors import UserError, first_line
 from mpx.models import build
@@ -30,7 +31,6 @@ from mpx.runs.weights import has_averages, load_averages, load_weights, read_che
 from mpx.settings.data import OWN_FAMILIES
 from mpx.settings.deploy import listed
 from mpx.settings.target import named
-from mpx.training.tasks import Meters
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 # dtype of the weights -> what casts a model's floating point numbers to it and leaves complex ones alone

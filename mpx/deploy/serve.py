@@ -20,6 +20,7 @@ from torch.backends import mha
 
 from mpx.acceleration.apply import searching
 from mpx.data.spec import Spec
+from mpx.data.tasks import primary_metric
 from mpx.data.unlabelled import unlabelled
 from mpx.deploy import algorithms, onnx
 from mpx.deploy.backends import Served, backends, latency, relative_error, throughput
@@ -38,7 +39,6 @@ from mpx.precision.switches import float32_matmuls
 from mpx.settings.deploy import listed
 from mpx.system.machine import GIB
 from mpx.system.whole_file import to_text
-from mpx.training.tasks import primary_metric
 
 # allowed error of a smaller batch, as a multiple of the largest one's; a batch of one varies more
 MAX_TIMES = 10

@@ -4,14 +4,12 @@ right shape?
 A network is tried in evaluation mode: in training mode, batch norm would change its running means.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError, first_line
+from mpx.system.processes import evaluating
 
 TOO_SMALL = (
     " If the images are too small for it, enlarge them, as data.image_size=32 or 224, or choose a network "
@@ -19,20 +17,6 @@ TOO_SMALL = (
 )
 # errors of networks for unsuitable inputs
 REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode, then restore each layer's mode, since `model.train()` would also
-    change frozen layers.
-    """
-    training = [layer for layer in model.modules() if layer.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for layer in training:
-            layer.training = True
 
 
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.strategies import DDPStrategy
@@ -13,7 +14,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpx.private.torch_modules import BATCH_NORM
-from mpx.system.processes import from_all
 
 STEP_HOOKS = (
     "on_train_batch_start", "on_train_batch_end",
@@ -114,8 +114,8 @@ def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
 
 
 def combine_what_is_logged(trainer: pl.Trainer) -> None:
-    """Have Lightning combine over all processes what a module logs for an epoch without sync_dist=True, as it
-    does with it.
+    """Have Lightning combine over all of several processes what a module logs for an epoch without
+    sync_dist=True, as it does with it.
 
     Otherwise each process keeps the value of its own samples. What only some processes log stays as it is.
     """
@@ -134,8 +134,10 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
             for key, metric in (trainer._results or {}).items()
             if metric.is_tensor and metric.meta.on_epoch and not (metric.has_reset or metric.meta.sync.should)
         }
+        of_all: list[set[str]] = [set()] * trainer.world_size
+        dist.all_gather_object(of_all, set(alone))
         # all processes combine them in this order
-        for key in sorted(set.intersection(*from_all(set(alone)))):
+        for key in sorted(set.intersection(*of_all)):
             alone[key].should = True
             combined.append(alone[key])
 

@@ -1,7 +1,9 @@
-"""The processes of a distributed training, as PyTorch's process group knows them, and the weights that all of
-them hold."""
+"""The processes of a distributed training, as PyTorch's process group knows them; and of the model that they
+train the weights and the modes of its layers.
+"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,3 +63,17 @@ def _is_finite(weight: Tensor) -> bool:
         return bool(torch.isfinite(weight).all())
     except (RuntimeError, ValueError, TypeError):  # NotImplementedError is a RuntimeError
         return True
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model in evaluation mode, then restore each layer's mode, since `model.train()` would also
+    change frozen layers.
+    """
+    training = [layer for layer in model.modules() if layer.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer in training:
+            layer.training = True

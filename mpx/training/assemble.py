@@ -19,6 +19,7 @@ from mpx.data import Data, DataModule, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.lengths import Lengths, lengths_of
 from mpx.data.loaders import full_batches
+from mpx.data.tasks import TrainingLoss, monitored
 from mpx.errors import UserError
 from mpx.measure.memory import reset_peak
 from mpx.measure.windows import Clock
@@ -41,7 +42,6 @@ from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.optimizer import Schedule, build_schedule, check_limits, count_steps
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
-from mpx.training.tasks import TrainingLoss, monitored
 from mpx.training.trainer import Devices, build_trainer, choose_devices
 
 

@@ -15,11 +15,11 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
 from torch import Tensor
 
+from mpx.data.tasks import loss_in
 from mpx.errors import Diverged
 from mpx.runs import signals
 from mpx.runs.result import CurveFile
 from mpx.settings.values import as_dict
-from mpx.training.tasks import loss_in
 
 
 class RunLogger(TensorBoardLogger):

@@ -19,10 +19,12 @@ from torch.nn import functional as F
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import someone_watches
 from mpx.data.spec import NO_LABEL, Spec
+from mpx.data.tasks import Meters, TrainingLoss
 from mpx.precision.plugin import ModePrecision
+from mpx.runs.result import MAX_SAMPLES
+from mpx.system.processes import from_all
 from mpx.training.ema import Ema
 from mpx.training.optimizer import Schedule, build_optimizer, say_whether_recorded
-from mpx.training.tasks import Meters, Right, TrainingLoss
 
 PLAIN = Acceleration()
 
@@ -188,6 +190,41 @@ class TrainingModule(pl.LightningModule):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return self.model.load_state_dict(state_dict, *args, **kwargs)
+
+
+class Right:
+    """For classification of whole samples. It waits for no device before `take`."""
+
+    def __init__(self, spec: Spec):
+        self.kept = spec.task == "classification" and spec.kind != "lm"
+        self._batches: list[Tensor] = []
+
+    def add(self, logits: Tensor, y: Tensor) -> None:
+        """One batch of this process. logits, y: as in Spec."""
+        if self.kept:
+            self._batches.append(logits.argmax(-1) == y)
+
+    def take(self) -> np.ndarray | None:
+        """Bool [samples] of all processes, which all call this, since the last call; None where it is not
+        kept.
+
+        Sample i is number i // ranks of rank i % ranks, as mpx.data.order.eval_batches spreads them. A test
+        that is limited to some batches may leave gaps, and then nothing is kept.
+        """
+        if not self.kept:
+            return None
+        mine = torch.cat(self._batches).cpu().numpy() if self._batches else np.empty(0, dtype=bool)
+        self._batches = []
+        parts = from_all(mine)
+        ranks, total = len(parts), sum(map(len, parts))
+        if total > MAX_SAMPLES or [len(part) for part in parts] != [
+            -(-(total - rank) // ranks) for rank in range(ranks)
+        ]:
+            return None
+        found = np.empty(total, dtype=bool)
+        for rank, part in enumerate(parts):
+            found[rank::ranks] = part
+        return found
 
 
 def averaged(forward: Callable[[Tensor], Tensor], x: Tensor, kind: str) -> Tensor:

@@ -10,10 +10,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from mpx.data.tasks import loss_in
 from mpx.measure.throughput import Throughput
 from mpx.private.lightning import described_bar
 from mpx.system.printing import number, rate
-from mpx.training.tasks import loss_in
 
 SILENT_S = 30.0  # without a bar, the longest time between two lines
 SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validation

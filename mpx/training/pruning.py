@@ -11,9 +11,9 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.data.datamodule import DataModule
+from mpx.data.tasks import judged, loss_of
 from mpx.errors import UserError, first_line
 from mpx.measure.throughput import Throughput
-from mpx.models.probe import evaluating
 from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.callback import Pruning
@@ -22,8 +22,8 @@ from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
+from mpx.system.processes import evaluating
 from mpx.training.module import TrainingModule
-from mpx.training.tasks import judged, loss_of
 
 
 def build_recipe(sparsity: DictConfig, steps: int) -> Recipe | None:

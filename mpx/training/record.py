@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.data.tasks import primary_metric
 from mpx.errors import UserError
 from mpx.measure.environment import host_of_all
 from mpx.measure.memory import peak_memory
@@ -25,7 +26,6 @@ from mpx.settings.fields import changes_result
 from mpx.training.assemble import Run
 from mpx.training.callbacks import EndsEarly
 from mpx.training.module import TrainingModule
-from mpx.training.tasks import primary_metric
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:

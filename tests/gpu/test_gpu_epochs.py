@@ -13,9 +13,9 @@ from torch import nn
 from mpx.data.readers import ResidentReader
 from mpx.data.spec import Spec
 from mpx.data.splits import Images
+from mpx.data.tasks import TrainingLoss, loss_of
 from mpx.measure.throughput import Throughput
 from mpx.training.module import TrainingModule
-from mpx.training.tasks import TrainingLoss, loss_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CYCLES = 200_000_000  # of the device's clock, some 0.1 s

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpx.data.spec import Spec
+from mpx.data.tasks import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
-from mpx.training.tasks import TrainingLoss, loss_of
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 3)])

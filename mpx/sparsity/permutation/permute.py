@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpx.models.probe import evaluating
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM, kept_magnitude, mask_2of4
@@ -20,6 +19,7 @@ from mpx.sparsity.permutation.graph import find_groups, first_names
 from mpx.sparsity.permutation.search import GROUP, WORK, Share, rows_of, search, shares
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
 from mpx.system.printing import track
+from mpx.system.processes import evaluating
 
 
 @dataclass

@@ -11,8 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from mpx.compare.collect import collect
 from mpx.data.spec import NO_LABEL
 from mpx.data.targets import targets
+from mpx.data.tasks import Meters, loss_of
 from mpx.errors import UserError
-from mpx.training.tasks import Meters, loss_of
 
 
 def taken(meters, *batches):

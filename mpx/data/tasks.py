@@ -1,5 +1,5 @@
 """What a data set's task is judged by: its loss, torchmetrics' metrics, the metric of a verdict with its
-direction, and which test samples a run has right. One code for a training's test and for a served model.
+direction. One code for a training's test and for a served model.
 
 | task           | loss                     | metrics                        | a verdict and best.ckpt go by |
 |----------------|--------------------------|--------------------------------|-------------------------------|
@@ -12,7 +12,6 @@ direction, and which test samples a run has right. One code for a training's tes
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
@@ -20,8 +19,6 @@ from torchmetrics import MeanAbsoluteError, MeanMetric, MeanSquaredError, Metric
 from torchmetrics.classification import MulticlassF1Score, MultilabelAveragePrecision, MultilabelF1Score
 
 from mpx.data.spec import NO_LABEL, Spec
-from mpx.runs.result import MAX_SAMPLES
-from mpx.system.processes import from_all
 
 LOSSES: dict[str, Callable[..., Tensor]] = {  # of float logits and targets of one shape
     "regression": mse_loss, "multilabel": binary_cross_entropy_with_logits,
@@ -158,38 +155,3 @@ class Meters(nn.ModuleDict):
         for meter in self.meters.values():
             meter.reset()
         return values | ({"perplexity": values["loss"].exp()} if kind == "lm" else {})
-
-
-class Right:
-    """For classification of whole samples. It waits for no device before `take`."""
-
-    def __init__(self, spec: Spec):
-        self.kept = spec.task == "classification" and spec.kind != "lm"
-        self._batches: list[Tensor] = []
-
-    def add(self, logits: Tensor, y: Tensor) -> None:
-        """One batch of this process. logits, y: as in Spec."""
-        if self.kept:
-            self._batches.append(logits.argmax(-1) == y)
-
-    def take(self) -> np.ndarray | None:
-        """Bool [samples] of all processes, which all call this, since the last call; None where it is not
-        kept.
-
-        Sample i is number i // ranks of rank i % ranks, as mpx.data.order.eval_batches spreads them. A test
-        that is limited to some batches may leave gaps, and then nothing is kept.
-        """
-        if not self.kept:
-            return None
-        mine = torch.cat(self._batches).cpu().numpy() if self._batches else np.empty(0, dtype=bool)
-        self._batches = []
-        parts = from_all(mine)
-        ranks, total = len(parts), sum(map(len, parts))
-        if total > MAX_SAMPLES or [len(part) for part in parts] != [
-            -(-(total - rank) // ranks) for rank in range(ranks)
-        ]:
-            return None
-        found = np.empty(total, dtype=bool)
-        for rank, part in enumerate(parts):
-            found[rank::ranks] = part
-        return found

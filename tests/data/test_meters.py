@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from mpx.training.tasks import Meters
+from mpx.data.tasks import Meters
 
 
 @pytest.mark.parametrize("shape", [(10,), (10, 3)])
