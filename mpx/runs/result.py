@@ -52,7 +52,6 @@ HEADER = "tag,step,value\n"
 ROW = re.compile(r"([^,\x00-\x1f]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)
 PREDICTIONS = "predictions.json"
 LAYOUT = 1  # version of the file
-MAX_SAMPLES = 500_000  # samples; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
 
 
 def one_number(value: Any) -> Any:
