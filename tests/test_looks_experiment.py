@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from experiment import script
 
-from mpx.compare.run import METRICS
 from mpx.compare.statistics import examine
+from mpx.runs.result import METRICS
 
 run = script("looks/run.py")
 

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import fill, markdown, measured
 
 from mpx.compare.population import TINY, scatter
-from mpx.compare.run import METRICS
 from mpx.compare.statistics import Finding, examine
+from mpx.runs.result import METRICS
 
 CONFIDENCE, MARGIN, SEEDS, STUDIES = 0.95, 0.01, (3, 5, 10), 10_000
 FOLDER = Path(__file__).parent

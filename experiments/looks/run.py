@@ -17,8 +17,8 @@ from collecting import fill, markdown, measured
 
 from mpx.compare.boundaries import levels, obrien_fleming
 from mpx.compare.looks import SPENT, Plan
-from mpx.compare.run import METRICS
 from mpx.compare.statistics import examine
+from mpx.runs.result import METRICS
 
 HERE = Path(__file__).parent
 STUDIES, IMAGES, LEVEL = 10_000, 1000, 0.05

@@ -22,8 +22,9 @@ from mpx.compare.groups import (
 )
 from mpx.compare.looks import plan_of
 from mpx.compare.notes import notes
-from mpx.compare.run import AUTO, Metric, Run, choose_metric
+from mpx.compare.run import AUTO, Run, choose_metric
 from mpx.compare.verdict import evidence, serve_verdict, time_verdict, train_verdict
+from mpx.runs.result import Metric
 from mpx.settings.compare import DECIDE, DEFAULTS, compare_command
 
 

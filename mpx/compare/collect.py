@@ -11,10 +11,18 @@ from urllib.parse import quote
 
 from mpx.compare.commands import portable
 from mpx.compare.looks import Plan
-from mpx.compare.run import CODE_HASHES, RESUMED, Run, judged_by
+from mpx.compare.run import CODE_HASHES, RESUMED, Run
 from mpx.compare.served import UNREADABLE, cpu, read_served
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
-from mpx.runs.result import LAYOUT, PREDICTIONS, SCHEMA_VERSION, Predictions, one_number, predictions_from
+from mpx.runs.result import (
+    LAYOUT,
+    PREDICTIONS,
+    SCHEMA_VERSION,
+    Predictions,
+    judged_by,
+    one_number,
+    predictions_from,
+)
 from mpx.settings.fields import NAMED
 from mpx.system.printing import shown, track
 

@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from mpx.compare.looks import Look, Plan
-from mpx.compare.run import METRICS, Changes, Metric, Run, Way
+from mpx.compare.run import Changes, Run, Way
+from mpx.runs.result import METRICS, Metric
 from mpx.system.printing import how_many
 
 TEST_SET, POPULATION = "test_set", "population"  # what a margin is for

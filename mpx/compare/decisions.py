@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from mpx.compare.comparison import Decision, Method, Population, Question, Row, Verdict
 from mpx.compare.looks import Look, Plan
 from mpx.compare.population import for_population, population, sampled
-from mpx.compare.run import Metric
 from mpx.compare.statistics import Finding, examine, holm, more_seeds
+from mpx.runs.result import Metric
 
 SAME_LENGTH = 0.98  # share of another number of steps from which on both count as the same
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.collect import run_folders
-from mpx.compare.run import judged_by_record
 from mpx.errors import InUse
 from mpx.runs.folder import DONE, goes_on, locked, read_result
+from mpx.runs.result import judged_by_record
 
 RUNNING, CUT_OFF = "running", "cut_off"  # beside the statuses of a record
 SPEEDS = ("train_samples_per_s", "step_ms_p50", "time_to_train_s", "exclusive", "cpu_used_by_others")

@@ -10,7 +10,8 @@ from mpx.compare.comparison import TEST_SET, Group, Question, Row
 from mpx.compare.fastest import fastest_to_train
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
-from mpx.compare.run import AUTO, CODE_HASHES, Run, judged_by
+from mpx.compare.run import AUTO, CODE_HASHES, Run
+from mpx.runs.result import judged_by
 
 
 def notes(group: Group, members: Members, question: Question) -> list[str]:

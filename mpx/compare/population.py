@@ -30,9 +30,9 @@ import numpy as np
 from scipy import special
 
 from mpx.compare.comparison import POPULATION, Method, Population, Row
-from mpx.compare.run import Metric, Run
+from mpx.compare.run import Run
 from mpx.compare.statistics import Finding
-from mpx.runs.result import PREDICTIONS, Predictions
+from mpx.runs.result import PREDICTIONS, Metric, Predictions
 
 ACCURACY = "test/accuracy"  # the metric of which predictions keep each sample's part
 TINY = 1e-15  # a variance below comes from rounding

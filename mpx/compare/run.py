@@ -1,18 +1,18 @@
 """A run as mpx.compare knows it, from its result.json or a row of results.csv; how it was served; and the
-metric it is judged by.
+choice of the metric for a comparison.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 from mpx.errors import UserError, nearest
 from mpx.runs.folder import DONE
-from mpx.runs.result import Predictions, metric_name
+from mpx.runs.result import GOALS, METRICS, Metric, Predictions, metric_name, metric_of, to_print
 
 AUTO = "auto"
+OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED, CODE_HASHES = "resumed_from_steps", "code"  # parts of a run's environment
 
@@ -142,60 +142,6 @@ class Run:
     def setting(self) -> str:
         """`amp-2of4 key=value`: what distinguishes the run from others of its model and data set."""
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric by which settings are compared."""
-
-    name: str  # test/accuracy
-    words: str  # test accuracy
-    sign: int  # 1: higher is better; -1: lower is better
-    relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
-    spec: str = ".4f"  # how its values are printed
-
-    def allowed(self, margin: float, mean: float) -> float:
-        """The largest loss that does not matter, in the metric's unit. mean: the control's."""
-        return margin * abs(mean) if self.relative else margin
-
-
-METRICS = {
-    "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
-    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
-}
-GOALS = {"max": 1, "min": -1}
-OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
-
-
-def metric_of(name: str, goal: str) -> Metric:
-    """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
-
-    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric
-    that should fall may have any scale, such as a perplexity, and its margin is a share of the control's
-    value.
-    """
-    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=goal == "min")
-
-
-def to_print(metric: Metric, values: Iterable[float | None]) -> Metric:
-    """The metric with the decimals that give a typical value four significant digits."""
-    typical = median([abs(value) for value in values if value] or [1.0])
-    return replace(metric, spec=f".{max(0, 4 - math.ceil(math.log10(typical)))}f")
-
-
-def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
-    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record
-    declares one; else the perplexity or the accuracy. A language model has both.
-    """
-    if name is not None and goal is not None:
-        return to_print(metric_of(name, goal), [metrics.get(name)])
-    usual = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
-    return to_print(usual, [metrics.get(usual.name)])
-
-
-def judged_by_record(record: Mapping[str, Any]) -> Metric:
-    """`judged_by` for a run's record, or the parts of it that a sweep keeps."""
-    return judged_by(record["metrics"], **(record.get("metric") or {}))
 
 
 def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str) -> Metric:

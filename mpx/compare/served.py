@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from mpx.compare.comparison import Estimate, Group, Row, estimate
-from mpx.compare.run import METRICS, Metric, Run, Served, ServingPlace, Way
+from mpx.compare.run import Run, Served, ServingPlace, Way
 from mpx.runs.folder import DEPLOYED
-from mpx.runs.result import HOST, mpx_of
+from mpx.runs.result import HOST, METRICS, Metric, mpx_of
 from mpx.settings.deploy import FORMATS, QUANTISED
 
 # allowed loss of accuracy, or relative loss of perplexity, against the run after training

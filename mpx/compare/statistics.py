@@ -26,7 +26,7 @@ import numpy as np
 from scipy import special  # scipy.stats is slow to import
 
 from mpx.compare.comparison import Estimate, Method
-from mpx.compare.run import Metric
+from mpx.runs.result import Metric
 
 POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 100

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from mpx.compare.comparison import Group, Method, Question, Row, Speedup, Verdict, estimate
 from mpx.compare.decisions import values
 from mpx.compare.fastest import Outcome, fastest_to_serve, fastest_to_train, soonest
-from mpx.compare.run import Metric, Way
+from mpx.compare.run import Way
 from mpx.compare.words import needed, speedup, spoken, spread
+from mpx.runs.result import Metric
 from mpx.system.printing import UNKNOWN, digits, how_many, number, rate, signed
 
 MAX_NAMED = 3  # settings that a sentence lists by name

@@ -10,11 +10,12 @@ from urllib.parse import quote
 
 from mpx.compare import words
 from mpx.compare.comparison import Comparison, Decision, Group, Row, Verdict
-from mpx.compare.run import Metric, Run, Way
+from mpx.compare.run import Run, Way
 from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import spread
 from mpx.render.colours import Styles
 from mpx.render.table import Cell, Column, Table, console, print_table
+from mpx.runs.result import Metric
 from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
 
 HEADS = {  # key of `_setting` -> head of the column; "" stands for the metric's name

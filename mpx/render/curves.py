@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mpx.compare.run import Metric
 from mpx.render.colours import Style, Styles
 from mpx.render.picture import (
     canvas,
@@ -24,7 +23,7 @@ from mpx.render.picture import (
     plain_log_ticks,
     plain_ticks,
 )
-from mpx.runs.result import CURVES, ROW, rows
+from mpx.runs.result import CURVES, ROW, Metric, rows
 
 SCALE = "numerics/loss_scale"
 LOSSES = {"train/loss": "train loss", "val/loss": "val loss"}

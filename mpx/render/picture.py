@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 from PIL import Image
 
-from mpx.compare.run import Metric
 from mpx.render.colours import INK
+from mpx.runs.result import Metric
 from mpx.system.whole_file import own_folder, write_whole
 
 MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page replaces these and INK

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.run import judged_by_record
 from mpx.measure.exclusive import BUSY
 from mpx.render.table import Column, Table, console, print_table, words
-from mpx.runs.result import EMULATED
+from mpx.runs.result import EMULATED, judged_by_record
 from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mpx.compare.run import judged_by_record
 from mpx.render.table import Column, Table, print_table, words
+from mpx.runs.result import judged_by_record
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 from mpx.settings.fields import NAMED
 from mpx.settings.values import key_of

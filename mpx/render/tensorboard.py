@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-from mpx.compare.run import judged_by_record
+from mpx.runs.result import judged_by_record
 
 CHARTS = {  # of CUSTOM SCALARS: category -> chart -> regular expression of its tags
     "Accuracy": {"loss": r"^(train|val|test)/loss$"},

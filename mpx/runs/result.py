@@ -1,4 +1,4 @@
-"""What a run leaves in its folder for everything else to read.
+"""What a run leaves in its folder for everything else to read, and the metric that it is judged by.
 
 result.json is the record. It is written whole or not at all, also when a run fails. curves.csv has the
 scalars that a comparison draws, so that it need not read TensorBoard's events. predictions.json says which
@@ -11,9 +11,10 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mpx.errors import UserError
@@ -108,6 +109,59 @@ def stage_of(metric: str) -> str:
     test_loss/dataloader_idx_0.
     """
     return next((stage for stage in ("train", "test") if metric.startswith(stage)), "val")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by which settings are compared."""
+
+    name: str  # test/accuracy
+    words: str  # test accuracy
+    sign: int  # 1: higher is better; -1: lower is better
+    relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
+    spec: str = ".4f"  # how its values are printed
+
+    def allowed(self, margin: float, mean: float) -> float:
+        """The largest loss that does not matter, in the metric's unit. mean: the control's."""
+        return margin * abs(mean) if self.relative else margin
+
+
+METRICS = {
+    "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
+}
+GOALS = {"max": 1, "min": -1}
+
+
+def metric_of(name: str, goal: str) -> Metric:
+    """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
+
+    A metric that should rise is taken for a share, such as an accuracy, and its margin has its unit. A metric
+    that should fall may have any scale, such as a perplexity, and its margin is a share of the control's
+    value.
+    """
+    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=goal == "min")
+
+
+def to_print(metric: Metric, values: Iterable[float | None]) -> Metric:
+    """The metric with the decimals that give a typical value four significant digits."""
+    typical = median([abs(value) for value in values if value] or [1.0])
+    return replace(metric, spec=f".{max(0, 4 - math.ceil(math.log10(typical)))}f")
+
+
+def judged_by(metrics: Mapping[str, Any], name: str | None = None, goal: str | None = None) -> Metric:
+    """The metric by which a run with `metrics` is judged: the one of this name and goal, if its record
+    declares one; else the perplexity or the accuracy. A language model has both.
+    """
+    if name is not None and goal is not None:
+        return to_print(metric_of(name, goal), [metrics.get(name)])
+    usual = METRICS["test/perplexity" if "test/perplexity" in metrics else "test/accuracy"]
+    return to_print(usual, [metrics.get(usual.name)])
+
+
+def judged_by_record(record: Mapping[str, Any]) -> Metric:
+    """`judged_by` for a run's record, or the parts of it that a sweep keeps."""
+    return judged_by(record["metrics"], **(record.get("metric") or {}))
 
 
 def line_of(error: BaseException) -> str:

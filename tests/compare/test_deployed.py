@@ -6,8 +6,8 @@ import pytest
 from made_runs import GPU, deployed_row, record, served, write
 
 from mpx.compare.collect import collect
-from mpx.compare.run import METRICS, judged_by
 from mpx.compare.served import read_served
+from mpx.runs.result import METRICS, judged_by
 
 TRAINED, ACCURACY = {"test/accuracy": 0.9}, METRICS["test/accuracy"]
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import special
 
 from mpx.compare.comparison import Estimate, estimate
-from mpx.compare.run import METRICS
 from mpx.compare.statistics import examine, holm, more_seeds, ratio_interval
+from mpx.runs.result import METRICS
 
 ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]
 

@@ -15,12 +15,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from mpx.compare.comparison import Estimate
-from mpx.compare.run import metric_of
 from mpx.render.colours import styles
 from mpx.render.curves import bands, loss_figure
 from mpx.render.figures import front_figure, pareto, pictures, seeds_figure
 from mpx.render.picture import fit, house_style, inline
 from mpx.render.rates import style_of
+from mpx.runs.result import metric_of
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = (
