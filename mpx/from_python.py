@@ -16,7 +16,7 @@ from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
 from mpx.runs.folder import DONE, read_result
 from mpx.settings.choices import KEYS
-from mpx.settings.compare import COMPARE, USUAL, check_compare
+from mpx.settings.compare import USUAL, check_compare
 from mpx.settings.front_door import checked_words
 from mpx.settings.project import with_project
 from mpx.system import environment_variables
@@ -79,8 +79,6 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
     """
     from mpx.compare.__main__ import run as compare
 
-    if unknown := settings.keys() - COMPARE.keys():
-        raise UserError(f"{min(unknown)} is not a setting of mpx.judge. It has {', '.join(COMPARE)}.")
     given = {
         key: os.fspath(value) if isinstance(value, os.PathLike) else value
         for key, value in (USUAL | {"study": study} | settings).items()

@@ -55,18 +55,13 @@ def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
     return next((callback for callback in vars(trainer)["callbacks"] if isinstance(callback, kind)), None)
 
 
-def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
-    """A progress bar that shows `describe(Lightning's text, epoch, epochs)` for an epoch. RichProgressBar has
-    no public hook for it.
-    """
+class BarFromOne(RichProgressBar):
+    """A progress bar that counts epochs from 1. RichProgressBar has no public hook for it."""
 
-    class DescribedBar(RichProgressBar):
-        def _get_train_description(self, current_epoch: int) -> str:
-            return describe(
-                super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs or -1
-            )
-
-    return DescribedBar()
+    def _get_train_description(self, current_epoch: int) -> str:
+        epochs = self.trainer.max_epochs or -1
+        theirs = super()._get_train_description(current_epoch)
+        return theirs.replace(f"Epoch {current_epoch}/{epochs - 1}", f"epoch {current_epoch + 1}/{epochs}")
 
 
 def _replace(part: object, **methods: Callable[..., Any]) -> None:

@@ -127,11 +127,9 @@ class Recorder:
 
     @property
     def folder(self) -> Path:
-        """The run's folder, in rank 0. Raises UserError outside a `with` block."""
+        """The run's folder, in rank 0. Raises UserError before the `with` block, and in other ranks."""
         if not self.ended:
             self._begin()
-        if self._run.folder is None:
-            raise UserError("mpx.Recorder: only that of rank 0 has a folder.")
         return self._run.path
 
     @property
@@ -224,13 +222,10 @@ class Recorder:
 
     def _begin(self) -> Loop:
         """With the first step or value, the run begins: its folder is written."""
-        if self.ended:
-            raise UserError(
-                "mpx.Recorder: the `with` block has ended, and the record is written. Put this "
-                "into the block."
-            )
         if _open is not self:
-            raise UserError("mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …")
+            raise UserError(
+                "mpx.Recorder records only within its block. Write: with mpx.Recorder(…) as recorder: …"
+            )
         if self._loop is None:
             self._loop = self._begin_loop()
         return self._loop

@@ -76,11 +76,11 @@ class RunRecord:
     def path(self) -> Path:
         """The folder, once it is open."""
         if self.folder is None:
-            raise RuntimeError("the run's folder is not open")
+            raise UserError("only the process of rank 0 has the run's folder.")
         return self.folder.path
 
-    def open(self, environment: Mapping[str, Any], *, ckpt_path: str | None = None, steps: int = 0) -> Path:
-        """Training begins: find or make the folder, lock it, and write config.yaml. Returns the folder.
+    def open(self, environment: Mapping[str, Any], *, ckpt_path: str | None = None, steps: int = 0) -> None:
+        """Training begins: find or make the folder, lock it, and write config.yaml.
 
         environment: of mpx.measure.environment. ckpt_path: that the training continues, after so many steps.
         Raises UserError where the folder is not writable, in use, or exists with if_exists="error".
@@ -93,7 +93,6 @@ class RunRecord:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "resumed_from_steps": [steps] if steps else [],
         }
-        return self.folder.path
 
     def judge(
         self, error: BaseException | None, model: nn.Module | None, trouble: str | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpx.data.tasks import loss_in
 from mpx.measure.throughput import Throughput
-from mpx.private.lightning import described_bar
+from mpx.private.lightning import BarFromOne
 from mpx.system.printing import number, rate
 
 SILENT_S = 30.0  # without a bar, the longest time between two lines
@@ -69,16 +69,11 @@ class EpochLines(Callback):
         print("  ".join(parts + after), flush=True)
 
 
-def _from_one(description: str, epoch: int, epochs: int) -> str:
-    """Lightning's description of an epoch, counted from 1 as in the lines."""
-    return description.replace(f"Epoch {epoch}/{epochs - 1}", f"epoch {epoch + 1}/{epochs}")
-
-
 def progress(requested: str, throughput: Throughput, metric: str | None = None) -> list[Callback]:
     """requested: auto, bar, lines or off. metric: a project's own, which is shown after each epoch."""
     if requested == "auto":
         requested = "bar" if sys.stdout.isatty() else "lines"
     if requested == "off":
         return []
-    bar = [described_bar(_from_one)] if requested == "bar" else []
+    bar = [BarFromOne()] if requested == "bar" else []
     return [EpochLines(throughput, metric, within=not bar), *bar]

@@ -45,7 +45,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg.precision, devices.root, project=True)
     prepare_compiler()  # the module may compile itself
-    module = build_module(cfg.module)
+    module = _build(cfg.module, "module", pl.LightningModule)
     datamodule = build_datamodule(cfg.datamodule, module)
     _check_metric(cfg.metric, module, datamodule)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
@@ -91,17 +91,6 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     )  # fmt: skip
 
 
-def build_module(module: DictConfig) -> pl.LightningModule:
-    """Raises UserError for a target or arguments that do not make one that can be trained."""
-    made = _build(module, "module", pl.LightningModule)
-    for name in ("training_step", "configure_optimizers"):
-        if not is_overridden(name, made):
-            raise UserError(
-                f"module._target_={module['_target_']} has no {name}. Add one, or name another class."
-            )
-    return made
-
-
 def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.LightningDataModule | None:
     """None where the module has its loaders itself. Raises UserError where nothing has data."""
     if datamodule["_target_"] is not None:
@@ -116,6 +105,9 @@ def build_datamodule(datamodule: DictConfig, module: pl.LightningModule) -> pl.L
 
 
 def _build(settings: DictConfig, part: str, kind: type) -> Any:
+    """Raises UserError for a target or arguments that make none of this kind. Lightning itself says which of
+    its methods are missing.
+    """
     given = as_dict(settings)
     made = target.build(f"{part}._target_", given, part)
     path = given.pop("_target_")

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from torch import nn
+from torchmetrics import MeanMetric
 
 from mpx.data.datamodule import DataModule
 from mpx.data.tasks import judged, loss_of
@@ -149,17 +150,11 @@ def validation_loss(trainer: pl.Trainer, module: TrainingModule, data: DataModul
     """
     device, limit, batches = trainer.strategy.root_device, trainer.limit_val_batches, data.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))
-    totals = torch.zeros(2, dtype=torch.float64, device=device)  # Σ loss · targets, targets
+    mean = MeanMetric(nan_strategy="disable").set_dtype(torch.float64).to(device)
     with evaluating(module), torch.random.fork_rng([device] if device.type == "cuda" else []):
         for _, batch in zip(range(most), batches, strict=False):
             x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
             with trainer.precision_plugin.val_step_context():
                 logits, y = judged(module(x), y, module.spec.task)
-                if y.numel() == 0:
-                    continue
-                loss = loss_of(logits, y, task=module.spec.task)
-            totals += torch.stack(
-                [loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)]
-            )
-    total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
-    return total / count
+                mean.update(loss_of(logits, y, task=module.spec.task).expand(y.numel()))
+    return mean.compute().item()

@@ -297,7 +297,7 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
         ),
         (
             [*UNET, "module._target_=own_projects.Stepless"],
-            "module._target_=own_projects.Stepless has no training_step. Add one",
+            "No `training_step()` method defined.",
         ),
         (
             [*STREAM, "sparsity=2of4"],

@@ -372,7 +372,10 @@ def test_one_recorder_at_a_time(recorder):
 def test_mistakes_in_the_block(recorder):
     with pytest.raises(UserError, match="setting has no 'seed'"):
         mpx.Recorder(setting={key: value for key, value in SETTING.items() if key != "seed"})
-    with pytest.raises(UserError, match=r"has no folder yet\. Write: with mpx\.Recorder"), recorder().step(1):
+    with (
+        pytest.raises(UserError, match=r"only within its block\. Write: with mpx\.Recorder"),
+        recorder().step(1),
+    ):
         pass
     with recorder() as run:
         with pytest.raises(UserError, match=r"step\(0\): samples must be a whole number"), run.step(0):
