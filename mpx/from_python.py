@@ -19,7 +19,7 @@ from mpx.settings.choices import KEYS
 from mpx.settings.compare import USUAL, check_compare
 from mpx.settings.front_door import checked_words
 from mpx.settings.project import with_project
-from mpx.system import environment_variables
+from mpx.system.environment_variables import RUN_REPORT, for_run
 from mpx.system.launch import this_python
 
 
@@ -48,7 +48,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     words = _words(settings)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        code = _shown([*this_python(), "mpx.train", *words], environment_variables.for_caller(file))
+        code = _shown([*this_python(), "mpx.train", *words], for_run(RUN_REPORT, file))
         report = (
             json.loads(file.read_text())
             if file.is_file()

@@ -65,7 +65,6 @@ class BarFromOne(RichProgressBar):
 
 
 def _replace(part: object, **methods: Callable[..., Any]) -> None:
-    """Give one object of Lightning's other methods than its class has."""
     vars(part).update(methods)
 
 

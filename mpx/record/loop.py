@@ -209,7 +209,6 @@ class Loop:
         self.run.write(status, line)
 
     def _fill(self) -> None:
-        """Fill in the parts of result.json that are known after training, however it ended."""
         record = self.run.record
         setting = record["setting"]
         record["config"]["data"]["batch_size"] = self.batch_size or None

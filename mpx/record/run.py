@@ -74,7 +74,6 @@ class RunRecord:
 
     @property
     def path(self) -> Path:
-        """The folder, once it is open."""
         if self.folder is None:
             raise UserError("only the process of rank 0 has the run's folder.")
         return self.folder.path
@@ -122,7 +121,7 @@ class RunRecord:
         return None if weight is None else f"the weights of {weight} are infinite or NaN"
 
     def write(self, status: str, error: str | None) -> None:
-        """Write result.json. status: completed, diverged, failed or interrupted. error: one line."""
+        """error: one line."""
         self.record |= {"status": status, "metrics": self.metrics}
         self.record.pop("error", None)
         self.record |= {"error": error} if error is not None else {}
@@ -133,7 +132,6 @@ class RunRecord:
         print(f"{self.record['status']}{why}, recorded in {self.path}")
 
     def close(self) -> None:
-        """Release the folder."""
         if self.folder is not None:
             self.folder.release()
 

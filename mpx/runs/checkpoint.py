@@ -67,10 +67,7 @@ def _link(path: Path, beside: Path) -> None:
 
 class EndSignal:
     """Ranks ask one another about once a second whether a signal came, since all have to save at the same
-    step.
-
-    An answer waits for the device, and a question after each step would keep steps from being queued. With
-    each answer, the ranks agree on the step after which they ask again.
+    step. An answer waits for the device. With each, the ranks agree on the step after which they ask again.
     """
 
     def __init__(self) -> None:
@@ -205,8 +202,6 @@ class Checkpoints(Checkpoint):
         self.score = float("-inf")
 
     def _end(self, trainer: pl.Trainer) -> None:
-        """End all processes of the run together: their launcher may kill the others when the first one
-        ends.
-        """
+        """All processes end together: their launcher may kill the others when the first one ends."""
         trainer.strategy.barrier()
         raise signals.run.end()

@@ -99,9 +99,7 @@ def claim(
 
 
 def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
-    """Leave a finished run as it is. Continue an unfinished run from its newest checkpoint, or from the start
-    when it has none.
-    """
+    """Leave a finished run as it is. Continue another from its newest checkpoint, or else from the start."""
     ended = DONE if if_exists == "resume" else (*DONE, "failed")
     record = read_result(path)
     if record is not None and record["status"] in DONE:
@@ -131,10 +129,8 @@ def _newest_checkpoint(path: Path) -> Path | None:
 
 
 def _make(setting_dir: Path, name: str, ckpt: Path | None, *, shared: bool = False) -> Folder:
-    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share
-    one.
-
-    shared: raise InUse if another process has just made the first one.
+    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … shared: raise InUse if another process has just
+    made the first one.
     """
     made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
     try:

@@ -110,10 +110,8 @@ def restore_states(state: dict[str, Any]) -> None:
 
 class RandomState(Callback):
     """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup
-    has drawn.
-
-    Each process draws from its own generators, and on a GPU from that of its own device. Before the training,
-    all draw alike, so that their models are equal; in it, each process draws other numbers.
+    has drawn. Until then all processes draw alike, so that their models are equal, and from then on each
+    draws other numbers.
     """
 
     def __init__(self) -> None:

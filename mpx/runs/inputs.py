@@ -95,7 +95,6 @@ def _module(target: str) -> list[Path]:
 
 
 def _files(path: str) -> list[Path]:
-    """An ordinary file, or those in a folder that models and tokenizers consist of."""
     if not os.path.isdir(path):
         return [Path(path)] if os.path.isfile(path) else []
     return [

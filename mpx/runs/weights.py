@@ -178,9 +178,7 @@ def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Te
 
 
 def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without the prefix that their names have in a file of another program, such as
-    `module._orig_mod.`.
-    """
+    """The weights without the prefix of another program's file, such as `module._orig_mod.`."""
     ways = [
         {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         for prefix in PREFIXES

@@ -32,8 +32,7 @@ from mpx.settings.front_door import words_of
 from mpx.sweep import cluster
 from mpx.sweep.checks import TARGET, at_once
 from mpx.sweep.progress import FILE, LOG, conclude, reported
-from mpx.system import environment_variables
-from mpx.system.environment_variables import VISIBLE
+from mpx.system.environment_variables import SWEEP_REPORT, VISIBLE, for_run, show_users_gpus
 from mpx.system.launch import launch, this_python
 from mpx.system.machine import usable_cores, visible_gpus
 
@@ -73,7 +72,7 @@ def start_child() -> None:
     """In a process of submitit's: run this job of the sweep."""
     config: Any = HydraConfig.get()  # a DictConfig, which Hydra annotates as its schema
     if cluster.launcher_of(config) == cluster.LOCAL:
-        environment_variables.show_users_gpus()
+        show_users_gpus()
     folder = Path(config.runtime.output_dir).resolve()
     run_job(config, folder, {}, cluster.run, reports=launch().rank == 0)
 
@@ -94,7 +93,7 @@ def run_job(
     if reports:
         (job / FILE).unlink(missing_ok=True)  # a requeued job begins again
     began = time.monotonic()
-    environment = os.environ | environment_variables.for_job(job / FILE) | environment
+    environment = os.environ | for_run(SWEEP_REPORT, job / FILE) | environment
     code = run(words_of_job(config, overrides), environment, job / LOG)
     if not reports:
         return

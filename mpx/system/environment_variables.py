@@ -50,20 +50,11 @@ def _copy(name: str, to: str) -> None:
         os.environ[to] = os.environ[name]
 
 
-def for_job(report: Path) -> dict[str, str]:
-    """The variables of a job that this process starts and waits for.
-
-    report: the file in which the job says how it ended.
+def for_run(variable: str, report: Path) -> dict[str, str]:
+    """The variables of a run that this process starts. report: the file in which it says how it ended.
+    variable: SWEEP_REPORT or RUN_REPORT.
     """
-    return {SWEEP_REPORT: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
-
-
-def for_caller(report: Path) -> dict[str, str]:
-    """The variables of a run that a Python program starts.
-
-    report: the file in which the run says how it ended.
-    """
-    return {RUN_REPORT: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
+    return {variable: str(report), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
 
 
 def in_sweep() -> bool:

@@ -31,12 +31,9 @@ _stores: list[Any] = []  # of this process; rank 0 keeps it open, where srun has
 
 @dataclass(frozen=True)
 class Launch:
-    """How this process was started.
+    """How this process was started."""
 
-    by: torchrun, srun, or None for one that mpx or the user started by itself.
-    """
-
-    by: str | None = None
+    by: str | None = None  # torchrun, srun, or None for one that mpx or the user started by itself
     rank: int = 0  # among all processes of the run; 0 writes the record
     local_rank: int = 0  # among those on this machine
     world: int = 1  # number of processes

@@ -6,6 +6,6 @@ project.py    the same for a module of the user's own; one_lightning.py: `import
               `pytorch_lightning`
 optimizer.py (with the schedule), ema.py, pruning.py, measuring.py, module.py, callbacks.py,
 trainer.py (with the devices): those objects
-logging.py    scalars to TensorBoard, and to curves.csv; progress.py: lines and bar on the terminal
+logging.py    scalars to TensorBoard, and to curves.csv
 record.py     what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
 """

@@ -215,7 +215,7 @@ def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
 def _build_pruning(
     cfg: DictConfig, inputs: Inputs, steps: Steps, measuring: Measuring, checkpoints: Checkpoints
 ) -> Pruning | None:
-    """The pruning, and what it restarts: results and speed of the dense model no longer count."""
+    """It restarts what it is given: results and speed of the dense model no longer count."""
     if steps.masks is None or steps.recipe is None:
         return None
     module, recipe, schedule = steps.module, steps.recipe, steps.schedule
@@ -231,9 +231,7 @@ def _build_pruning(
 
 
 def build_compiling(steps: Steps, measuring: Measuring, device: torch.device) -> CompileIfItPays | None:
-    """The callback that decides in the first steps whether to compile the rest. After that, speed and memory
-    are measured again.
-    """
+    """Where the steps are compiled in the midst of the run, speed and memory are measured again."""
     if not steps.choice.undecided:
         return None
     after = [] if measuring.profile is None else [measuring.profile.restart]

@@ -1,7 +1,9 @@
 """The callbacks of a run in the order in which they run; and here those that begin it, compile it if that
-pays, and end it.
+pays, show its progress, and end it.
 """
 
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,31 +14,37 @@ import pytorch_lightning as pl
 import torch.distributed as dist
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, EarlyStopping
+from torch import Tensor
 
 from mpx.acceleration.apply import Acceleration, Choice, say
 from mpx.acceleration.graph import agreed
+from mpx.data.tasks import loss_in
 from mpx.errors import UserError
+from mpx.measure.throughput import Throughput
 from mpx.measure.windows import Clock
 from mpx.precision.plugin import ModePrecision
+from mpx.private.lightning import BarFromOne
 from mpx.runs.checkpoint import reached_max_steps
 from mpx.runs.history import History, RandomState
 from mpx.settings.check import falls
 from mpx.sparsity.callback import Pruning
+from mpx.system.printing import number, rate
 from mpx.training.ema import Ema
 from mpx.training.logging import Scalars
 from mpx.training.measuring import Measuring
 from mpx.training.module import TrainingModule
-from mpx.training.progress import progress
 
 TIMED = 10  # batches, after those in which kernels are chosen and the step is recorded
 # Seconds of uncompiled steps. Compiling takes 8 to 43 s and saves 11 to 30 % of a step (experiments/speed,
 # auto).
 PAYS_FROM_S = 90.0
+SILENT_S = 30.0  # without a bar, the longest time between two lines
+SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validation
 
 
 class Beginning(Callback):
     """Calls `begin` once, immediately before the first batch. By then everything that a user can get wrong
-    has been checked, including the checkpoint, whose parts Lightning has restored.
+    has been checked, also the checkpoint.
     """
 
     def __init__(self, begin: Callable[[pl.Trainer], Any]):
@@ -65,8 +73,7 @@ class SameBuffers(Callback):
 
 
 class CompileIfItPays(Callback):
-    """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not
-    pay for one, none compiles.
+    """For a run whose choice leaves compiling open. If it does not pay for one process, none compiles.
 
     choice: as it stands now. steps: optimizer steps of the whole run. after: called when the steps are
     compiled from now on.
@@ -165,8 +172,65 @@ class EndsEarly(EarlyStopping):
         return {"stopped_early": ended} if self.stopped_epoch else {}
 
 
+class EpochLines(Callback):
+    """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch. within: also
+    `epoch 3/20  batch 120/1,563  loss 0.412` after each SILENT_S seconds of an epoch. The loss is that of the
+    first process: in a job of Slurm, the others may have no such callback, and a mean would never end.
+    """
+
+    def __init__(self, throughput: Throughput, metric: str | None, *, within: bool):
+        self.throughput, self.metric, self.within = throughput, metric, within
+        self._printed = time.monotonic()
+        self._loss: Tensor | None = None
+        self._validated = False  # in this epoch
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._loss = loss_in(outputs)
+        if self.within and trainer.is_global_zero and time.monotonic() - self._printed >= SILENT_S:
+            self._print(trainer, [f"batch {batch_idx + 1:,}/{trainer.num_training_batches:,}"], [])
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        values = trainer.callback_metrics if self._validated else {}  # of an earlier epoch
+        self._validated = False
+        parts = [
+            f"val {name} {values[f'val/{name}'].item():.4f}"
+            for name in SHOWN
+            if f"val/{name}" in values.keys() - {self.metric}
+        ]
+        parts += (
+            [f"{self.metric} {number(values[self.metric].item(), '#.4g')}"] if self.metric in values else []
+        )
+        if (speed := self.throughput.samples_per_s) is not None:
+            parts.append(f"{rate(speed)} samples/s")
+        self._print(trainer, [], parts)
+
+    def _print(self, trainer: pl.Trainer, before: list[str], after: list[str]) -> None:
+        """before, after: the loss."""
+        self._printed = time.monotonic()
+        parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}", *before]
+        if self._loss is not None:
+            parts.append(f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}")
+        print("  ".join(parts + after), flush=True)
+
+
+def progress(requested: str, throughput: Throughput, metric: str | None = None) -> list[Callback]:
+    """requested: auto, bar, lines or off. metric: a project's own, which is shown after each epoch."""
+    if requested == "auto":
+        requested = "bar" if sys.stdout.isatty() else "lines"
+    if requested == "off":
+        return []
+    bar = [BarFromOne()] if requested == "bar" else []
+    return [EpochLines(throughput, metric, within=not bar), *bar]
+
+
 def early_stopping(cfg: DictConfig, pruning: Pruning | None) -> list[Callback]:
-    """That of trainer.early_stopping, if it is set."""
     name = cfg.trainer.early_stopping
     if name is None:
         return []

@@ -74,7 +74,6 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
 
 
 def _prepare(cfg: DictConfig, record: dict[str, Any]) -> None:
-    """Prepare this process."""
     reset_host_peak()
     keep_within_quota(choose_devices(cfg.trainer).count // cfg.trainer.num_nodes)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -117,7 +116,6 @@ def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Fold
 
 
 def _say_from_what(cfg: DictConfig, folder: Folder, run: Run) -> None:
-    """Print what the run begins from."""
     if isinstance(run.datamodule, DataModule):
         batches = int(run.trainer.num_training_batches)
         print(samples_line(run.datamodule.data, cfg.data.batch_size * run.trainer.world_size, batches))
@@ -169,9 +167,7 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
 
 def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
     """Begin a run that has no step left to train: it ended during its test, or it only prunes a checkpoint.
-
-    Raises UserError for data without a batch, and for a checkpoint from elsewhere, whose setting may be
-    another one.
+    A checkpoint from elsewhere may be of another setting.
     """
     trainer, path = run.trainer, folder.resume_from
     if path is None and not nothing_to_train(cfg.sparsity):
@@ -192,9 +188,7 @@ def _begin_without_a_step(run: Run, cfg: DictConfig, folder: Folder) -> None:
 
 
 def _prune_after_training(run: Run) -> None:
-    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model,
-    also the best one.
-    """
+    """If the recipe has no fine-tuning. Both checkpoints then hold the pruned model."""
     pruning, trainer, module = run.pruning, run.trainer, run.module
     if pruning is None:
         return

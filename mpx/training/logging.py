@@ -28,10 +28,8 @@ class RunLogger(TensorBoardLogger):
     that of an earlier run.
 
     purge_step: the first step that an interrupted part may have logged and this part logs again; 0 for a new
-    run.
-
-    A signal waits until its methods have written: KeyboardInterrupt amid a call of the queue that the
-    writer's thread reads would leave a wrong count there, by which the thread ends with a traceback.
+    run. A signal waits until values are written: KeyboardInterrupt within the queue of the writer's thread
+    would leave a wrong count there, by which the thread ends with a traceback.
     """
 
     def __init__(self, folder: Path, purge_step: int):
@@ -125,14 +123,13 @@ class Due:
 
 
 class Scalars(Callback):
-    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch.
-    Where batches are accumulated, it counts batches, and logs at the end of the step: a value logged within a
-    step would be logged again after an interruption.
+    """Logs loss, learning rate and `per_step` every `every` batches, at the end of a step, and `per_epoch` at
+    the end of each epoch: a value logged within a step would be logged again after an interruption.
 
     On a GPU the values of a step are read some steps later, when the step has finished, on a stream of their
     own. The host waits for the device only at the end of an epoch, after validation has been queued, so that
-    the device always has work. With several processes the values are read at once, because all processes
-    decide together whether to stop.
+    the device always has work. Several processes read them at once, since they decide together whether to
+    stop.
 
     Raises Diverged with `advice` if the loss was not finite at any step, and Diverged with the text that
     `trouble` returns, if any.
@@ -188,7 +185,7 @@ class Scalars(Callback):
         return Due(trainer.global_step, loss, rate, self._finite, event)
 
     def _report(self, trainer: pl.Trainer) -> None:
-        """Log the copied values, if any. Waits until the device has computed them."""
+        """Waits until the device has computed the copied values."""
         due, self._due = self._due, None
         if due is None:
             return

@@ -82,9 +82,7 @@ def build_measuring(
 
 
 def conclude_audit(precision: ModePrecision, audit: Audit, *, show: bool, strict: bool) -> None:
-    """After the audited step. show: print its table. strict: raise UserError for an operation in another
-    format than the mode promises.
-    """
+    """strict: raise UserError for an operation in another format than the mode promises."""
     if show and launch().rank == 0:
         print_audit(audit.record())
     if strict and (line := complaint(audit)) is not None:

@@ -30,11 +30,7 @@ MAX_SAMPLES = 500_000  # of Right; as text their bits take 83 KB, and a field of
 
 
 class TrainingModule(pl.LightningModule):
-    """Trains the model of `loss` on batches (x, y) as Spec describes them.
-
-    plugin: the run's precision. acceleration: how steps run.
-    ema: averages the weights, or None. tta: test-time augmentation, as in `averaged`.
-    """
+    """Trains the model of `loss` on batches (x, y) as Spec describes them. tta: as in `averaged`."""
 
     def __init__(
         self,
@@ -156,9 +152,7 @@ class TrainingModule(pl.LightningModule):
             graph.run(self._batch, step, optimizer_closure, watched=self._watched(), failed=failed)
 
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
-        """Take one optimizer step. A step that the loss scaler skips advances neither the schedule nor the
-        average of the weights.
-        """
+        """A step that the loss scaler skips advances neither the schedule nor the average of the weights."""
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
         search = self.acceleration.search

@@ -69,10 +69,8 @@ def _keep_settings(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]
 
 
 def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give loaded state the layout of its weights: the checkpoint's run may have used another one
-    (channels_last or not).
-
-    With the wrong layout a CPU would read the numbers in the wrong order, and a GPU would raise.
+    """Give loaded state the layout of its weights (channels_last or not), which may have changed. A CPU would
+    read the numbers in the wrong order, and a GPU would raise.
     """
     for weight, state in optimizer.state.items():
         for name, value in state.items():
@@ -96,8 +94,7 @@ def say_whether_recorded(optimizer: torch.optim.Optimizer) -> None:
 
 
 class Schedule:
-    """Learning rates by the number of optimizer steps that were taken. A step that the loss scaler skips does
-    not count.
+    """Learning rates by the number of optimizer steps that were taken, without skipped ones.
 
     On a GPU, rate and position are tensors on the device, so that the host need not wait to know whether a
     step was skipped. They are written in place, so that a CUDA graph finds them.
@@ -127,7 +124,7 @@ class Schedule:
             group["lr"] = self.rate.copy_(rate) if rate.device.type == "cuda" else rate.item()
 
     def advance(self, skipped: Tensor | None) -> None:
-        """Count the newest step. skipped: a bool on the device, whether it was skipped; None: it was not."""
+        """skipped: a bool on the device, whether the newest step was skipped; None: it was not."""
         self.position += 1 if skipped is None else ~skipped
 
     def start_phase(self, at: int) -> None:

@@ -67,7 +67,7 @@ def run_and_record(cfg: DictConfig) -> int:
 
 
 def _follow(cfg: DictConfig, started: Launch) -> int:
-    """Train in step with rank 0, which writes the record. Returns the exit code."""
+    """Train in step with rank 0, which writes the record."""
     _begin(started)
     with signals.held(), heavy():
         paths = hear(started)
@@ -123,10 +123,7 @@ def _claim(cfg: DictConfig, described: Description) -> Folder:
 
 
 def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
-    """Train, with the record filled in on the way.
-
-    Raises UserError for a mistake found before training begins.
-    """
+    """Raises UserError for a mistake found before training begins."""
     try:
         with signals.held(), heavy():
             # Torch and Lightning, which take seconds: only once the configuration is known to be good.
@@ -204,7 +201,7 @@ def _interrupted(folder: Folder, record: dict[str, Any]) -> str:
 
 
 def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
-    """Write the record, tell user and sweep, and release the folder. Returns the exit code."""
+    """Write the record, tell user and sweep, and release the folder."""
     record["status"], code = ending.status, ending.code
     if ending.bug is not None:
         traceback.print_exception(ending.bug)
@@ -228,7 +225,7 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
 
 
 def _leave_as_it_is(path: Path, finished: dict[str, Any]) -> int:
-    """The run is already there: say how it ended and what repeats it. Returns the exit code."""
+    """The run is already there: say how it ended and what repeats it."""
     status = finished["status"]
     if status == "completed" or (status == "diverged" and not sweep.in_sweep()):
         line = (
@@ -248,7 +245,7 @@ def _leave_as_it_is(path: Path, finished: dict[str, Any]) -> int:
 
 
 def _leave_to_the_other(error: InUse) -> int:
-    """Another sweep trains this run: the sweep goes on with its other jobs. Returns the exit code."""
+    """Another sweep trains this run: the sweep goes on with its other jobs."""
     sweep.report(
         sweep.IN_USE,
         None,

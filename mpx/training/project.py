@@ -132,9 +132,7 @@ def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataM
 
 
 def _choice(trainer: DictConfig, module: pl.LightningModule) -> Choice:
-    """The module itself says how its steps run. It gets cuDNN's search and channels_last where the user asks
-    for them.
-    """
+    """The module itself says how its steps run, but for cuDNN's search and channels_last."""
     benchmark, channels_last = trainer.benchmark is True, trainer.channels_last is True
     torch.backends.cudnn.benchmark = benchmark
     if channels_last:
@@ -176,9 +174,7 @@ def _stage(metric: str | None) -> str | None:
 
 
 class AsksForMetric(Callback):
-    """Ends a run without `metric=` before its first step, and lists what its validation logs. Lightning's
-    sanity check has run one batch of it.
-    """
+    """Ends a run without `metric=` after Lightning's sanity check, and lists what its validation logs."""
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         names = sorted(trainer.callback_metrics)
@@ -191,9 +187,7 @@ class AsksForMetric(Callback):
 
 
 class Logged(Callback):
-    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing
-    must.
-    """
+    """Keeps the newest value of everything that the module logs. metric: must be among it, unless None."""
 
     def __init__(self, metric: str | None):
         self.metric = metric

@@ -117,9 +117,7 @@ def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: p
 def _permute(
     masks: Masks, module: TrainingModule, data: DataModule, seed: int, progress: str, trainer: pl.Trainer
 ) -> dict[str, Any]:
-    """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same
-    function.
-    """
+    """Reorder channels so that the next pruning keeps more magnitude."""
     from mpx.sparsity.permutation import permute_model  # imports scipy and the tracer
 
     x, _ = next(iter(data.val_dataloader()))

@@ -29,7 +29,7 @@ from mpx.training.module import TrainingModule
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
-    """Before training, write settings and environment to TensorBoard."""
+    """Write settings and environment to TensorBoard."""
     hparams = dict(record["setting"])
     # what was typed, also where it is the default, which a sweep's other jobs change
     for key in (word.partition("=")[0].lstrip("+") for word in HydraConfig.get().overrides.task):
@@ -99,7 +99,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
 
 
 def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
-    """At the end of a completed run, write the last values to TensorBoard and print the tables."""
+    """End a completed run: write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
         if (reason := run.pruning.unfinished(run.trainer)) is not None:
             raise UserError(reason)

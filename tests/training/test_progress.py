@@ -4,7 +4,7 @@ import re
 
 from few_steps import FEW_STEPS
 
-from mpx.training.progress import progress
+from mpx.training.callbacks import progress
 
 SMALL = ("model=mlp", *FEW_STEPS)
 
@@ -27,7 +27,7 @@ def test_a_bar_keeps_the_lines_and_counts_as_they_do(forked):
 
 
 def test_a_long_epoch_has_lines_of_its_own(train, monkeypatch):
-    monkeypatch.setattr("mpx.training.progress.SILENT_S", 0.0)
+    monkeypatch.setattr("mpx.training.callbacks.SILENT_S", 0.0)
     out = train(*SMALL, "trainer.progress=lines").out
     for batch in (1, 2):
         assert re.search(rf"^epoch 1/1  batch {batch}/2  loss \d\.\d{{4}}$", out, re.MULTILINE)
