@@ -6,7 +6,7 @@ TorchDispatchMode and the functions for trees of tensors are documented, but the
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -18,6 +18,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 
 __all__ = ["TorchDispatchMode", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only"]
 
+# the innermost active mode; the modes' stack has no public view
+dispatch_mode = _get_current_dispatch_mode
+# no dispatch mode sees what runs inside; publicly, a mode can only be left by the code that entered it
+without_dispatch_modes = _disable_current_modes
 aten = torch.ops.aten
 # Operators have a leading underscore where no function of PyTorch's Python API is that operator.
 TO_COPY = aten._to_copy
@@ -32,18 +36,6 @@ FUSED_ATTENTION_BACKWARD = (
     aten._scaled_dot_product_cudnn_attention_backward, aten._flash_attention_backward,
     aten._efficient_attention_backward,
 )  # fmt: skip
-
-
-def dispatch_mode() -> TorchDispatchMode | None:
-    """The innermost active mode. The modes' stack has no public view."""
-    return _get_current_dispatch_mode()
-
-
-def without_dispatch_modes() -> AbstractContextManager:
-    """No dispatch mode sees what runs inside. Publicly, a mode can only be left by the code that entered
-    it.
-    """
-    return _disable_current_modes()
 
 
 @contextmanager

@@ -10,6 +10,14 @@ from torch.utils._triton import has_triton
 __all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
 # bytes behind a packed 2:4 weight: at least, and for each row; twice what was seen to be read
 BEHIND, ROW_BEHIND = 4096, 16
+# the product of two int8 matrices in int32; that of public functions is int8
+int_mm = torch._int_mm
+# (gradients of one device and dtype, found_inf, inverse_scale): multiplies them, and sets found_inf to 1
+# where one is infinite or NaN; torch.amp.GradScaler does so for all gradients of an optimizer only
+unscale_ = torch._amp_foreach_non_finite_check_and_unscale_
+# (scale, clean steps, found_inf, growth, backoff, interval): adjusts the loss scale and the count of clean
+# steps as torch.amp.GradScaler does, without reading them back from the device
+update_scale_ = torch._amp_update_scale_
 
 
 def scaled_mm(
@@ -23,11 +31,6 @@ def scaled_mm(
     return torch._scaled_mm(
         a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast
     )
-
-
-def int_mm(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two int8 matrices, in int32. Public products of int8 matrices are int8."""
-    return torch._int_mm(a, b)
 
 
 def compress_2of4(weight: Tensor) -> Tensor:
@@ -70,24 +73,6 @@ def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) ->
         algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, alpha, out_dtype, False)
         return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
     return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
-
-
-def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:
-    """Multiply gradients of one device and dtype by `inverse_scale`, and set `found_inf` to 1 where one is
-    infinite or NaN.
-
-    torch.amp.GradScaler does so for all gradients of an optimizer only.
-    """
-    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse_scale)
-
-
-def update_scale_(
-    scale: Tensor, clean: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
-) -> None:
-    """Adjust the loss scale and the count of clean steps as torch.amp.GradScaler does, without reading them
-    back from the device.
-    """
-    torch._amp_update_scale_(scale, clean, found_inf, growth, backoff, interval)
 
 
 def skips_on_the_device(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,7 +1,7 @@
 """Private API of PyTorch 2.11 to 2.15: modules and their tensors, loaders, generators, the compiler."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,18 +13,14 @@ from torch.nn.utils.stateless import _reparametrize_module
 CONVOLUTION = _ConvNd  # the base class of all convolutions
 BATCH_NORM = _BatchNorm  # the base class of all batch norms
 NORM_WITH_STATISTICS = _NormBase  # the base class of the norms that may track running statistics
+# (module, tensors): inside, the module computes with the tensors; publicly, torch.func.functional_call does
+# so for a single call
+reparametrized = _reparametrize_module
 
 
 def buffers(module: nn.Module) -> dict[str, Tensor | None]:
     """A module's own buffers by name, also those that are None, which named_buffers leaves out."""
     return module._buffers
-
-
-def reparametrized(module: nn.Module, tensors: dict[str, Tensor]) -> AbstractContextManager:
-    """Inside, the module computes with `tensors`. Publicly, torch.func.functional_call does so for a single
-    call.
-    """
-    return _reparametrize_module(module, tensors)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from mpx.acceleration.apply import Acceleration, Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.decide import decide
 from mpx.acceleration.graph import WARMUP, StepGraph
-from mpx.training import compiling
+from mpx.training import callbacks
 from mpx.training.callbacks import TIMED, CompileIfItPays
 
 STEPS = [
@@ -93,7 +93,7 @@ def undecided(monkeypatch):
         monkeypatch.setattr(
             "mpx.training.assemble.decide", lambda *facts: replace(decide(*facts), undecided=True)
         )
-        monkeypatch.setattr(compiling, "PAYS_FROM_S", pays_from_s)
+        monkeypatch.setattr(callbacks, "PAYS_FROM_S", pays_from_s)
         monkeypatch.setattr("mpx.training.assemble.apply", apply)
 
     return switch
