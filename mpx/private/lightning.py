@@ -159,7 +159,7 @@ class OneStreamDDP(DDPStrategy):
 
     Lightning builds DDP on a stream that no later step uses. DDP sends rank 0's buffers to the others before
     each forward pass. It need not if all are batch norm's running means, which training does not read:
-    mpx/training/trainer.py sends those before an evaluation. Source:
+    mpx/training/callbacks.py sends those before an evaluation. Source:
     https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
     """
 
