@@ -6,11 +6,14 @@ import argparse
 import csv
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from queue import Queue
 from typing import Any, NoReturn
 
 # the last columns of every table: what was measured, when and where
@@ -60,16 +63,48 @@ def origin() -> dict[str, str]:
     return origin_of(environment()) | {"time": now()}
 
 
-def each_gpu() -> list[dict[str, str]]:
-    """The environment of a process that has one GPU for itself, for each GPU that this process may use; an
-    empty one without a GPU.
+def each_on_its_own(
+    run: Callable[[Any, dict[str, str]], Any], tasks: Iterable[Any], gpus: int = 1
+) -> Iterator[Any]:
+    """What run(task, environment) returns for each task. The environment is that of a process which has so many
+    GPUs for itself, so as many tasks run at once as there are GPUs for; one without a GPU.
     """
     import torch
 
-    names = os.environ.get(
-        "CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))
-    ).split(",")
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[: torch.cuda.device_count()]] or [{}]
+    count, free = torch.cuda.device_count(), Queue()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    for first in range(0, count - gpus + 1, gpus):
+        free.put({"CUDA_VISIBLE_DEVICES": ",".join(names[first : first + gpus])})
+    if count == 0:
+        free.put({})
+
+    def on_free(task: Any) -> Any:
+        mine = free.get()
+        try:
+            return run(task, mine)
+        finally:
+            free.put(mine)
+
+    with ThreadPoolExecutor(free.qsize()) as pool:
+        yield from pool.map(on_free, tasks)
+
+
+# words of mpx.train: nothing but steps, as many as trainer.max_steps says
+ONLY_STEPS = ["trainer.max_epochs=1000", "trainer.check_val_every_n_epoch=1000"]
+ONLY_STEPS += ["trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
+
+
+def in_memory() -> tempfile.TemporaryDirectory:
+    """A folder that no disk slows down, where there is one."""
+    return tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+
+
+def train(words: Sequence[str]) -> dict[str, Any]:
+    """The record of a run of mpx.train, a process of its own. Its output goes to stderr."""
+    import mpx
+
+    with in_memory() as folder, redirect_stdout(sys.stderr):
+        return mpx.run([*words, "trainer.progress=off", f"output_dir={folder}"])
 
 
 def bert_without_mask() -> None:
@@ -85,39 +120,21 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-@contextmanager
-def table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[dict], None]]:
-    """A function that writes one row to the CSV file, and its ORIGIN where the row does not have it. Each row
-    is on disk at once.
-    """
-    here = origin()
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(
-            file,
-            [*(name for name in columns if name not in ORIGIN), *ORIGIN],
-            extrasaction="ignore",
-            lineterminator="\n",
-        )
-        writer.writeheader()
-
-        def add(row: dict) -> None:
-            writer.writerow(here | {"time": now()} | row)
-            file.flush()
-
-        yield add
-
-
 def write(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> None:
-    """Exits before the file is opened if there is no row: what was measured earlier is not lost to a call
-    that measures nothing.
+    """A CSV file of the rows, each with its ORIGIN where it does not have it, and on disk at once. Exits before
+    the file is opened if there is no row: what was measured earlier is not lost to a call that measures nothing.
     """
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
         sys.exit(f"error: nothing was measured; {path} stays as it is.")
-    with table(path, columns) as add:
+    here, names = origin(), [*(name for name in columns if name not in ORIGIN), *ORIGIN]
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
         for row in chain([first], rows):
-            add(row)
+            writer.writerow(here | {"time": now()} | row)
+            file.flush()
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -125,19 +142,37 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def measured(
-    here: Path, columns: Sequence[str], measure: Callable[[], Iterable[dict]], file: str = "results.csv"
-) -> list[dict[str, str]]:
-    """The rows of here/`file`, measured anew first unless the command line says --card. The folder is $OUT,
-    where that is set.
+def experiment(
+    here: Path,
+    columns: Sequence[str],
+    measure: Callable[[argparse.Namespace], Iterable[dict]],
+    card: Callable[[list[dict[str, str]]], dict[str, str]] | None = None,
+    *,
+    parser: Arguments | None = None,
+    file: str = "results.csv",
+) -> None:
+    """Measure, print each row, write them to here/`file`, and fill the card in here/README.md from them.
+
+    Where $OUT is set, the table is there, and only --card fills the card from it. A trial (--tiny) leaves table
+    and card as they are.
     """
-    parser = Arguments()
-    parser.add_argument("--card", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    folder = Path(os.environ.get("OUT") or here)
-    if not given.card:
-        write(folder / file, columns, measure())
-    return read(folder / file)
+    parser = parser or Arguments()
+    if card is not None:
+        parser.add_argument("--card", action="store_true", help="measure nothing: the card from its table")
+    given = vars(options := parser.parse_args())
+    folder = Path(os.environ.get("OUT") or (tempfile.mkdtemp() if given.get("tiny") else here))
+    if not given.get("card"):
+        write(folder / file, columns, printed(measure(options), columns))
+        print(f"written to {folder / file}")
+    if card is not None and (given["card"] or folder == here):
+        fill(here / "README.md", card(read(folder / file)))
+
+
+def printed(rows: Iterable[dict], columns: Sequence[str]) -> Iterator[dict]:
+    """The same rows."""
+    for row in rows:
+        print({name: row[name] for name in columns if row.get(name) not in (None, "")}, flush=True)
+        yield row
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

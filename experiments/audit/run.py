@@ -5,13 +5,13 @@ $ python experiments/audit/run.py --card     # README.md from the committed oper
 """
 
 import sys
-import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import fill, markdown, measured, said
+from collecting import experiment, markdown, said, train
 
 HERE = Path(__file__).parent
 TEXT = "data=synthetic data.kind=text data.shape=[128] data.classes=2 data.batch_size=64 data.samples=1024"
@@ -23,7 +23,7 @@ MODELS = {
 }
 MODES = ("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3")
 SHORT = (
-    "trainer.max_steps=2 trainer.limit_val_batches=1 trainer.limit_test_batches=1 trainer.progress=off "
+    "trainer.max_steps=2 trainer.limit_val_batches=1 trainer.limit_test_batches=1 "
     "numerics.every=1000 audit=true precision.strict=false"
 )
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
@@ -34,29 +34,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def measure() -> list[dict]:
-    import mpx
-
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for model, choice in MODELS.items():
-            for mode in MODES:
-                print(model, mode, flush=True)
-                words = f"{choice} precision={mode} {SHORT}".split()
-                rows += flat(model, mode, mpx.run([*words, f"output_dir={folder}"]))
-    return rows
-
-
-def flat(model: str, mode: str, record: dict) -> list[dict]:
+def measure() -> Iterator[dict]:
     from mpx.precision.audit import Operation
     from mpx.precision.modes import MODES as TABLE
 
-    about = {"model": model, "mode": mode, "cudnn": record["environment"]["cudnn"]}
-    rows = []
-    for row in record["precision"]["audit"]["operations"]:
-        promised = Operation(**row).keeps(TABLE[mode])
-        rows.append(row | about | {"promised": promised, "kernels": " | ".join(row["kernels"])})
-    return rows
+    for (model, choice), mode in product(MODELS.items(), MODES):
+        record = train(f"{choice} precision={mode} {SHORT}".split())
+        about = {"model": model, "mode": mode, "cudnn": record["environment"]["cudnn"]}
+        for row in record["precision"]["audit"]["operations"]:
+            promised = Operation(**row).keeps(TABLE[mode])
+            yield row | about | {"promised": promised, "kernels": " | ".join(row["kernels"])}
 
 
 def table(rows: list[dict]) -> str:
@@ -97,4 +84,4 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    fill(HERE / "README.md", card(measured(HERE, COLUMNS, measure, "operations.csv")))
+    experiment(HERE, COLUMNS, lambda _: measure(), card, file="operations.csv")

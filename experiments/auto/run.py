@@ -2,9 +2,9 @@
 and not compiled by hand.
 
 $ python experiments/auto/run.py  # writes results.csv and the tables of README.md here; 8 minutes on one GPU, less on two
-$ python experiments/auto/run.py --models resnet50 --out DIR
-$ python experiments/auto/run.py --card             # the tables from results.csv
-$ python experiments/auto/run.py --tiny --out DIR   # a trial on any machine, means nothing
+$ OUT=DIR python experiments/auto/run.py --models resnet50  # writes DIR/results.csv
+$ python experiments/auto/run.py --card   # the tables from results.csv
+$ python experiments/auto/run.py --tiny   # a trial on any machine, means nothing
 """
 
 import argparse
@@ -15,15 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from queue import Queue
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
-from collecting import Arguments, each_gpu, fill, markdown, read, said, some_of, table  # noqa: E402
+from collecting import Arguments, each_on_its_own, experiment, in_memory, markdown, said, some_of  # noqa: E402
 from setups import TITLES, choice, setup  # noqa: E402
 
 LANGUAGE = "language_model"
@@ -34,88 +32,42 @@ SETTLED = 4.0  # seconds that a run goes on once it is decided and its throughpu
 LONGEST = 200.0  # seconds
 WITHIN, OR_S = 1.05, 5.0  # bounds: times the best setting by hand, or seconds more
 WALLS = ("wall time, s", "steps", "off", "default", "auto", "auto compiles", "auto − better", "")
-RUNS = ("model", "setting", "cache", "steps", "steps run", "in s", "samples/s", "compiled from step", "why")
-COLUMNS = ("model", "setting", "cache", "steps", "wall_s", "steps_run", "ran_s", "samples_per_s", "compiled")
+RUNS = ("model", "setting", "steps", "steps run", "in s", "samples/s", "compiled from step", "why")
+COLUMNS = ("model", "setting", "steps", "wall_s", "steps_run", "ran_s", "samples_per_s", "compiled")
 COLUMNS += ("from_step", "why", "note", "batch", "cores")
 
 
 def main() -> None:
-    args = options()
-    path = args.out / "results.csv"
-    if not args.card:
-        args.out.mkdir(parents=True, exist_ok=True)
-        with table(path, COLUMNS) as add:
-            for row in measure(args):
-                add(row)
-                print({key: row.get(key) for key in COLUMNS[:12]}, flush=True)
-    if args.card or args.out == HERE:
-        fill(args.out / "README.md", card(read(path)))
-
-
-def options() -> argparse.Namespace:
     parser = Arguments()
     parser.add_argument("--models", type=some_of(ORDER), default=list(ORDER), help=",".join(ORDER))
     parser.add_argument("--seconds", type=float, default=440, help="start no run after so many seconds")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--card", action="store_true", help="measure nothing")
     parser.add_argument("--tiny", action="store_true", help="tiny models; on a CPU nothing compiles")
-    return parser.parse_args()
+    experiment(HERE, COLUMNS, measure, card, parser=parser)
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
-    """Yields a row per run, as it ends. Each GPU takes a model at a time."""
-    cores = {"cores": len(os.sched_getaffinity(0))}
-    until, free, rows = time.monotonic() + args.seconds, Queue(), Queue()
-    for environment in each_gpu():
-        free.put(environment)
+    """Yields a row per run. Each GPU takes a model at a time."""
+    cores, until = {"cores": len(os.sched_getaffinity(0))}, time.monotonic() + args.seconds
 
-    def all_of(model: str, stage: Callable[..., Iterator[dict]]) -> None:
-        mine = free.get()
-        try:
-            for row in stage(model, caches, mine, until, args.tiny):
-                rows.put(row | cores)
-        finally:
-            free.put(mine)
-            rows.put(None)
+    def all_of(model: str, env: dict[str, str]) -> list[dict]:
+        return [row | cores for row in runs(model, env, until, args.tiny)]
 
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(free.qsize()) as pool:
-        caches = Path(folder)
-        for stage in (first, then):  # what matters most of all models comes before the rest
-            running = [pool.submit(all_of, model, stage) for model in args.models]
-            for _ in running:
-                yield from iter(rows.get, None)  # until the next of them ends
-            for one in running:
-                one.result()
+    for rows in each_on_its_own(all_of, args.models):
+        yield from rows
 
 
-def first(model: str, caches: Path, env: dict, until: float, tiny: bool) -> Iterator[dict]:
-    """By hand, and auto at the lengths on both sides of its choice."""
-    yield from runs(model, [("off", LENGTHS[-1]), ("default", LENGTHS[-1])], caches, env, until, tiny)
-    yield from (found := list(runs(model, [("auto", LENGTHS[1])], caches, env, until, tiny)))
-    if found and not never(found[0]):
-        yield from runs(
-            model, [("auto", LENGTHS[0] if found[0]["compiled"] else LENGTHS[-1])], caches, env, until, tiny
-        )
-
-
-def then(model: str, caches: Path, env: dict, until: float, tiny: bool) -> Iterator[dict]:
-    """What a second seed does, and a short run by hand, which does not search cuDNN's algorithms."""
-    yield from runs(
-        model, [("auto", LENGTHS[1]), ("default", LENGTHS[-1])], caches, env, until, tiny, cached=True
-    )
-    yield from runs(model, [("off", LENGTHS[0])], caches, env, until, tiny)
-
-
-def runs(
-    model: str, plan: list, caches: Path, env: dict, until: float, tiny: bool, *, cached: bool = False
-) -> Iterator[dict]:
-    for setting, steps in plan:
-        cache = caches / f"{model}-{setting}-{steps}"
-        if time.monotonic() < until and cache.is_dir() == cached:
-            cache.mkdir(exist_ok=True)
-            row = run(model, setting, steps, env | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}, tiny)
-            about = {"model": model, "setting": setting, "cache": "cached" if cached else "empty"}
-            yield about | {"steps": steps} | row
+def runs(model: str, env: dict[str, str], until: float, tiny: bool) -> Iterator[dict]:
+    """By hand; auto at the lengths on both sides of its choice; a short run by hand, which does not search
+    cuDNN's algorithms.
+    """
+    short, middle, long = LENGTHS
+    plan = [("off", long), ("default", long), ("auto", middle), ("off", short)]
+    while plan and time.monotonic() < until:
+        setting, steps = plan.pop(0)
+        row = run(model, setting, steps, env, tiny)
+        yield {"model": model, "setting": setting, "steps": steps} | row
+        if (setting, steps) == ("auto", middle) and not never(row):
+            plan.insert(0, ("auto", short if row["compiled"] else long))
 
 
 def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
@@ -124,10 +76,11 @@ def run(model: str, setting: str, steps: int, env: dict, tiny: bool) -> dict:
     few = "trainer.max_epochs=100000 trainer.check_val_every_n_epoch=100000 trainer.limit_val_batches=1"
     few += f" trainer.limit_test_batches=1 trainer.progress=lines trainer.compile={setting} trainer.max_steps={steps}"
     command = [sys.executable, "-m", "mpx.train", *words, *few.split()]
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+    with in_memory() as folder, tempfile.TemporaryDirectory() as cache:
+        env = os.environ | env | {"TORCHINDUCTOR_CACHE_DIR": cache}
         began = time.perf_counter()
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        process = subprocess.Popen([*command, f"output_dir={folder}"], env=os.environ | env, **pipe)
+        process = subprocess.Popen([*command, f"output_dir={folder}"], env=env, **pipe)
         last = end_when_settled(process)
         ran_s = time.perf_counter() - began
         files = list(Path(folder).glob("*/*/*/result.json"))
@@ -191,7 +144,7 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
     for row in rows:
         why = " ".join((row["why"], row["note"])).replace("|", "/").split()
         told.append(
-            [NAMES[row["model"]], row["setting"], row["cache"], f"{int(row['steps']):,}", row["steps_run"] or "–",
+            [NAMES[row["model"]], row["setting"], f"{int(row['steps']):,}", row["steps_run"] or "–",
             f"{float(row['ran_s']):.1f}", shown(row["samples_per_s"]), row["from_step"] or "–", " ".join(why)]
         )  # fmt: skip
     setup = said(rows, "{device}, {cores} CPU cores, torch {torch}")
@@ -201,17 +154,13 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
 def lines_of(model: str, rows: list[dict[str, str]]) -> Iterator[list[str]]:
     rows = [row for row in rows if row["model"] == model]
     for steps in LENGTHS:
-        for cache in ("empty", "cached"):
-            here = [row for row in rows if row["cache"] == cache or row["setting"] == "off"]
-            off, default, auto = (
-                wall([row for row in here if row["setting"] == name], steps)
-                for name in ("off", "default", "auto")
-            )
-            if auto is not None or cache == "empty":
-                better = min((run[0] for run in (off, default) if run is not None), default=None)
-                times = [f"{run[0]:,.1f}" if run is not None else "–" for run in (off, default, auto)]
-                title = NAMES[model] + (", cached" if cache == "cached" else "")
-                yield [title, f"{steps:,}", *times, *judged(auto, better)]
+        off, default, auto = (
+            wall([row for row in rows if row["setting"] == name], steps)
+            for name in ("off", "default", "auto")
+        )
+        better = min((run[0] for run in (off, default) if run is not None), default=None)
+        times = [f"{run[0]:,.1f}" if run is not None else "–" for run in (off, default, auto)]
+        yield [NAMES[model], f"{steps:,}", *times, *judged(auto, better)]
 
 
 def judged(auto: tuple[float, bool] | None, better: float | None) -> list[str]:

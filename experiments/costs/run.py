@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import Arguments, markdown, table
+from collecting import ONLY_STEPS, Arguments, markdown, printed, read, train, write
 
 HERE = Path(__file__).parent
 COLUMNS = ("part", "model", "variant", "round", "samples_per_s", "step_ms_p50", "seconds", "exclusive")
@@ -40,6 +40,7 @@ CPU_MODELS = {
     "LSTM, 64×8 rows of 8 pixels": "task=lstm_digits",
     "MLP, 64×64 pixels": "task=mlp_digits",
 }
+FEW = "trainer.max_steps=130 trainer.log_every_n_steps=50"
 FORMATS = ("fp32", "tf32", "amp", "amp_bf16", "fp8")
 # part -> models, and variant -> words; the first variant is what the others are compared with
 PARTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
@@ -72,19 +73,6 @@ COMMANDS = {
 }
 
 
-def run(words: str) -> dict[str, object]:
-    """The speed of one run, as its record says."""
-    import mpx
-
-    few = (
-        "trainer.max_epochs=1000 trainer.max_steps=130 trainer.check_val_every_n_epoch=1000 "
-        "trainer.limit_val_batches=1"
-    )
-    few += " trainer.limit_test_batches=1 trainer.progress=off trainer.log_every_n_steps=50"
-    with tempfile.TemporaryDirectory() as folder:
-        return mpx.run([*words.split(), *few.split(), f"output_dir={folder}"])["speed"]
-
-
 def plain_loop() -> dict[str, object]:
     """The default job as a loop of PyTorch alone, without augmentation, checks, logs and checkpoints."""
     import torch
@@ -115,8 +103,9 @@ def measured(part: str, rounds: int) -> Iterator[dict[str, object]]:
     for number in range(rounds):
         for model, words in models.items():
             for variant in random.Random(number).sample(list(variants), len(variants)):
+                settings = f"{words} {variants[variant]} seed={number} {FEW}".split()
                 plain = variant == "plain loop"
-                speed = plain_loop() if plain else run(f"{words} {variants[variant]} seed={number}")
+                speed = plain_loop() if plain else train([*settings, *ONLY_STEPS])["speed"]
                 about = {"part": part, "model": model, "variant": variant, "round": number}
                 yield about | speed | {"samples_per_s": speed["train_samples_per_s"]}
 
@@ -131,11 +120,11 @@ def started(rounds: int) -> Iterator[dict[str, object]]:
                 yield {"part": "startup", "variant": name, "round": number, "seconds": seconds}
 
 
-def medians(rows: list[dict[str, object]]) -> str:
-    value = "seconds" if "seconds" in rows[0] else "samples_per_s"
+def medians(rows: list[dict[str, str]]) -> str:
+    value = "seconds" if rows[0]["seconds"] else "samples_per_s"
     cases: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        cases.setdefault((str(row.get("model", "")), str(row["variant"])), []).append(float(str(row[value])))
+        cases.setdefault((row["model"], row["variant"]), []).append(float(row[value]))
     lines = [[*case, f"{median(each):,.2f}"] for case, each in cases.items()]
     return markdown(["model", "variant", f"{value}, median"], lines)
 
@@ -145,13 +134,10 @@ def main() -> None:
     parser.add_argument("part", choices=[*PARTS, "startup"])
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    rows = []
-    with table(Path(os.environ.get("OUT") or HERE) / f"results-{given.part}.csv", COLUMNS) as add:
-        for row in started(given.rounds) if given.part == "startup" else measured(given.part, given.rounds):
-            add(row)
-            rows.append(row)
-            print({key: row[key] for key in COLUMNS if key in row}, flush=True)
-    print(medians(rows))
+    path = Path(os.environ.get("OUT") or HERE) / f"results-{given.part}.csv"
+    rows = started(given.rounds) if given.part == "startup" else measured(given.part, given.rounds)
+    write(path, COLUMNS, printed(rows, COLUMNS))
+    print(medians(read(path)))
 
 
 if __name__ == "__main__":

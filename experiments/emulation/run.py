@@ -5,11 +5,12 @@ $ python experiments/emulation/run.py            # writes results.csv (about a m
 """
 
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import experiment
 
 HERE = Path(__file__).parent
 MODES = {"tf32": "tf32", "fp16": "amp", "bf16": "amp_bf16", "fp8": "fp8"}
@@ -184,18 +185,12 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
     return rows
 
 
-def measure() -> list[dict]:
-    rows = []
+def measure() -> Iterator[dict]:
     for operation, sizes, spread in CASES:
         for fmt in MODES:
             if (fmt == "fp8") == (operation == "linear"):
-                rows += compare(operation, sizes, spread, fmt)
-    return rows
-
-
-def main() -> None:
-    measured(HERE, COLUMNS, measure)
+                yield from compare(operation, sizes, spread, fmt)
 
 
 if __name__ == "__main__":
-    main()
+    experiment(HERE, COLUMNS, lambda _: measure())

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import fill, markdown, measured
+from collecting import experiment, markdown
 
 from mpx.compare.population import TINY, scatter
 from mpx.compare.statistics import Finding, examine
@@ -157,4 +157,4 @@ def _percent(share: str) -> str:
 
 
 if __name__ == "__main__":
-    fill(FOLDER / "README.md", card(measured(FOLDER, COLUMNS, simulate)))
+    experiment(FOLDER, COLUMNS, lambda _: simulate(), card)

@@ -6,6 +6,7 @@ $ python experiments/looks/run.py --card     # README.md from the committed resu
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 from scipy import special
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import fill, markdown, measured
+from collecting import experiment, markdown
 
 from mpx.compare.boundaries import levels, obrien_fleming
 from mpx.compare.looks import SPENT, Plan
@@ -72,11 +73,9 @@ def draw(
     control = 0.9 + PLAN.margin * scatter * weights[1] * theirs
     if shape == "failing":
         setting += PLAN.margin * 3 * (0.1 - (rng.random(setting.shape) < 0.1))
-    return (
-        (np.round(setting * IMAGES) / IMAGES, np.round(control * IMAGES) / IMAGES)
-        if shape == "coarse"
-        else (setting, control)
-    )
+    if shape == "coarse":
+        setting, control = (np.round(side * IMAGES) / IMAGES for side in (setting, control))
+    return setting, control
 
 
 def p_values(setting: np.ndarray, control: np.ndarray, n: int) -> np.ndarray:
@@ -110,7 +109,7 @@ def stop(
     return decided, seeds
 
 
-def simulate() -> list[dict]:
+def simulate() -> Iterator[dict]:
     looks = dict(zip(PLAN.sizes, PLAN.levels(LEVEL), strict=True))
     designs = {
         AS_RUN: looks,
@@ -119,7 +118,6 @@ def simulate() -> list[dict]:
         PEEKING: dict.fromkeys(COUNTS, LEVEL),
         SINGLE: {PLAN.max_seeds: LEVEL},
     }
-    rows = []
     for number, (shape, scatter, loss) in enumerate([*AT_MARGIN, *ELSEWHERE]):
         setting, control = draw(shape, scatter, loss, np.random.default_rng(number))
         tests = {n: p_values(setting, control, n) for n in COUNTS}
@@ -127,13 +125,12 @@ def simulate() -> list[dict]:
         for design, at in designs.items():
             decided, seeds = stop(tests, at, hopeless=design == AS_RUN)
             share = (decided == 1).mean()
-            single = (
-                next((n for n in COUNTS if (tests[n][0] < LEVEL).mean() >= share), None) if loss < 1 else None
-            )
+            enough = (n for n in COUNTS if (tests[n][0] < LEVEL).mean() >= share)
+            single = next(enough, None) if loss < 1 else None
             row = {"design": design, "no_loss": share, "lost": (decided == 2).mean()}
-            rows.append(about | row | {"seeds": seeds.mean(), "single_seeds": single})
-        print(shape, scatter, loss, f"{rows[-len(designs)]['no_loss']:.4f}", flush=True)
-    return [*rows, *(family(*kind) for kind in FAMILIES)]
+            yield about | row | {"seeds": seeds.mean(), "single_seeds": single}
+    for kind in FAMILIES:
+        yield family(*kind)
 
 
 def family(settings: int, wrong: int, plan: Plan) -> dict:
@@ -157,14 +154,8 @@ def family(settings: int, wrong: int, plan: Plan) -> dict:
             np.take_along_axis(passes, order, 1) >= np.arange(settings, 0, -1), axis=1
         )
         decided |= np.take_along_axis(found, np.argsort(order, axis=1), 1)
-    about = {
-        "design": ALL_LOOKS,
-        "settings": settings,
-        "wrong": wrong,
-        "looks": plan.looks,
-        "studies": STUDIES,
-    }
-    about |= {"shape": "normal", "scatter": 1.0, "loss": 1.0}
+    about = {"design": ALL_LOOKS, "settings": settings, "wrong": wrong, "looks": plan.looks}
+    about |= {"studies": STUDIES, "shape": "normal", "scatter": 1.0, "loss": 1.0}
     return about | {"no_loss": decided[:, :wrong].any(1).mean()}
 
 
@@ -173,20 +164,13 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
 
     def of(kind: tuple, design: str) -> dict[str, str]:
         wanted = (design, "1", *map(str, kind))
-        return next(
-            row
-            for row in rows
-            if (row["design"], row["settings"], row["shape"], row["scatter"], row["loss"]) == wanted
-        )
+        names = ("design", "settings", "shape", "scatter", "loss")
+        return next(row for row in rows if tuple(row[name] for name in names) == wanted)
 
-    errors = [
-        [
-            SHAPES[kind[0]],
-            kind[1],
-            *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING)),
-        ]
-        for kind in AT_MARGIN
-    ]
+    errors = []
+    for kind in AT_MARGIN:
+        shares = (share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING))
+        errors.append([SHAPES[kind[0]], kind[1], *shares])
     for (settings, wrong, plan), name in FAMILIES.items():
         wanted = (str(settings), str(wrong), str(plan.looks))
         family = next(row for row in rows if (row["settings"], row["wrong"], row["looks"]) == wanted)
@@ -201,12 +185,8 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
         savings.append(
             [SHAPES[kind[0]], *kind[1:], share(run), lost, seeds[0], single or "–", saved, *seeds[1:]]
         )
-    return {
-        "errors": markdown(
-            ["differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"], errors
-        ),
-        "seeds": markdown(SAVINGS, savings),
-    }
+    heads = ["differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"]
+    return {"errors": markdown(heads, errors), "seeds": markdown(SAVINGS, savings)}
 
 
 def share(row: dict[str, str]) -> str:
@@ -214,4 +194,4 @@ def share(row: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    fill(HERE / "README.md", card(measured(HERE, COLUMNS, simulate)))
+    experiment(HERE, COLUMNS, lambda _: simulate(), card)

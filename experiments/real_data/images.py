@@ -1,6 +1,6 @@
 """How fast does ResNet-50 train from JPEG files, and ResNet-18 on CIFAR-10 as a whole, beside loops by hand?
 
-$ python experiments/real_data/images.py --seconds 300    # begins no contender that would end later
+$ python experiments/real_data/images.py --seconds 300    # begins no contender after so many
 $ python experiments/real_data/images.py --parts jpegs    # or cifar10
 $ python experiments/real_data/images.py --tiny           # a minute on a CPU: whether all of it runs
 $ python experiments/real_data/images.py --card           # README.md from the committed images.csv
@@ -9,25 +9,26 @@ Makes the JPEGs. CIFAR-10 is in the folder MPX_DATA; its part is left out withou
 here. Every contender is a process of its own, so that its time has all of it: imports, compiling, training, test.
 """
 
-import json
+import argparse
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import Pool
+from functools import partial
+from multiprocessing import Pool, get_context
 from pathlib import Path
 from statistics import mean
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 sys.path.append(str(HERE.parent / "speed"))
-from collecting import Arguments, fill, markdown, read, said, some_of, write  # noqa: E402
+from collecting import ONLY_STEPS, Arguments, experiment, markdown, said, some_of, train  # noqa: E402
 
-CLASSES, SHORT = 10, 30  # seconds; with less left, no further contender begins
+CLASSES = 10
 COLUMNS = ("part", "contender", "samples_per_s", "wall_s", "steps", "waiting", "accuracy", "note")
 PARTS = ("jpegs", "cifar10")
 # of conf/tuned/resnet18_cifar10.yaml
@@ -74,65 +75,51 @@ def make_one(seed: int, label: int, split: Path, size: Size) -> None:
     image.save(split / str(label) / f"{seed}.jpg", quality=90)
 
 
-# mpx
+# The contenders. Each returns its rows.
 
 
-def mpx(words: list[str], seconds: float) -> dict:
-    """One run of mpx.train."""
-    with tempfile.TemporaryDirectory() as outputs:
-        words = [*words, "precision=amp_bf16", "trainer.progress=off", f"output_dir={outputs}"]
-        process([sys.executable, "-m", "mpx.train", *words], seconds)
-        record = json.loads(next(Path(outputs).rglob("result.json")).read_text())
-    speed = record["speed"]
-    chosen = speed["chosen"]
-    return {
-        "samples_per_s": speed["train_samples_per_s"],
-        "steps": record["precision"]["optimizer_steps"],
-        "waiting": speed["data_wait_fraction"],
-        "accuracy": record["metrics"].get("test/accuracy"),
-        "note": f"{chosen['loader']}: {chosen['why']['loader']}; compile {chosen['compile']}",
-    }
-
-
-def few_steps(size: Size, tiny: bool) -> list[str]:
+def mpx(size: Size, tiny: bool, words: Sequence[str]) -> list[dict]:
+    """A run of few steps on images of the size."""
     # not compiled, unlike the loops by hand: five runs would take half a minute each to compile
     fast = "trainer.cuda_graphs=true trainer.compile=off trainer.benchmark=true"
     few = (
         f"model={size.model} data.batch_size={size.batch} trainer.max_steps={size.warmup + size.steps} "
-        f"trainer.warmup_steps={size.warmup} trainer.max_epochs=1000 trainer.check_val_every_n_epoch=1000 "
-        f"trainer.limit_val_batches=1 trainer.limit_test_batches=1 {'' if tiny else fast}"
+        f"trainer.warmup_steps={size.warmup} {'' if tiny else fast}"
     )
-    return few.split()
+    return recorded_run([*few.split(), *ONLY_STEPS, *words])
 
 
-def from_files(loader: str, folder: Path, size: Size, tiny: bool, seconds: float) -> dict:
-    words = [
-        "data=image_folder",
-        f"data.path={folder}",
-        f"data.image_size={size.side}",
-        f"data.loader={loader}",
-    ]
-    return mpx([*few_steps(size, tiny), *words], seconds)
+def from_files(loader: str, folder: Path, size: Size, tiny: bool) -> list[dict]:
+    words = f"data=image_folder data.path={folder} data.image_size={size.side} data.loader={loader}"
+    return mpx(size, tiny, words.split())
 
 
-def synthetic(size: Size, tiny: bool, seconds: float) -> dict:
+def synthetic(folder: Path, size: Size, tiny: bool) -> list[dict]:
     """The ceiling: images that lie on the device."""
-    shape = f"data.shape=[3,{size.side},{size.side}]"
-    words = ["data=synthetic", shape, f"data.classes={CLASSES}", f"data.samples={size.batch * 8}"]
-    return mpx([*few_steps(size, tiny), *words], seconds)
+    words = f"data=synthetic data.shape=[3,{size.side},{size.side}] data.classes={CLASSES} data.samples={size.batch * 8}"
+    return mpx(size, tiny, words.split())
 
 
-def cifar10(tiny: bool, seconds: float) -> dict:
+def cifar10(folder: Path, size: Size, tiny: bool) -> list[dict]:
     few = "trainer.max_epochs=2 trainer.limit_train_batches=12 trainer.limit_val_batches=1 trainer.limit_test_batches=1"
     few += " data.batch_size=16 data.eval_batch_size=16"
-    return mpx(["task=resnet18_cifar10", *(few.split() if tiny else [])], seconds)
+    return recorded_run(["task=resnet18_cifar10", *(few.split() if tiny else [])])
 
 
-# The others, each in a process of its own: `--one`. They return rows.
+def recorded_run(words: Sequence[str]) -> list[dict]:
+    record = train([*words, "precision=amp_bf16"])
+    speed = record["speed"]
+    chosen = speed["chosen"]
+    row = {"samples_per_s": speed["train_samples_per_s"], "steps": record["precision"]["optimizer_steps"]}
+    row |= {"waiting": speed["data_wait_fraction"], "accuracy": record["metrics"].get("test/accuracy")}
+    note = f"{chosen['loader']}: {chosen['why']['loader']}; compile {chosen['compile']}"
+    return [row | {"note": note}]
 
 
-def alone(folder: Path, size: Size) -> list[dict]:
+def alone(folder: Path, size: Size, tiny: bool) -> list[dict]:
     """mpx's loaders without a training, and the parts of decoding on the device."""
+    from multiprocessing.pool import ThreadPool
+
     import torch
     from hand import synchronize
     from omegaconf import OmegaConf
@@ -155,7 +142,7 @@ def alone(folder: Path, size: Size) -> list[dict]:
     }
     index, plan = order[: size.batch], split.plan(0, 0)
     paths = [split.paths[i] for i in index.tolist()]
-    with readers.ThreadPool(readers.count_of("auto")) as pool:
+    with ThreadPool(readers.count_of("auto")) as pool:
         contents = pool.map(read_file, paths)
         images = decode_on(device(), paths, contents)
         parts: dict[str, Callable] = {
@@ -215,7 +202,7 @@ def workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def loop(batches: Callable[[Path, Size], Iterator], folder: Path, size: Size) -> list[dict]:
+def loop(batches: Callable[[Path, Size], Iterator], folder: Path, size: Size, tiny: bool) -> list[dict]:
     """Compiled, channels_last, BF16."""
     from hand import searching, synchronize, training
     from setups import Setup
@@ -233,7 +220,7 @@ def loop(batches: Callable[[Path, Size], Iterator], folder: Path, size: Size) ->
     return [{"samples_per_s": rate, "steps": size.warmup + size.steps}]
 
 
-def cifar10_by_hand(tiny: bool, *, compiled: bool) -> list[dict]:
+def cifar10_by_hand(compiled: bool, folder: Path, size: Size, tiny: bool) -> list[dict]:
     """All images stay on the device, which augments an epoch at once; the step is one CUDA graph. Augmentation,
     schedule and epochs are those of mpx's task.
     """
@@ -321,74 +308,51 @@ def cifar10_by_hand(tiny: bool, *, compiled: bool) -> list[dict]:
     return [{"samples_per_s": speed, "steps": total, "accuracy": found}]
 
 
-OTHERS: dict[str, Callable[[Path, Size, bool], list[dict]]] = {
-    "mpx's loaders": lambda folder, size, tiny: alone(folder, size),
-    "torchvision's DataLoader": lambda folder, size, tiny: loop(torchvision_batches, folder, size),
-    "timm's loader": lambda folder, size, tiny: loop(timm_batches, folder, size),
-    "by hand": lambda folder, size, tiny: cifar10_by_hand(tiny, compiled=False),
-    "by hand, compiled": lambda folder, size, tiny: cifar10_by_hand(tiny, compiled=True),
+def apart(contender: Callable[..., list[dict]], *arguments: object) -> list[dict]:
+    """Its rows, of a process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(contender, *arguments).result()
+
+
+CONTENDERS: dict[tuple[str, str], Callable[[Path, Size, bool], list[dict]]] = {
+    ("jpegs", "mpx's loaders"): partial(apart, alone),
+    ("jpegs", "mpx, synthetic"): synthetic,
+    ("jpegs", "mpx, loader=device"): partial(from_files, "device"),
+    ("jpegs", "mpx, loader=resident"): partial(from_files, "resident"),
+    ("jpegs", "mpx, loader=workers"): partial(from_files, "workers"),
+    ("jpegs", "torchvision's DataLoader"): partial(apart, loop, torchvision_batches),
+    ("jpegs", "timm's loader"): partial(apart, loop, timm_batches),
+    ("jpegs", "mpx, loader=auto"): partial(from_files, "auto"),
+    ("cifar10", "mpx"): cifar10,
+    ("cifar10", "by hand"): partial(apart, cifar10_by_hand, False),
+    ("cifar10", "by hand, compiled"): partial(apart, cifar10_by_hand, True),
 }
 
 
-def process(command: list[str], seconds: float) -> str:
-    """What it prints. RuntimeError if it fails or takes longer."""
-    try:
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds, check=True).stdout
-    except subprocess.TimeoutExpired:
-        raise RuntimeError("no time left") from None
-    except subprocess.CalledProcessError as error:
-        raise RuntimeError(str(error)) from error
-
-
-def measure(parts: list[str], seconds: float, *, tiny: bool) -> Iterator[dict]:
-    size, ends = TINY if tiny else FULL, time.perf_counter() + seconds
+def measure(given: argparse.Namespace) -> Iterator[dict]:
+    size, ends = TINY if given.tiny else FULL, time.perf_counter() + given.seconds
+    parts = set(given.parts)
+    if not (Path(os.environ.get("MPX_DATA", "data")) / "cifar-10-batches-py").is_dir():
+        parts.discard("cifar10")
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path) / "jpegs"
-
-        def other(name: str) -> Callable[[float], list[dict]]:
-            command = [sys.executable, __file__, "--one", name, "--folder", str(folder), *["--tiny"] * tiny]
-            return lambda left: json.loads(process(command, left).splitlines()[-1])
-
-        def ours(loader: str) -> Callable[[float], list[dict]]:
-            return lambda left: [from_files(loader, folder, size, tiny, left)]
-
-        contenders: list[tuple[str, str, Callable[[float], list[dict]]]] = []
         if "jpegs" in parts:
             began = time.perf_counter()
             make(folder, size)
-            files = [file.stat().st_size for file in folder.rglob("*.jpg")]
-            print(
-                f"{len(files):,} JPEGs of {mean(files) / 1e3:.0f} kB: {time.perf_counter() - began:.0f} s",
-                flush=True,
-            )
-            contenders += [
-                ("jpegs", "mpx's loaders", other("mpx's loaders")),
-                ("jpegs", "mpx, synthetic", lambda left: [synthetic(size, tiny, left)]),
-                *(
-                    ("jpegs", f"mpx, loader={loader}", ours(loader))
-                    for loader in ("device", "resident", "workers")
-                ),
-                *(("jpegs", name, other(name)) for name in ("torchvision's DataLoader", "timm's loader")),
-                ("jpegs", "mpx, loader=auto", ours("auto")),
-            ]
-        if "cifar10" in parts and (Path(os.environ.get("MPX_DATA", "data")) / "cifar-10-batches-py").is_dir():
-            contenders += [
-                ("cifar10", "mpx", lambda left: [cifar10(tiny, left)]),
-                *(("cifar10", name, other(name)) for name in ("by hand", "by hand, compiled")),
-            ]
-        for part, contender, run in contenders:
-            left, began = ends - time.perf_counter(), time.perf_counter()
+            sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
+            seconds = time.perf_counter() - began
+            print(f"{len(sizes):,} JPEGs of {mean(sizes) / 1e3:.0f} kB: {seconds:.0f} s", flush=True)
+        for part, contender in (key for key in CONTENDERS if key[0] in parts):
+            began = time.perf_counter()
             try:
-                if left < SHORT:
+                if began > ends:
                     raise RuntimeError("no time left")
-                rows = run(left)
-            except RuntimeError as error:
-                rows = [{"note": str(error)}]
+                rows = CONTENDERS[part, contender](folder, size, given.tiny)
+            except Exception as error:  # the others are still wanted
+                rows = [{"note": f"{type(error).__name__}: {error}"}]
             wall = time.perf_counter() - began
             for row in rows:
-                row = {"part": part, "contender": contender, "wall_s": wall} | row
-                print(row, flush=True)
-                yield row
+                yield {"part": part, "contender": contender, "wall_s": wall} | row
 
 
 def card(rows: list[dict[str, str]]) -> dict[str, str]:
@@ -412,18 +376,7 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
 
 if __name__ == "__main__":
     parser = Arguments()
-    parser.add_argument("--seconds", type=float, default=3600, help="begin nothing that would end later")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no contender after so many")
     parser.add_argument("--parts", type=some_of(PARTS), default=list(PARTS))
     parser.add_argument("--tiny", action="store_true", help="small images and few steps")
-    parser.add_argument("--card", action="store_true", help="measure nothing")
-    parser.add_argument("--one", choices=list(OTHERS), help="only this contender, here; prints its rows")
-    parser.add_argument("--folder", type=Path, help="of the JPEGs, for --one")
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(OTHERS[given.one](given.folder, TINY if given.tiny else FULL, given.tiny)))
-        sys.exit()
-    table = Path(os.environ.get("OUT") or HERE) / "images.csv"
-    if not given.card:
-        write(table, COLUMNS, measure(given.parts, given.seconds, tiny=given.tiny))
-    if not given.tiny:
-        fill(HERE / "README.md", card(read(table)))
+    experiment(HERE, COLUMNS, measure, card, parser=parser, file="images.csv")

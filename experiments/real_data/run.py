@@ -9,48 +9,39 @@ Needs MPX_DATA, the folder of the data sets. Writes results.csv into $OUT, or he
 results.csv of a study (the card has its command).
 """
 
-import json
-import os
-import subprocess
+import argparse
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import Arguments, fill, markdown, origin_of, read, said, write
+from collecting import Arguments, experiment, markdown, origin_of, read, said, train
 
 HERE = Path(__file__).parent
 BATCH, EPOCHS, WARMUP, WINDOW = 128, 4, 10, 50
 COLUMNS = ("model", "contender", "seed", "steps", "samples_per_s", "train_s", "wall_s", "padding", "accuracy")
 
 
-def mpx(
-    model: str, lengths: str, seed: int, steps: int | None, gpu: bool, compiling: str = "off"
-) -> dict:  # fmt: skip
+def mpx(model: str, lengths: str, seed: int, steps: int | None, gpu: bool, compiling: str = "off") -> dict:
     """A run of mpx, with the values that are tuned for the pair."""
-    with tempfile.TemporaryDirectory() as outputs:
-        words = (
-            f"task={model}_sst2 precision={'amp_bf16' if gpu else 'fp32'} data.batch_size={BATCH} data.lengths={lengths} "
-            f"seed={seed} trainer.max_epochs={EPOCHS} trainer.compile={compiling} trainer.progress=off "
-            f"output_dir={outputs}"
-        )
-        command = [sys.executable, "-m", "mpx.train", *words.split()]
-        if steps is not None:
-            command += [f"trainer.max_steps={steps}", "trainer.limit_val_batches=1"]
-        start = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        wall = time.perf_counter() - start
-        record = json.loads(next(Path(outputs).rglob("result.json")).read_text())
+    words = (
+        f"task={model}_sst2 precision={'amp_bf16' if gpu else 'fp32'} data.batch_size={BATCH} data.lengths={lengths} "
+        f"seed={seed} trainer.max_epochs={EPOCHS} trainer.compile={compiling}"
+    )
+    if steps is not None:
+        words += f" trainer.max_steps={steps} trainer.limit_val_batches=1"
+    start = time.perf_counter()
+    record = train(words.split())
     return origin_of(record["environment"]) | {
         "steps": record["precision"]["optimizer_steps"],
         "samples_per_s": record["speed"]["train_samples_per_s"],
         "train_s": record["speed"]["time_to_train_s"],
-        "wall_s": wall,
+        "wall_s": time.perf_counter() - start,
         "padding": record["data"]["padding_fraction"],
         "accuracy": record["metrics"]["test/accuracy"],
     }
@@ -231,18 +222,19 @@ CONTENDERS = {
 }
 
 
-def measure(wanted: list[str], seeds: list[int], steps: int | None, *, gpu: bool) -> Iterator[dict]:
-    for seed in seeds:
+def measure(given: argparse.Namespace) -> Iterator[dict]:
+    import torch
+
+    gpu = torch.cuda.is_available()
+    for seed in given.seeds:
         for model, contender in CONTENDERS:
-            if contender in wanted and (gpu or "compiled" not in contender):
+            if contender in given.contenders and (gpu or "compiled" not in contender):
                 row = {"model": model, "contender": contender, "seed": seed}
-                row |= CONTENDERS[model, contender](seed, steps, gpu)
-                print(row, flush=True)
-                yield row
+                yield row | CONTENDERS[model, contender](seed, given.steps, gpu)
 
 
 def card(rows: list[dict[str, str]]) -> dict[str, str]:
-    """The table of speeds, of each device."""
+    """The table of speeds, of each device; that of accuracies."""
     tables = []
     for device in dict.fromkeys(row["device"] for row in rows):
         of_device = [row for row in rows if row["device"] == device]
@@ -261,12 +253,12 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
         heads = ["", "", "samples/s", "times as fast as fixed", "padding", "s, with start and test"]
         origin = said(of_device, "{steps} steps on {device} of {host}, torch {torch}")
         tables.append(f"{origin}.\n\n{markdown(heads, lines)}")
-    return {"table": "\n\n".join(tables)}
+    return {"table": "\n\n".join(tables), "accuracy": accuracies(read(HERE / "lengths.csv"))}
 
 
 def accuracies(rows: list[dict[str, str]]) -> str:
     """Grouped less fixed, in points, by the seeds that both have, with 95 % intervals of Student's t."""
-    from scipy.stats import t
+    from scipy.stats import ttest_1samp
 
     named: dict[tuple[str, str], dict[tuple[bool, str], float]] = {}
     for row in rows:
@@ -275,9 +267,8 @@ def accuracies(rows: list[dict[str, str]]) -> str:
         runs[grouped, row["seed"]] = 100 * float(row["test/accuracy"])
 
     def interval(name: str, differences: list[float]) -> list[str]:
-        half = t.ppf(0.975, len(differences) - 1) * stdev(differences) / len(differences) ** 0.5
-        middle = mean(differences)
-        return [name, str(len(differences)), f"{middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f})"]
+        low, high = ttest_1samp(differences, 0).confidence_interval(0.95)
+        return [name, str(len(differences)), f"{mean(differences):+.2f} ({low:+.2f} to {high:+.2f})"]
 
     lines, together = [], []
     for (model, precision), runs in named.items():
@@ -297,16 +288,4 @@ if __name__ == "__main__":
     parser.add_argument(
         "--contenders", type=lambda text: text.split(";"), default=names, help=";".join(names)
     )
-    parser.add_argument("--card", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    folder = Path(os.environ.get("OUT") or HERE)
-    if not given.card:
-        import torch
-
-        write(
-            folder / "results.csv",
-            COLUMNS,
-            measure(given.contenders, given.seeds, given.steps, gpu=torch.cuda.is_available()),
-        )
-    parts = card(read(folder / "results.csv")) | {"accuracy": accuracies(read(HERE / "lengths.csv"))}
-    fill(HERE / "README.md", parts)
+    experiment(HERE, COLUMNS, measure, card, parser=parser)

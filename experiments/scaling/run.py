@@ -2,7 +2,7 @@
 DDP step is one CUDA graph.
 
 $ python experiments/scaling/run.py --rounds 1  # writes results.csv and README.md beside this file; about 9 minutes on four GPUs
-$ python experiments/scaling/run.py --models lstm --rounds 1 --out DIR
+$ OUT=DIR python experiments/scaling/run.py --models lstm --rounds 1  # writes DIR/results.csv
 $ python experiments/scaling/run.py --card              # README.md from results.csv
 """
 
@@ -12,33 +12,20 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from queue import Queue
 
 HERE = Path(__file__).parent
-SPEED = HERE.parent / "speed"
-sys.path[:0] = [str(SPEED), str(HERE.parent)]
-from collecting import Arguments, each_gpu, fill, markdown, read, said, some_of, table  # noqa: E402
+sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
+from collecting import ONLY_STEPS, Arguments, each_on_its_own, experiment, in_memory, markdown, said, some_of  # noqa: E402
 from setups import TITLES, WARMUP, choice, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
 GPUS = (1, 2, 4)
-COLUMNS = (
-    "model",
-    "contender",
-    "gpus",
-    "round",
-    "samples_per_s",
-    "step_ms_p50",
-    "step_ms_p95",
-    "all_reduce_ms",
-)
-COLUMNS += ("gradient_mib", "graphed", "compiled", "mfu", "rejected", "note")
+COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95")
+COLUMNS += ("all_reduce_ms", "gradient_mib", "graphed", "compiled", "mfu", "rejected", "note")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
 MISSING = "–"
@@ -46,97 +33,55 @@ HEADS = ("samples/s", "GPUs", "mpx", "× one", "by hand", "× one", "mpx ÷ by h
 
 
 def main() -> None:
-    args = options()
-    path = args.out / "results.csv"
-    if not args.card:
-        args.out.mkdir(parents=True, exist_ok=True)
-        with table(path, COLUMNS) as add:
-            for row in measure(args):
-                add(row)
-                print({key: row.get(key) for key in (*COLUMNS[:7], "note")}, flush=True)
-    if args.card or args.out == HERE:
-        fill(args.out / "README.md", card(read(path)))
-
-
-def options() -> argparse.Namespace:
     parser = Arguments()
     parser.add_argument("--models", type=some_of(ORDER), default=list(ORDER), help=",".join(ORDER))
     parser.add_argument("--contenders", type=some_of(CONTENDERS), default=["mpx", "hand"])
     parser.add_argument("--gpus", type=some_of(GPUS), default=list(GPUS))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--card", action="store_true", help="measure nothing")
-    return parser.parse_args()
+    experiment(HERE, COLUMNS, measure, card, parser=parser)
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
     """Yields a row per measurement, each on GPUs of its own: with four GPUs, four measurements on one run at
     once, or two on two.
     """
-    every = [environment["CUDA_VISIBLE_DEVICES"] for environment in each_gpu()]
+    import torch
+
     for number in range(args.rounds):
-        for gpus in (count for count in args.gpus if count <= len(every)):
+        for gpus in (count for count in args.gpus if count <= torch.cuda.device_count()):
             for contender in args.contenders:
-                with ThreadPoolExecutor(len(every) // gpus) as pool:
-                    rows = pool.map(
-                        partial(on_its_own, contender, gpus, free_groups(every, gpus)), args.models
-                    )
-                    for model, row in zip(args.models, rows, strict=True):
-                        yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row
+                run = partial(CONTENDERS[contender], gpus=gpus)
+                for model, row in zip(args.models, each_on_its_own(run, args.models, gpus), strict=True):
+                    yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row
 
 
-def free_groups(every: list[str], gpus: int) -> Queue[dict[str, str]]:
-    free: Queue[dict[str, str]] = Queue()
-    for first in range(0, len(every) - gpus + 1, gpus):
-        free.put({"CUDA_VISIBLE_DEVICES": ",".join(every[first : first + gpus])})
-    return free
-
-
-def on_its_own(contender: str, gpus: int, free: Queue[dict[str, str]], model: str) -> dict:
-    mine = free.get()
-    try:
-        return CONTENDERS[contender](model, gpus, mine)
-    finally:
-        free.put(mine)
-
-
-def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
+def mpx(model: str, env: dict[str, str], gpus: int) -> dict:
     here = setup(model, "amp_bf16", tiny=False)
     torchrun = ["torchrun", "--standalone", f"--nproc-per-node={gpus}"]
     program = [*([sys.executable] if gpus == 1 else torchrun), "-m", "mpx.train"]
     words = (
         f"trainer.devices={gpus} data.samples={here.batch * here.batches * gpus} trainer.benchmark=true "
         f"trainer.compile={'off' if model == 'lstm' else 'default'} trainer.max_steps={STEPS * here.steps + WARMUP} "
-        f"trainer.warmup_steps={WARMUP} trainer.max_epochs=1000 trainer.check_val_every_n_epoch=1000 "
-        "trainer.limit_val_batches=1 trainer.limit_test_batches=1 trainer.progress=off"
+        f"trainer.warmup_steps={WARMUP} trainer.progress=off"
     )
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        command = [*program, *choice(here), *words.split(), f"output_dir={folder}"]
+    with in_memory() as folder:
+        command = [*program, *choice(here), *words.split(), *ONLY_STEPS, f"output_dir={folder}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | env)
         files = list(Path(folder).glob("*/*/*/result.json"))
         if not files:
             return {"note": (done.stdout + done.stderr)[-300:]}
         speed = json.loads(files[0].read_text())["speed"]
     chosen = speed.get("chosen", {})
+    graph, compiled = chosen.get("graph", {}), chosen.get("compiled", {})
     row = {name: speed[name] for name in ("step_ms_p50", "step_ms_p95", "mfu")}
-    row |= {
-        "samples_per_s": speed["train_samples_per_s"],
-        "note": chosen.get("graph", {}).get("given_up") or "",
-    }
-    row |= {"graphed": chosen.get("graph", {}).get("replayed_steps", 0)}
-    row |= {"compiled": chosen.get("compiled", {}).get("compiled_calls", 0)}
+    row |= {"samples_per_s": speed["train_samples_per_s"], "note": graph.get("given_up") or ""}
+    row |= {"graphed": graph.get("replayed_steps", 0), "compiled": compiled.get("compiled_calls", 0)}
     return row if done.returncode == 0 else row | {"note": (done.stdout + done.stderr)[-300:]}
 
 
-def by_hand(model: str, gpus: int, env: dict[str, str]) -> dict:
-    command = [
-        "torchrun",
-        "--standalone",
-        f"--nproc-per-node={gpus}",
-        str(HERE / "hand.py"),
-        "--model",
-        model,
-    ]
+def by_hand(model: str, env: dict[str, str], gpus: int) -> dict:
+    torchrun = ["torchrun", "--standalone", f"--nproc-per-node={gpus}"]
+    command = [*torchrun, str(HERE / "hand.py"), "--model", model]
     environment = os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} | env
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     found = [line for line in done.stdout.splitlines() if line.startswith("{")]

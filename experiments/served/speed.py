@@ -12,15 +12,16 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import Arguments, bert_without_mask, table
+from collecting import Arguments, bert_without_mask, printed, write
 
 from mpx.acceleration.apply import searching
 from mpx.data.spec import Spec
@@ -65,20 +66,18 @@ def main() -> None:
         if name not in MODELS or not formats:
             like = f"a model and formats, as bert_base:bf16,int8. The models are {', '.join(MODELS)}"
             parser.error(f"{word} must be {like}")
-    found = rows(models)
-    # before the files are opened, so that a call that cannot measure leaves them as they are
-    first = next(found)
-    with table(HERE / "speed.csv", COLUMNS) as add, table(HERE / "layers.csv", LAYER_COLUMNS) as add_layer:
-        for row in chain([first], found):
-            (add_layer if "layer" in row else add)(row)
+    of_layers: list[dict] = []
 
+    def of_models() -> Iterator[dict]:
+        for word in models:
+            for row in measured(*word.split(":")):
+                if "layer" in row:
+                    of_layers.append(row)
+                else:
+                    yield row
 
-def rows(names: list[str]) -> Iterator[dict]:
-    for name in names:
-        for row in measured(*name.split(":")):
-            cells = (f"{value:.6g}" if isinstance(value, float) else value for value in row.values())
-            print(*cells, flush=True)
-            yield row
+    write(HERE / "speed.csv", COLUMNS, printed(of_models(), COLUMNS))
+    write(HERE / "layers.csv", LAYER_COLUMNS, printed(of_layers, LAYER_COLUMNS))
 
 
 def measured(name: str, formats: str) -> Iterator[dict]:
@@ -91,7 +90,9 @@ def measured(name: str, formats: str) -> Iterator[dict]:
     else:
         x = torch.randint(1, spec.vocab_size, (size, *spec.shape))
     with torch.no_grad(), searching():
-        found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
+        # of a data set, in_format asks nothing but its spec
+        data = SimpleNamespace(spec=spec)
+        found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, data)
         common = {"model": name, "batch": size}
         reference = model.to(CUDA)(x[:32].to(CUDA))
         model.cpu()
@@ -190,23 +191,13 @@ class Plain(nn.Module):
         return self.model(x)[0].mean(1)
 
 
-class Data:
-    """What in_format asks of a data set."""
-
-    def __init__(self, spec: Spec):
-        self.spec = spec
-
-
 def pruned(model: nn.Module) -> nn.Module:
     """Every weight that 2:4 kernels could take, also those of convolutions."""
     for layer in model.modules():
-        for name, weight in (
-            layer.named_parameters(recurse=False)
-            if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM)
-            else ()
-        ):
-            if name.startswith("weight") and weight.shape[1] % 16 == 0:
-                weight.mul_(mask_2of4(weight))
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM):
+            for name, weight in layer.named_parameters(recurse=False):
+                if name.startswith("weight") and weight.shape[1] % 16 == 0:
+                    weight.mul_(mask_2of4(weight))
     return model
 
 

@@ -163,9 +163,6 @@ class Loop:
             return timm_training(self.setup)
         return training(self.setup, tuned=self.tuned, look_up=self.kind != "hand")[1]
 
-    def close(self) -> None:
-        self.train_on = None
-
 
 def training(
     setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool = True

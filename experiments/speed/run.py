@@ -16,7 +16,6 @@ import argparse
 import gc
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
-from collecting import Arguments, some_of, table  # noqa: E402
-from setups import MODELS, WAYS, Mpx, Setup, device, setup  # noqa: E402
+from collecting import Arguments, experiment, some_of  # noqa: E402
+from setups import MODELS, WAYS, Mpx, Setup, Whole, device, setup  # noqa: E402
 
 from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
 from mpx.precision.switches import keep_apart  # noqa: E402
@@ -80,10 +79,7 @@ def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]
 
 
 def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    from whole import Part, Whole
-
-    run = Whole(here, args.data_root)
-    return {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
+    return {"whole run": lambda: Whole(here, args.data_root)}
 
 
 def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
@@ -95,54 +91,46 @@ PRECISIONS = {"rivals": HALVES, "whole": ("amp",), "ways": HALVES + FULL_WIDTH}
 ONLY = {"whole": ("resnet18",)}
 
 
-def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-    """One row per contender and round; every other round in the reverse order. Stops early when there is
-    `enough`.
-    """
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    until = time.perf_counter() + args.seconds
+    for comparison in plan(args):
+        yield from turns(comparison, until)
+        tidy(forget=True)
+
+
+def turns(comparison: Comparison, until: float) -> Iterator[dict[str, Any]]:
+    """One row per contender and round; every other round in the reverse order."""
+    here = comparison.setup
     # Lightning's and the loops' compiled code, as mpx keeps its own
-    keep_apart(contenders=comparison.setup.precision)
+    keep_apart(contenders=here.precision)
     names, ready, failed = list(comparison.make), {}, set()
     for number in range(comparison.rounds):
         for name in names if number % 2 == 0 else reversed(names):
             if name in failed:
                 continue
-            if enough():
+            if time.perf_counter() > until:
+                print(
+                    f"out of time before {comparison.section} {here.model} {here.precision} {name}",
+                    flush=True,
+                )
                 return
             # each way compiles, and the compiler keeps eight of a function
             tidy(forget=comparison.section == "ways")
-            row, start = {"contender": name, "round": number, **about(comparison)}, time.perf_counter()
+            row = {"section": comparison.section, "model": here.model, "precision": here.precision}
+            row |= {"contender": name, "round": number, "batch": here.batch}
+            start = time.perf_counter()
             try:
                 contender = ready.get(name) or ready.setdefault(name, comparison.make[name]())
                 others = ExclusivityChecks(device())
                 others.look()
                 row |= {"samples_per_s": contender.samples_per_s(), "note": contender.note}
-                row |= {
-                    "steps": getattr(contender, "steps", comparison.setup.steps),
-                    **alone(*others.verdict()),
-                }
+                exclusive, reason = others.verdict()
+                row |= {"exclusive": exclusive, "rejected": reason if exclusive is False else ""}
+                row["steps"] = getattr(contender, "steps", here.steps)
             except Exception as error:  # the others are still wanted
                 failed.add(name)
                 row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             yield row | {"wall_s": round(time.perf_counter() - start, 1)}
-    for contender in ready.values():
-        contender.close()
-
-
-def alone(exclusive: bool | None, reason: str | None) -> dict[str, Any]:
-    """A row's columns that say whether the device was shared, and that the measurement does not count where
-    it was.
-    """
-    return {"exclusive": exclusive, "rejected": reason if exclusive is False else ""}
-
-
-def about(comparison: Comparison) -> dict[str, Any]:
-    here = comparison.setup
-    return {
-        "section": comparison.section,
-        "model": here.model,
-        "precision": here.precision,
-        "batch": here.batch,
-    }
 
 
 def tidy(*, forget: bool) -> None:
@@ -157,30 +145,7 @@ def tidy(*, forget: bool) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def shown(row: dict[str, Any]) -> str:
-    rate = f"{row['samples_per_s']:10,.0f} samples/s" if row.get("samples_per_s") else "         –          "
-    return (
-        f"== {row['section']:9}{row['model']:11}{row['precision']:9}{row['contender']:14}{rate} "
-        f"{row['wall_s']:6.1f} s  {row['note'][:150]}"
-    )
-
-
-def measure_all(args: argparse.Namespace, path: Path) -> None:
-    began = time.perf_counter()
-    with table(path, COLUMNS) as add:
-        for comparison in plan(args):
-            if time.perf_counter() - began > args.seconds:
-                here = comparison.setup
-                print(f"out of time before {comparison.section} {here.model} {here.precision}", flush=True)
-                continue
-            for row in measure(comparison, lambda: time.perf_counter() - began > args.seconds):
-                add(row)
-                print(shown(row), flush=True)
-            tidy(forget=True)
-    print(f"written to {path}, {time.perf_counter() - began:.0f} s")
-
-
-def options(arguments: list[str] | None = None) -> argparse.Namespace:
+def main() -> None:
     parser = Arguments()
     names = {"models": ORDER, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
     parser.add_argument("--sections", type=some_of(MAKERS), default=list(SECTIONS), help=",".join(MAKERS))
@@ -189,20 +154,11 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     several = {"type": lambda text: text.split(","), "help": "only these, as mpx,hand; else all of a section"}
     parser.add_argument("--contenders", **several)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument(
-        "--seconds", type=float, default=500, help="start no further measurement after so many"
-    )
-    root = "holds FashionMNIST/raw; without it images of its sizes"
-    parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help=root)
-    parser.add_argument("--tiny", action="store_true")
-    return parser.parse_args(arguments)
-
-
-def main() -> None:
-    args = options()
-    # a trial's figures are not kept
-    folder = Path(os.environ.get("OUT", tempfile.mkdtemp() if args.tiny else HERE))
-    measure_all(args, folder / "results.csv")
+    parser.add_argument("--seconds", type=float, default=500, help="begin no measurement after so many")
+    root = os.environ.get("MPX_DATA")
+    parser.add_argument("--data-root", default=root, help="holds FashionMNIST/raw, for whole runs")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, whose figures mean nothing")
+    experiment(HERE, COLUMNS, measure, parser=parser)
 
 
 if __name__ == "__main__":

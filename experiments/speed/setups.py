@@ -2,16 +2,16 @@
 it by mpx.
 """
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import ONLY_STEPS, train
 
 IMAGES = {"resnet50": ([3, 224, 224], 1000, 256, 8, 40), "resnet18": ([3, 32, 32], 10, 512, 48, 200)}
 TEXTS = {"bert_small": ([128], 2, 256, 96, 120), "lstm": ([128], 2, 256, 96, 120)}
@@ -68,34 +68,55 @@ WAYS = {  # auto names what speed=auto takes for a long run: these are short
     "overhead": ["trainer.compile=reduce-overhead"],
 }
 WARMUP = 15  # steps
+# of a whole run; batches of four images would diverge by rounding at a higher rate, on some CPUs
+TRIAL = (
+    "data=synthetic data.shape=[1,28,28] data.classes=10 data.samples=64 data.eval_batch_size=4 "
+    "trainer.max_epochs=2 optimizer.lr=0.001 trainer.limit_train_batches=4 "
+    "trainer.warmup_steps=2 trainer.limit_val_batches=2 trainer.limit_test_batches=2"
+)
 
 
 class Mpx:
-    """Each `samples_per_s` is a whole run. more: further overrides. steps: measured, where not those of the
-    setup.
-    """
+    """Each `samples_per_s` is a whole run. more: further overrides."""
 
-    def __init__(self, setup: Setup, way: str, more: Sequence[str] = (), steps: int | None = None):
+    def __init__(self, setup: Setup, way: str, more: Sequence[str] = ()):
         self.setup, self.way, self.more, self.note = setup, way, list(more), ""
-        self.steps = steps or setup.steps
 
     def samples_per_s(self) -> float:
-        few = (
-            f"trainer.max_steps={self.steps + WARMUP} trainer.warmup_steps={WARMUP} trainer.max_epochs=1000 "
-            "trainer.check_val_every_n_epoch=1000 trainer.limit_val_batches=1 trainer.limit_test_batches=1"
-        )
-        way = WAYS[self.way]
+        steps, way = self.setup.steps, WAYS[self.way]
         if self.way == "auto" and device().type == "cuda":
             way = WAYS["graph" if self.setup.model == "lstm" else "searched"]
-        record = train([*choice(self.setup), *way, *few.split(), *self.more])
+        few = [f"trainer.max_steps={steps + WARMUP}", f"trainer.warmup_steps={WARMUP}", *ONLY_STEPS]
+        record = train([*choice(self.setup), *way, *few, *self.more])
         self.note = json.dumps(record["speed"].get("chosen"))
         if record["speed"].get("train_samples_per_s") is None:
             raise RuntimeError(self.note)
-        self.exclusive = record["speed"]["exclusive"]
         return record["speed"]["train_samples_per_s"]
 
-    def close(self) -> None:
-        """Nothing is kept between runs."""
+
+class Whole:
+    """Ten epochs of Fashion-MNIST with evaluation, logging and checkpoints: samples over the time to train. A
+    trial trains on a few synthetic images.
+
+    The note has the throughput, which leaves out everything but steps, and what the time went into.
+    """
+
+    def __init__(self, setup: Setup, data_root: str | None):
+        self.batch, self.note = setup.batch, ""
+        data = f"data=fashion_mnist data.root={data_root} data.download=false trainer.max_epochs=10 optimizer.lr=0.1"
+        words = f"model={setup.model} precision={setup.precision} data.batch_size={setup.batch} "
+        self.overrides = (words + (TRIAL if setup.tiny else data)).split()
+
+    def samples_per_s(self) -> float:
+        record = train(self.overrides)
+        if record["status"] != "completed":
+            raise RuntimeError(f"the run is {record['status']}")
+        speed, precision = record["speed"], record["precision"]
+        self.steps = precision["optimizer_steps"] + precision["skipped_steps"]
+        parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in speed["time_to_train_parts_s"].items())
+        rate, seconds = speed["train_samples_per_s"], speed["time_to_train_s"]
+        self.note = f"its steps {rate:.1f} samples/s; {seconds:.3f} s: {parts}"
+        return self.steps * self.batch / seconds
 
 
 def choice(setup: Setup) -> list[str]:
@@ -113,12 +134,3 @@ def choice(setup: Setup) -> list[str]:
         # the whole last layer, as transformers' model computes it
         words += f" model.num_layers={setup.layers} model.pool=mean" + " model.num_heads=1" * setup.tiny
     return words.split()
-
-
-def train(overrides: Sequence[str]) -> dict[str, Any]:
-    """The record of one run."""
-    import mpx
-
-    folder = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-    with folder as path, contextlib.redirect_stdout(sys.stderr):
-        return mpx.run([*overrides, "trainer.progress=off", f"output_dir={path}"])

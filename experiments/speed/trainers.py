@@ -64,9 +64,6 @@ class Lightning:
             pl.Trainer(**here).fit(module, Ready(self.setup, steps, channels_last=self.tuned))
         return window.samples_per_s()
 
-    def close(self) -> None:
-        """Nothing is kept between runs."""
-
 
 class Ready:
     """A loader of batches that lie on the device."""
@@ -164,9 +161,6 @@ class Transformers:
             )  # fmt: skip
             trainer.train()
         return window.samples_per_s()
-
-    def close(self) -> None:
-        """Nothing is kept between runs."""
 
 
 class Indices(torch.utils.data.Dataset):
