@@ -6,7 +6,7 @@ import math
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging, StochasticWeightAveraging
+from pytorch_lightning.callbacks import EarlyStopping, StochasticWeightAveraging
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -187,15 +187,6 @@ class Averaged(UNet):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
 
 
-class Smoothed(UNet):
-    """Averages its weights from the first step on. Lightning puts the average in their place when all
-    callbacks have seen the end.
-    """
-
-    def configure_callbacks(self):
-        return [EMAWeightAveraging(decay=0.9)]
-
-
 class Writing(UNet):
     """Logs by itself, in every process. What it logs before the training begins is dropped."""
 
@@ -325,9 +316,6 @@ class TransformerLM(pl.LightningModule):
 
     def validation_step(self, batch, index):
         self.log("val_perplexity", self.loss(batch).exp())
-
-    def rate(self, step):
-        return min((step + 1) / self.warmup, (self.warmup / (step + 1)) ** 0.5)
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), 3e-3, betas=(0.9, 0.98))

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from pytorch_lightning.plugins.environments import LightningEnvironment
+from silent import silent_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
@@ -81,7 +82,6 @@ def test_lightnings_closure():
 
 
 def test_lightnings_hooks_before_a_step_come_before_its_clipping():
-    from pytorch_lightning import Trainer
     from pytorch_lightning.demos.boring_classes import BoringModel
     from pytorch_lightning.plugins.precision import Precision
 
@@ -95,32 +95,16 @@ def test_lightnings_hooks_before_a_step_come_before_its_clipping():
 
     model, seen = BoringModel(), []
     model.on_before_optimizer_step = lambda optimizer: seen.append(model.layer.weight.grad.norm().item())
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_model_summary": False,
-        "enable_progress_bar": False,
-    }
-    Trainer(fast_dev_run=1, plugins=Own(), gradient_clip_val=1e-3, accelerator="cpu", **quiet).fit(model)
+    silent_trainer(fast_dev_run=1, plugins=Own(), gradient_clip_val=1e-3).fit(model)
     assert len(seen) == 1
     assert seen[0] > 0.01
 
 
 def test_description_of_a_progress_bar(capsys):
-    from pytorch_lightning import Trainer
     from pytorch_lightning.demos.boring_classes import BoringModel
 
-    bar = lightning.BarFromOne()
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_model_summary": False,
-        "accelerator": "cpu",
-        "barebones": False,
-    }
-    Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, callbacks=bar, **quiet).fit(
-        BoringModel()
-    )
+    few = {"limit_train_batches": 1, "limit_val_batches": 0}
+    silent_trainer(callbacks=lightning.BarFromOne(), enable_progress_bar=True, **few).fit(BoringModel())
     out = capsys.readouterr().out
     assert "epoch 1/1" in out
     assert "Epoch 0/0" not in out

@@ -1,4 +1,6 @@
-"""Three people's questions: from their own data or module to a verdict, by the commands that they type."""
+"""Two people's questions: from their own data to a verdict, by the commands that they type. Those with a module
+are in tests/projects/test_projects_to_a_verdict.py.
+"""
 
 import re
 import shlex
@@ -29,9 +31,9 @@ def typed(tmp_path):
     return run
 
 
-def check_verdict(printed: str, folder, study: str, metric: str) -> None:
-    """Of all six runs, by the metric, and in the report."""
-    assert re.search(rf"^ setting +seeds +.*{metric}.*decision", printed, re.MULTILINE)
+def check_verdict(printed: str, folder, study: str) -> None:
+    """Of all six runs, by the accuracy, and in the report."""
+    assert re.search(r"^ setting +seeds +.*accuracy.*decision", printed, re.MULTILINE)
     assert re.search(r"^ amp_bf16-dense +3 +[\d.]+", printed, re.MULTILINE)
     report = (folder / "outputs" / study / "report.md").read_text()
     assert "bf16-dense" in report
@@ -49,7 +51,7 @@ def test_i_have_a_folder_of_images(typed, tmp_path):
             Image.fromarray(pixels).convert(mode).save(tmp_path / "pictures" / label / f"{i}.{ending}")
     words = "study=pictures model=mlp data=image_folder data.path=pictures data.batch_size=16"
     typed(f"mpx.train {SWEEP} {words} trainer.max_epochs=3 data.workers=0")
-    check_verdict(typed("mpx.compare study=pictures margin=0.05"), tmp_path, "pictures", "accuracy")
+    check_verdict(typed("mpx.compare study=pictures margin=0.05"), tmp_path, "pictures")
 
 
 def test_i_have_a_csv(typed, tmp_path):
@@ -62,57 +64,4 @@ def test_i_have_a_csv(typed, tmp_path):
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     words = "study=reviews model=lstm data=text_csv data.path=reviews.csv data.seq_len=8 data.cache=cache"
     typed(f"mpx.train {SWEEP} {words} trainer.max_epochs=3 data.batch_size=16")
-    check_verdict(typed("mpx.compare study=reviews margin=0.05"), tmp_path, "reviews", "accuracy")
-
-
-MODULE = """
-import pytorch_lightning as pl
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-
-class Regression(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.network = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
-
-    def error(self, batch):
-        x, y = batch
-        return nn.functional.mse_loss(self.network(x), y)
-
-    def training_step(self, batch, index):
-        return self.error(batch)
-
-    def validation_step(self, batch, index):
-        self.log("val/mse", self.error(batch))
-
-    def test_step(self, batch, index):
-        self.log("test/mse", self.error(batch))
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), 1e-2)
-
-
-class Numbers(pl.LightningDataModule):
-    def loader(self, count, seed, shuffle=False):
-        made = torch.Generator().manual_seed(seed)
-        x = torch.randn(count, 16, generator=made)
-        return DataLoader(TensorDataset(x, x[:, :4].sum(1, keepdim=True)), 32, shuffle=shuffle)
-
-    def train_dataloader(self):
-        return self.loader(512, 0, shuffle=True)
-
-    def val_dataloader(self):
-        return self.loader(128, 1)
-
-    def test_dataloader(self):
-        return self.loader(128, 2)
-"""
-
-
-def test_i_have_a_lightning_module(typed, tmp_path):
-    (tmp_path / "mine.py").write_text(MODULE)
-    words = "study=mine module._target_=mine.Regression datamodule._target_=mine.Numbers"
-    typed(f"mpx.train {SWEEP} {words} metric=val/mse metric_goal=min trainer.max_epochs=4")
-    check_verdict(typed("mpx.compare study=mine margin=0.2"), tmp_path, "mine", "mse")
+    check_verdict(typed("mpx.compare study=reviews margin=0.05"), tmp_path, "reviews")

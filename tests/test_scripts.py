@@ -1,6 +1,4 @@
-"""The console scripts of pyproject.toml: versions, Hydra's tab completion, start time and the recorded
-command.
-"""
+"""The console scripts of pyproject.toml: Hydra's tab completion and the recorded command."""
 
 import importlib
 import os
@@ -71,21 +69,6 @@ def test_tab_completion(scripts, tmp_path, typed, offered):
         == offered
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_script_starts_without_anything_heavy(scripts, tmp_path):
-    program = (
-        "import sys, atexit, runpy, shutil\n"
-        "heavy = ('torch', 'pytorch_lightning', 'numpy', 'rich')\n"
-        "atexit.register(lambda: print('HEAVY', [name for name in heavy if name in sys.modules]))\n"
-        "sys.argv = ['mpx-train', 'optimizer.lr=-1']\n"
-        "runpy.run_path(shutil.which('mpx-train'), run_name='__main__')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=scripts, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout == "HEAVY []\n"
-    assert done.stderr.startswith("error: optimizer.lr=-1 must be a number above 0.")
 
 
 def test_what_the_page_shows_is_there():

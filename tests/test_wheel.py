@@ -18,8 +18,12 @@ from mpx.system.version import with_digest
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[1]
-# which may name a checkout
+# without PYTHONPATH, which may name a checkout
 ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def printed(*command, **how):
+    return subprocess.run(command, check=True, capture_output=True, text=True, **how).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -28,38 +32,19 @@ def python(tmp_path_factory):
     mpx.
     """
     path = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", path / "dist", REPOSITORY],
-        check=True,
-        capture_output=True,
-    )
+    build = ["build", "--wheel", "--no-isolation", "--outdir", path / "dist"]
+    printed(sys.executable, "-m", *build, REPOSITORY)
     (wheel,) = (path / "dist").glob("mpx-*.whl")
     venv.create(path / "venv", with_pip=False)
     python = path / "venv" / "bin" / "python"
-    home = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    home = printed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
     (Path(home) / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, wheel],
-        check=True,
-        capture_output=True,
-    )
+    printed(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, wheel)
     return python
 
 
 def test_wheel_carries_its_configuration(python, tmp_path):
-    where = subprocess.run(
-        [python, "-c", "import mpx.train; print(mpx.train.CONF)"],
-        cwd=tmp_path,
-        env=ALONE,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    where = printed(python, "-c", "import mpx.train; print(mpx.train.CONF)", cwd=tmp_path, env=ALONE)
     assert "site-packages" in where
     assert sorted(p.relative_to(where) for p in Path(where).rglob("*.yaml")) == sorted(
         p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")

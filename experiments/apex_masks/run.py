@@ -13,8 +13,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torchvision.models import resnet50
-from transformers import BertConfig, BertModel
 
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, fill, markdown, write
@@ -29,8 +27,7 @@ from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles
 
 HERE = Path(__file__).parent
-# with initial weights, so that nothing is downloaded
-MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}
+MODELS = ("ResNet-50", "BERT-base")
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TRIALS = (NofM(2, 4), Tiles("best"), Tiles("greedy"))
 HEADS = (
@@ -45,6 +42,17 @@ HEADS = (
 COLUMNS = ("model", "format", "layer", "shape", "groups", "mpx_differs", "equal_sums", "apex_alone")
 
 
+def model_of(name: str) -> nn.Module:
+    """With initial weights, so that nothing is downloaded."""
+    if name == "ResNet-50":
+        from torchvision.models import resnet50
+
+        return resnet50()
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig())
+
+
 def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
     """One row per layer: the groups of four in which a mask differs from apex's, and how many of them have
     equal FP32 sums of both pairs.
@@ -52,7 +60,7 @@ def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
     mpx_differs: sparsity=2of4; apex_alone: a layer that only apex or only mpx prunes by default.
     """
     torch.manual_seed(0)
-    model = MODELS[name]().to(device)
+    model = model_of(name).to(device)
     apexs = eligible(model)
     model.to(FORMATS[fmt])
     pruned = [weight for weight in weights(model, NofM(2, 4), Rules()) if weight.reason is None]

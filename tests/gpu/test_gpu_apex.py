@@ -7,17 +7,11 @@ import sys
 
 import pytest
 import torch
+from few_steps import SIX_STEPS
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or "MPX_APEX" not in os.environ,
     reason="needs a CUDA device, and MPX_APEX to name a checkout of apex",
-)
-
-RUN = (
-    "trainer.max_epochs=2",
-    "trainer.limit_train_batches=6",
-    "trainer.warmup_steps=2",
-    "trainer.accelerator=gpu",
 )
 
 
@@ -37,7 +31,7 @@ def test_run(command, apex, recipe, precision):
         "sparsity=2of4",
         "sparsity.backend=apex",
         f"sparsity.recipe={recipe}",
-        *RUN,
+        *SIX_STEPS,
         env=apex,
     )
     assert ran.code == 0, ran.err
@@ -53,7 +47,7 @@ def test_one_shot_masks_are_mpxs(command, apex):
     """Both backends prune the same dense weights, and nothing trains them: what stays is the same, bit for
     bit.
     """
-    dense, saved = command("model=resnet20", "study=dense", *RUN, env=apex), []
+    dense, saved = command("model=resnet20", "study=dense", *SIX_STEPS, env=apex), []
     assert dense.code == 0, dense.err
     one_shot = [
         "model=resnet20",
@@ -62,7 +56,7 @@ def test_one_shot_masks_are_mpxs(command, apex):
         f'sparsity.dense_ckpt="{dense.folder}/checkpoints/last.ckpt"',
     ]
     for backend in ("apex", "mpx"):
-        ran = command(*one_shot, f"sparsity.backend={backend}", f"study={backend}", *RUN[1:], env=apex)
+        ran = command(*one_shot, f"sparsity.backend={backend}", f"study={backend}", *SIX_STEPS[1:], env=apex)
         assert ran.code == 0, ran.err
         (file,) = ran.outputs.glob(f"{backend}/*/seed0/checkpoints/last.ckpt")
         saved.append(torch.load(file, weights_only=True)["state_dict"])

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from few_steps import TEXT
 from safetensors.torch import load_file
 from started import start
 from torch import nn
@@ -22,14 +23,6 @@ from mpx.sparsity.patterns import mask_2of4
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(not torch.backends.cusparselt.is_available(), reason="needs cuSPARSELt"),
-]
-TEXT = [
-    "data=synthetic",
-    "data.kind=text",
-    "data.shape=[32]",
-    "data.classes=4",
-    "data.vocab_size=200",
-    "data.samples=1024",
 ]
 RUNS = {
     "resnet20": ["model=resnet20"],

@@ -4,6 +4,7 @@ waits for the device.
 
 import pytest
 import torch
+from few_steps import SIX_STEPS
 from own_module import Target, Teacher, fit
 from torch import nn
 
@@ -20,12 +21,6 @@ pytestmark = [
 ]
 
 PATTERNS = [NofM(2, 4), NofM(3, 16), Tiles("best"), Tiles("greedy"), Unstructured(0.5)]
-RUN = (
-    "trainer.max_epochs=2",
-    "trainer.limit_train_batches=6",
-    "trainer.warmup_steps=2",
-    "trainer.accelerator=gpu",
-)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -52,7 +47,7 @@ def test_compiled_masks_are_the_same():
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16"])
 def test_recipes(train, recipe, precision):
     ran = train(
-        "model=resnet20", f"precision={precision}", "sparsity=2of4", f"sparsity.recipe={recipe}", *RUN
+        "model=resnet20", f"precision={precision}", "sparsity=2of4", f"sparsity.recipe={recipe}", *SIX_STEPS
     )
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["verified"] is True
@@ -78,7 +73,7 @@ def test_weights_that_no_optimizer_trains_get_no_masks(kind, precision):
     "model", [["model=mlp", "model.widths=[32,32]"], ["model=resnet20"]], ids=["Linear", "Conv2d"]
 )
 def test_coverage_names_the_sparse_kernel(train, model):
-    ran = train(*model, "precision=amp_bf16", "sparsity=2of4", *RUN)
+    ran = train(*model, "precision=amp_bf16", "sparsity=2of4", *SIX_STEPS)
     kernels = {
         (row["sparse_kernel"], row["sparse_kernel_reason"])
         for row in ran.record["sparsity"]["layers"]

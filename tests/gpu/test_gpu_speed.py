@@ -5,6 +5,7 @@ from itertools import combinations, count
 
 import pytest
 import torch
+from few_steps import TEXT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -13,14 +14,6 @@ from mpx.training.callbacks import TIMED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-TEXT = [
-    "data=synthetic",
-    "data.kind=text",
-    "data.shape=[32]",
-    "data.classes=4",
-    "data.vocab_size=200",
-    "data.samples=1024",
-]
 LANGUAGE = ["data=synthetic", "data.kind=lm", "data.shape=[32]", "data.vocab_size=202", "data.samples=1024"]
 MODELS = {
     "resnet20": ["model=resnet20", "optimizer.lr=0.02"],
@@ -53,6 +46,14 @@ SKIPPING += ["precision.loss_scale.growth_interval=4", "precision.loss_scale.max
 TOLERANCE = {"fp32": 0.01, "tf32": 0.02, "amp": 0.03, "amp_bf16": 0.06, "o2": 0.05, "fp8": 0.1}
 
 
+def trained(train, study, *words):
+    """The folder of a run, and its record."""
+    ran = train(*words, f"study={study}")
+    assert ran.code == 0, ran.err
+    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
+    return folder, json.loads((folder / "result.json").read_text())
+
+
 @pytest.fixture
 def curves(train):
     """curves(choice, ways) -> the loss at every step and the record of each way."""
@@ -62,12 +63,10 @@ def curves(train):
     def run(choice, *ways):
         found = []
         for way, number in zip(ways, numbers, strict=False):
-            ran = train(*STEPS, *choice, *way, f"study=s{number}")
-            assert ran.code == 0, ran.err
-            (folder,) = [folder for folder in ran.folders if f"/s{number}/" in str(folder)]
+            folder, record = trained(train, f"s{number}", *STEPS, *choice, *way)
             events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
             losses = torch.tensor([event.value for event in events.Scalars("train/loss")])
-            found.append((losses, json.loads((folder / "result.json").read_text())))
+            found.append((losses, record))
         return found
 
     return run
@@ -206,11 +205,8 @@ def test_masks_that_move_between_replays(train, way, optimizer, start, precision
     choice += ["numerics.every=10"]
     found = []
     for study, words in (("plain", PLAIN), ("graphed", way)):
-        ran = train(*choice, *words, f"study={study}")
-        assert ran.code == 0, ran.err
-        (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
-        saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-        found.append((saved, json.loads((folder / "result.json").read_text())))
+        folder, record = trained(train, study, *choice, *words)
+        found.append((torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True), record))
     (plain, without), (graphed, record) = found
     graph = record["speed"]["chosen"]["graph"]
     assert (graph["recorded"], graph["given_up"]) == (1 if start == 0 else 2, None)
@@ -264,14 +260,9 @@ def test_skipped_steps_are_skipped_in_a_replay(curves, optimizer):
 def test_resumed_and_cut(train):
     """A run of two epochs, and one that was cut after the first, both replayed."""
     choice = [*STEPS, *MODELS["resnet20"], "precision=amp", *GRAPH]
-    whole = train(*choice, "study=whole")
-    first = train(*choice, "study=cut", "trainer.checkpoint_every_n_steps=8", "trainer.max_steps=16")
-    assert (whole.code, first.code) == (0, 0), whole.err + first.err
-    (cut,) = [folder for folder in first.folders if "/cut/" in str(folder)]
-    rest = train(*choice, "study=rest", f'ckpt_path="{cut}/checkpoints/last.ckpt"')
-    assert rest.code == 0, rest.err
-    (folder,) = [folder for folder in rest.folders if "/rest/" in str(folder)]
-    record = json.loads((folder / "result.json").read_text())
+    trained(train, "whole", *choice)
+    cut, _ = trained(train, "cut", *choice, "trainer.checkpoint_every_n_steps=8", "trainer.max_steps=16")
+    _, record = trained(train, "rest", *choice, f'ckpt_path="{cut}/checkpoints/last.ckpt"')
     assert record["environment"]["resumed_from_steps"] == [16]
     assert record["speed"]["chosen"]["graph"]["replayed_steps"] > 0
 
