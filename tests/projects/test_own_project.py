@@ -221,102 +221,40 @@ def test_a_run_that_was_cut_off_in_its_test_is_validated_again(train):
     assert {name: known[name] for name in ("val/dice", "test/dice")} == again.record["metrics"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["module._target_=own_projects.Nothing"], "module._target_=own_projects.Nothing cannot be built in"),
-        (
-            ["module._target_=own_projects.block"],
-            "module._target_=own_projects.block: missing a required argument: 'channels_in'. It takes "
-            "channels_in, channels. "
-            "Set an argument as +module.NAME=VALUE.",
-        ),
-        (["module._target_=[a.Net]"], "module._target_=['a.Net'] must be a text."),
-        (
-            [*UNET, "trainer.limit_train_batches=1e-9"],
-            "You requested to check 1e-09 of the `train_dataloader`",
-        ),
-        (["module._target_=no_such.Net"], "module._target_=no_such.Net: no module no_such in"),
-        (
-            [*UNET, "+module.wdith=3"],
-            "module._target_=own_projects.UNet: got an unexpected keyword argument 'wdith'. It takes",
-        ),
-        (
-            [*UNET, "module.width=3"],
-            "module.width: an argument of the constructor is added with a +, as +module.width=VALUE.",
-        ),
-        (
-            [*UNET, "datamodule._target_=own_projects.Bare", "+datamodule.size=3"],
-            "datamodule.size is not an argument of own_projects.Bare, which has no __init__ of its own. "
-            "Leave it out.",
-        ),
-        (
-            [*UNET, "module._target_=own_projects.Copied"],
-            "module._target_=own_projects.Copied made a Copied; it must make a LightningModule.",
-        ),
-        (
-            [*UNET, "optimizer=adamw"],
-            "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer.",
-        ),
-        (
-            [*UNET, "trainer.compile=default"],
-            "trainer.compile=default is not possible with a module of your own: call torch.compile in",
-        ),
-        (
-            [*GAN_WORDS, "metric=val/distance"],  # as in the record
-            "metric=val/distance: the module logs no such value. Did you mean val_distance? It logs "
-            "g_loss, val_distance.",
-        ),
-        (
-            ["metric=val/dice"],
-            "metric belongs to a project of your own. Name its module, as "
-            "module._target_=package.module.Class.",
-        ),
-        (
-            [*UNET, "metric=test/dice"],
-            "metric=test/dice: UNet has no test_step, or its data no loader for it.",
-        ),
-        (
-            [*GAN_WORDS, "trainer.gradient_clip_val=1"],
-            "Automatic gradient clipping is not supported for manual optimization.",
-        ),
-        (
-            [*UNET, "module._target_=own_projects.ByLBFGS", "sparsity=2of4"],
-            "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions "
-            "of earlier steps",
-        ),
-        (
-            [*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"],
-            "metric=val/step: the module logs it for single steps alone.",
-        ),
-        pytest.param(
-            [*UNET, "module._target_=own_projects.Aimless"],
-            "module: configure_optimizers of Aimless returns no optimizer",
-            marks=pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`"),
-        ),
-        (
-            [*UNET, "module._target_=own_projects.Stepless"],
-            "No `training_step()` method defined.",
-        ),
-        (
-            [*STREAM, "sparsity=2of4"],
-            "sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set trainer.max_steps",
-        ),
-        (
-            [*UNET, "module._target_=own_projects.Early", "trainer.max_epochs=8", "sparsity=2of4"],
-            "training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. "
-            "Prune earlier (sparsity.start",
-        ),
-        (
-            [*UNET[:2], "module._target_=own_projects.Regression"],
-            "metric is not set, and mpx.compare needs a value by which to compare runs. The validation logs "
-            "metric=val/mse metric_goal=min. Add one of these;",
-        ),
-        ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
-    ],
-)
-def test_mistakes_are_one_line(train, words, said):
-    ran = train(*words)
+# what is typed, where UNET, STREAM and GAN_WORDS stand for their words, and how the line begins
+MISTAKES = """
+module._target_=own_projects.Nothing | module._target_=own_projects.Nothing cannot be built in
+module._target_=own_projects.block | module._target_=own_projects.block: missing a required argument: 'channels_in'. It takes channels_in, channels. Set an argument as +module.NAME=VALUE.
+module._target_=[a.Net] | module._target_=['a.Net'] must be a text.
+UNET trainer.limit_train_batches=1e-9 | You requested to check 1e-09 of the `train_dataloader`
+module._target_=no_such.Net | module._target_=no_such.Net: no module no_such in
+UNET +module.wdith=3 | module._target_=own_projects.UNet: got an unexpected keyword argument 'wdith'. It takes
+UNET module.width=3 | module.width: an argument of the constructor is added with a +, as +module.width=VALUE.
+UNET datamodule._target_=own_projects.Bare +datamodule.size=3 | datamodule.size is not an argument of own_projects.Bare, which has no __init__ of its own. Leave it out.
+UNET module._target_=own_projects.Copied | module._target_=own_projects.Copied made a Copied; it must make a LightningModule.
+UNET optimizer=adamw | optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer.
+UNET trainer.compile=default | trainer.compile=default is not possible with a module of your own: call torch.compile in
+GAN_WORDS metric=val/distance | metric=val/distance: the module logs no such value. Did you mean val_distance? It logs g_loss, val_distance.
+metric=val/dice | metric belongs to a project of your own. Name its module, as module._target_=package.module.Class.
+UNET metric=test/dice | metric=test/dice: UNet has no test_step, or its data no loader for it.
+GAN_WORDS trainer.gradient_clip_val=1 | Automatic gradient clipping is not supported for manual optimization.
+UNET module._target_=own_projects.ByLBFGS sparsity=2of4 | sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps
+UNET module._target_=own_projects.ByLBFGS metric=val/step | metric=val/step: the module logs it for single steps alone.
+UNET module._target_=own_projects.Aimless | module: configure_optimizers of Aimless returns no optimizer
+UNET module._target_=own_projects.Stepless | No `training_step()` method defined.
+STREAM sparsity=2of4 | sparsity.start=0.5 is a share of a run whose number of steps is unknown. Set trainer.max_steps
+UNET module._target_=own_projects.Early trainer.max_epochs=8 sparsity=2of4 | training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. Prune earlier (sparsity.start
+datamodule._target_=own_projects.Blobs module._target_=own_projects.Regression | metric is not set, and mpx.compare needs a value by which to compare runs. The validation logs metric=val/mse metric_goal=min. Add one of these;
+STREAM +module.lr=1e20 | the loss became infinite or NaN by step
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`")
+@pytest.mark.parametrize("case", MISTAKES.strip().splitlines())
+def test_mistakes_are_one_line(train, case):
+    words, said = case.split(" | ")
+    named = {"UNET": UNET, "STREAM": STREAM, "GAN_WORDS": GAN_WORDS}
+    ran = train(*(word for name in words.split() for word in named.get(name, [name])))
     assert ran.code != 0
     assert ran.err.startswith(f"error: {said}"), ran.err
     assert ran.err.count("\n") == 1
