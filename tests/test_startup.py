@@ -1,9 +1,12 @@
-"""A mistake, --help and --cfg job come back before anything heavy is imported; experiments/startup measures
+"""A mistake, --help, --version and --cfg job come back before anything heavy is imported; experiments/startup measures
 how fast.
 """
 
+import re
 import subprocess
 import sys
+
+import mpx
 
 HEAVY = ("torch", "pytorch_lightning", "transformers", "torchvision", "numpy", "sklearn", "rich")
 COMMANDS = (
@@ -17,14 +20,19 @@ COMMANDS = (
     ["model=resnet34"],
     ["--help", "sparsity"],
 )
+CALLS = [
+    *(("mpx.train", words) for words in COMMANDS),
+    *((f"mpx.{name}", ["--version"]) for name in ("train", "compare", "bench", "deploy", "doctor")),
+]
 PROGRAM = f"""
 import runpy, sys
-for words in {COMMANDS}:
+for module, words in {CALLS}:
     sys.argv[1:] = words
     try:
-        runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit:
-        print(words, "imports", [name for name in {HEAVY} if name in sys.modules])
+        pass
+    print(module, words, "imports", [name for name in {HEAVY} if name in sys.modules])
 """
 
 
@@ -33,6 +41,8 @@ def test_nothing_heavy_is_imported(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    for words in COMMANDS:
-        assert f"{words} imports []" in done.stdout, done.stdout + done.stderr
+    for module, words in CALLS:
+        assert f"{module} {words} imports []" in done.stdout, done.stdout + done.stderr
+    version = rf"^mpx {re.escape(mpx.__version__)}\+[0-9a-f]{{8}}( \(git [0-9a-f]{{10}}(, with changes)?\))?$"
+    assert len(re.findall(version, done.stdout, re.MULTILINE)) == 5
     assert list(tmp_path.iterdir()) == []
