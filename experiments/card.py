@@ -23,10 +23,9 @@ from mpx.compare.comparison import Comparison
 from mpx.compare.table import read_results
 from mpx.compare.words import title
 from mpx.errors import UserError
-from mpx.render.colours import styles
 from mpx.render.figures import pictures
-from mpx.render.picture import Picture
-from mpx.render.report import PLOTS, about, figures, group_table, save_all, served_part, verdicts
+from mpx.render.picture import Picture, save, styles
+from mpx.render.report import PLOTS, about, figures, group_table, served_part, verdicts
 from mpx.render.table import escaped
 from mpx.settings.compare import DEFAULTS, LISTING, check_compare
 from mpx.system.whole_file import write_whole
@@ -55,7 +54,7 @@ def update_card(folder: Path) -> list[Path]:
     comparison = compare_file(results, options(found[2], card))
     by_setting = styles(comparison)
     drawn = [pictures(group, comparison, by_setting) for group in comparison.groups]
-    plots = save_all([one for group in drawn for one in group], folder / PLOTS)
+    plots = [path for group in drawn for one in group for path in save(one, folder / PLOTS)]
     part = f"{found[1]}\n{results_part(comparison, drawn)}\n\n{found[3]}"
     write_whole(card, text[: found.start()] + part + text[found.end() :])
     return [card, *plots]

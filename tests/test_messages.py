@@ -41,7 +41,6 @@ optimizer.lr=-1 | optimizer.lr=-1 must be a number above 0. For example optimize
 trainer.devices=0 | trainer.devices=0 must be a whole number of at least 1, or auto; or a list of
 retry_failed=maybe | retry_failed=maybe must be true or false.
 study=../x | study=../x must be a folder's name
-trainer.strategy=fsdp | trainer.strategy is not a setting of mpx.train: several devices train by DDP
 sparsity=2of4 sparsity.start=1.0 | must be a number of at least 0 and below 1.
 trainer.max_epochs=999999999999 | trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20.
 model=timm | model.name is not set and has no default.
@@ -102,7 +101,6 @@ optimizer.lr=interval(0.1,1) | optimizer.lr=interval(0.1,1): a grid has no inter
 output_dir={a:1} | output_dir={'a': 1} must be a text.
 output_dir=a,b | output_dir: a sweep has one, in which its jobs leave reports. Start one sweep
 hydra.sweep.dir=mine | hydra.sweep.dir=mine: mpx names the folders of a sweep, and removes them.
-gpu_share=4 | gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use
 hydra/launcher=basic | hydra/launcher=basic: mpx starts jobs by local, submitit_local
 seed=0,1 hydra.launcher.n_jobs=0 | hydra.launcher.n_jobs=0 must be a whole number of at least 1, or -1
 # of jobs: said once, before the first

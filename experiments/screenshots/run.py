@@ -20,9 +20,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from mpx.render.colours import styles
 from mpx.render.figures import pictures
 from mpx.render.html import html_report
+from mpx.render.picture import styles
 
 sys.path.append(str(Path(__file__).parents[1]))
 from card import compare_file, options

@@ -16,14 +16,12 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from mpx.settings.bench import BENCH, check_bench
+from mpx.settings.fields import BENCH
 from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
+from mpx.settings.values import check_value
 from mpx.system.machine import check_compilers_cache, keep_within_quota
 from mpx.system.whole_file import below_output_dir, to_text, try_writing, write_whole
-
-# values of `what`: mpx/bench/<what>.py
-BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
@@ -31,7 +29,8 @@ def job(cfg: DictConfig) -> None:
     # inside, because Hydra announces exceptions that leave this function
     with errors_in_one_line(BENCH, "mpx.bench"):
         settings = {str(key): value for key, value in cfg.items()}
-        check_bench(settings, BENCHMARKS)
+        for key, value in settings.items():
+            check_value(key, value, BENCH, "mpx.bench")
         run(**settings)
 
 

@@ -99,6 +99,7 @@ def show_runs(output_dir: str, study: str | None, status: str | None, setting: s
         mark = "" if speed is None else marked("emulated" if run["emulated"] else alone)
         row += [rate(speed) + mark, number(seconds, digits(seconds, 1), " s")]
         rows.append(row)
+    names = [Column(head, words=True, whole=True) for head in ("study", "setting")]
     numbers = map(Column, ("value", "samples/s", "time to train"))
-    heads = [*words("study", "setting", "seed", "status", "metric"), *numbers]
+    heads = [*names, Column("seed"), *words("status", "metric"), *numbers]
     print_table(Table("", heads, rows).known(1), framed=False)

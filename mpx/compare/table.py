@@ -3,7 +3,6 @@ enough for a comparison; and differences.csv, which is only written.
 """
 
 import csv
-import errno
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
@@ -63,8 +62,6 @@ def read_results(path: Path) -> list[Run]:
     written by results_csv.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "not a file")
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
         return [_run(line, row) for line, row in rows_of(text)]
     except (OSError, UnicodeDecodeError) as error:

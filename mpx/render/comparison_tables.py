@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from mpx.compare import words
@@ -13,10 +14,12 @@ from mpx.compare.comparison import Comparison, Decision, Group, Row, Verdict
 from mpx.compare.run import Run, Way
 from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import spread
-from mpx.render.colours import Styles
 from mpx.render.table import Cell, Column, Table, console, print_table
 from mpx.runs.result import Metric
 from mpx.system.printing import UNKNOWN, digits, number, rate, share_digits, shown
+
+if TYPE_CHECKING:  # matplotlib is slow to import, and the terminal does not need it
+    from mpx.render.picture import Styles
 
 HEADS = {  # key of `_setting` -> head of the column; "" stands for the metric's name
     "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference",
@@ -37,7 +40,7 @@ LESS_ACCURATE = "less accurate"
 MAX_LEFT_OUT = 20  # runs that are listed
 
 
-def settings_table(group: Group, styles: Styles) -> Table:
+def settings_table(group: Group, styles: "Styles") -> Table:
     """One row per setting, without columns of unknown values."""
     columns = [
         Column(head or group.metric.words, words=key in ("setting", "decision"))
@@ -47,7 +50,7 @@ def settings_table(group: Group, styles: Styles) -> Table:
     return Table(words.title(group), columns, [[row[key] for key in HEADS] for row in rows]).known(3)
 
 
-def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
+def _setting(row: Row, group: Group, styles: "Styles") -> dict[str, Cell | str]:
     spec, decision, control = group.metric.spec, row.decision, row.setting == group.control
     time, peak, lost = (
         one.mean if one else None for one in (row.time_to_train_s, row.peak_gib, row.underflow)
@@ -75,7 +78,7 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
     }
 
 
-def served_tables(group: Group, styles: Styles) -> list[Table]:
+def served_tables(group: Group, styles: "Styles") -> list[Table]:
     """How each setting was served: a table for each place, with a column for each way to serve."""
     return [
         _served_table(
@@ -90,7 +93,7 @@ def served_tables(group: Group, styles: Styles) -> list[Table]:
 
 
 def _served_table(
-    title: str, group: Group, servings: Sequence[tuple[Row, Mapping[Way, Serving]]], styles: Styles
+    title: str, group: Group, servings: Sequence[tuple[Row, Mapping[Way, Serving]]], styles: "Styles"
 ) -> Table:
     ways = sorted({way for _, by_row in servings for way in by_row}, key=order)
     lines: list[list[Cell | str]] = [
@@ -125,13 +128,13 @@ def marked(*marks: str) -> str:
     return f" ({known})" if known else ""
 
 
-def runs_table(group: Group, study: Path, styles: Styles) -> Table:
+def runs_table(group: Group, study: Path, styles: "Styles") -> Table:
     rows = [_run(row.setting, run, group.metric, study, styles) for row in group.rows for run in row.runs]
     columns = [Column(head, words=head in ("run", "status")) for head in rows[0]]
     return Table(f"Runs of {words.title(group)}", columns, [list(row.values()) for row in rows]).known(2)
 
 
-def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> dict[str, Cell | str]:
+def _run(name: str, run: Run, metric: Metric, study: Path, styles: "Styles") -> dict[str, Cell | str]:
     """Head of the column -> cell."""
     speed, alone = run.train_samples_per_s, "" if run.exclusive else words.shared(run.cpu_used_by_others)
     mark = "emulated" if run.emulated else alone
@@ -172,7 +175,7 @@ def left_out_table(comparison: Comparison) -> Table:
     return Table("Runs left out", [Column("folder", words=True), Column("why", words=True)], rows)
 
 
-def setting(name: str, styles: Styles) -> Cell:
+def setting(name: str, styles: "Styles") -> Cell:
     return Cell(name, style=styles.get(name))
 
 

@@ -15,12 +15,14 @@ from mpx.compare import speed
 from mpx.compare.comparison import Comparison, Estimate, Group, Row, Speedup
 from mpx.compare.run import text_of
 from mpx.compare.words import confidence, title
-from mpx.render.colours import INK, Style, Styles
 from mpx.render.curves import Bands, bands, loss_figure, numerics_figure
 from mpx.render.picture import (
+    INK,
     MAX_CURVES,
     MUTED,
     Picture,
+    Style,
+    Styles,
     canvas,
     height_for,
     legend_below,

@@ -13,10 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import confidence, environment_rows, margin, places, question, title
-from mpx.render.colours import INK, Styles, styles
 from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
 from mpx.render.figures import file_start, pictures
-from mpx.render.picture import Picture, inline
+from mpx.render.picture import INK, Picture, Styles, inline, styles
 from mpx.render.table import Cell, Column, Table, text_of
 from mpx.system.printing import how_many
 

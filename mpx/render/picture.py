@@ -1,16 +1,18 @@
 """Pictures: common size, fonts, axes and legends, legible in print and on light and dark screens; drawn, with
-title and caption.
+title and caption. Each setting has the same colour, marker and line style in every plot and in the page.
 """
 
 import io
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -20,17 +22,55 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 from PIL import Image
 
-from mpx.render.colours import INK
+from mpx.compare.comparison import Comparison
+from mpx.compare.groups import natural
 from mpx.runs.result import Metric
 from mpx.system.whole_file import own_folder, write_whole
 
-MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page replaces these and INK
+# in dark mode the page replaces these
+INK, MUTED, GRID, PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
+# Colour-blind readers can distinguish these: Okabe and Ito, Color Universal Design, without their yellow,
+# which is too light for paper; the last is the wine red of Paul Tol's muted scheme. So four formats, dense
+# and 2:4, have a colour each.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around a figure's content, since browsers render text slightly wider
 LINE = 95  # characters of a legend across the page's width
 MAX_CURVES = 8  # more lines are not distinguishable
 MAX_LINES = 6  # of a title
+
+
+@dataclass(frozen=True)
+class Style:
+    colour: str
+    marker: str
+    line: Any  # of matplotlib's LineStyleType
+
+
+Styles = Mapping[str, Style]  # by setting
+
+
+def styles(comparison: Comparison) -> dict[str, Style]:
+    """Setting -> its style. Controls have the colour INK. The others get colours by how many groups have
+    them, then by name, so that a new seed does not change them.
+    """
+    controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
+    count = Counter(row.setting for group in comparison.groups for row in group.rows)
+    others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
+    chosen = {
+        setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)])
+        for i, setting in enumerate(controls)
+    }
+    for i, setting in enumerate(others):
+        # shifts the markers, so that seven colours and seven markers give 49 different pairs
+        again = i // len(COLOURS)
+        chosen[setting] = Style(
+            COLOURS[i % len(COLOURS)], MARKERS[(i + 1 + again) % len(MARKERS)], LINES[again % len(LINES)]
+        )
+    return chosen
 
 
 @dataclass(frozen=True)

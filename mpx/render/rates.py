@@ -9,9 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mpx.render.colours import COLOURS, INK, LINES, MARKERS, Style
-from mpx.render.picture import (  # fmt: skip
+from mpx.render.picture import (
+    COLOURS,
+    INK,
+    LINES,
+    MARKERS,
     MUTED,
+    Style,
     canvas,
     labelled,
     legend_below,
@@ -28,7 +32,7 @@ GAP, BAR = 0.16, 0.11  # inches between groups of bars, and per bar
 
 @dataclass(frozen=True)
 class Curve:
-    """points: (size, rate). colour, line: indices into the styles of colours.py; related curves share a
+    """points: (size, rate). colour, line: indices into the styles of picture.py; related curves share a
     colour.
     """
 

@@ -6,20 +6,19 @@ it adds no row to the HPARAMS table.
 """
 
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from mpx.compare import words
 from mpx.compare.comparison import Comparison, Group
-from mpx.render.colours import styles
 from mpx.render.comparison_tables import served_tables, settings_table
 from mpx.render.figures import file_start, pictures
 from mpx.render.html import html_report
-from mpx.render.picture import Picture, save
+from mpx.render.picture import Picture, save, styles
 from mpx.render.table import escaped, in_markdown
 from mpx.system.printing import track
 from mpx.system.whole_file import whole_folder, write_whole
@@ -29,8 +28,8 @@ SUMMARY = "_report"
 PLOTS = "plots"  # folder of the pictures
 
 
-def write(comparison: Comparison) -> list[Path]:
-    """Write the report and return the written files, without those of TensorBoard.
+def write(comparison: Comparison) -> None:
+    """Write the report.
 
     Everything is drawn before the first file is written, and each is replaced as a whole, so a failure leaves
     the old files.
@@ -43,19 +42,11 @@ def write(comparison: Comparison) -> list[Path]:
     drawn = [pictures(group, comparison, by_setting) for group in groups]
     html, markdown = comparison.folder / HTML, comparison.folder / MARKDOWN
     pages = {html: html_report(comparison, drawn, by_setting), markdown: markdown_report(comparison, drawn)}
-    plots = save_all([one for group in drawn for one in group], comparison.folder / PLOTS)
+    for one in itertools.chain(*drawn):
+        save(one, comparison.folder / PLOTS)
     for path, text in pages.items():
         write_whole(path, text)
     write_summary_run(comparison, drawn)
-    return [*pages, *plots]
-
-
-def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
-    """Write the pictures, then remove those of an earlier report that were not replaced."""
-    written = [path for one in drawn for path in save(one, folder)]
-    for path in {*folder.glob("*--*.svg"), *folder.glob("*--*.png")}.difference(written):
-        path.unlink(missing_ok=True)
-    return written
 
 
 def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> None:

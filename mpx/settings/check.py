@@ -8,7 +8,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.data import OWN_FAMILIES, TRAINED, check_data, family, pretrained
+from mpx.settings.choices import FIXED, SETTABLE
+from mpx.settings.data import TRAINED, check_data, family, pretrained
 from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
@@ -16,19 +17,6 @@ from mpx.settings.reachable import check_device, check_files, check_logger, chec
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.values import check_value, key_of, leaves
 
-# Keys that a file of a group sets, because the choice of the file decides them; key -> group.
-FIXED = {
-    "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer",
-    "schedule.name": "schedule",
-    "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data",
-    "data.kind": "data",
-}  # fmt: skip
-# Fixed keys -> choices that let a user set them.
-SETTABLE = {
-    "model.name": ("timm", "torchvision", "hf"),
-    "data.name": OWN_FAMILIES,
-    "data.kind": ("synthetic", "custom"),
-}
 # metrics that should fall, by their names
 OF_ERROR = "perplexity|ppl|nll|cross_entropy|mse|rmse|mae|mape|wer|cer|error"
 FALLS = re.compile(

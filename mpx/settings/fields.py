@@ -1,5 +1,5 @@
-"""Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common
-keys.
+"""Every key of mpx.train, and of mpx.bench, with the rule for its value. The files of a group share the rules
+of their common keys.
 """
 
 import re
@@ -215,6 +215,18 @@ PROJECT = {
 }
 
 FIELDS = {**RUN, **UNTIL, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
+SIDES = range(32, 32_769, 16)  # of a matrix; FP8 and int8 products on CUDA need multiples of 16
+BENCH = {  # of mpx.bench
+    # each is a file mpx/bench/<what>.py
+    "what": choice("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton"),
+    "accelerator": choice("auto", "cpu", "gpu"),
+    "size": Rule(
+        f"a multiple of {SIDES.step} from {SIDES[0]} to {SIDES[-1]}, or auto",
+        lambda v: v == "auto" or (type(v) is int and v in SIDES),
+        "1024",
+    ),
+    "output_dir": text(example="outputs"),
+}
 # they only set other keys (the groups' choices, and optimizer.lr), or say what else is told of the run
 NOT_OF_THE_RESULT = ("task", "model.lr.", "logger.")
 FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, PIPE_CLOSED, UserError, causes, nearest_key
 from mpx.private.hydra import options
-from mpx.settings.choices import CONF, GROUPS, KEYS
+from mpx.settings.choices import CONF, GROUPS, KEYS, help_text
 from mpx.settings.values import key_of
 from mpx.system.environment_variables import let_hydra_raise, shows_traceback
 from mpx.system.printing import print_nowhere, replace_unprintable
@@ -67,8 +67,6 @@ def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train", docstring
         sys.exit()
     for place, word in enumerate(words):
         if word in ("-h", "--help"):
-            from mpx.settings.help import help_text
-
             topic = words[place + 1] if place + 1 < len(words) and NAME.fullmatch(words[place + 1]) else None
             print(help_text(program, docstring, topic), flush=True)
             sys.exit()

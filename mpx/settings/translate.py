@@ -14,7 +14,6 @@ from yaml import YAMLError
 from mpx.errors import DISK_FULL, UserError, nearest, nearest_key
 from mpx.settings.choices import KEYS, no_such_key
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
-from mpx.settings.values import REMOVED
 from mpx.system.printing import shown
 
 FIRST = {
@@ -98,8 +97,6 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
-    if key in REMOVED:
-        return REMOVED[key]
     below = (*FREE_BELOW, *(f"{free}." for free in FREE))
     if key in FREE or (key.startswith(below) and not key.endswith("._target_")):
         return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."

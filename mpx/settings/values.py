@@ -46,26 +46,6 @@ def _has_keys(name: str) -> bool:
     return any(key.startswith(f"{name}.") for key in FIELDS)
 
 
-REMOVED = {  # keys that mpx had -> the line that says what to use instead
-    "gpu_share": "gpu_share is not a setting of mpx.train: each job has its GPU to itself. Use "
-    "hydra.launcher.n_jobs=N with N GPUs.",
-    "trainer.strategy": "trainer.strategy is not a setting of mpx.train: several devices train by DDP. "
-    "Leave it out.",
-    "data.global_batch_size": "data.global_batch_size is not a setting of mpx.train. Use data.batch_size, "
-    "the samples per step of one device.",
-    "fail_fast": "fail_fast is not a setting of mpx.train: Ctrl-C ends a sweep, and the same command goes on "
-    "with it.",
-    "sparsity.recompute_every": "sparsity.recompute_every is not a setting of mpx.train. Use "
-    "sparsity.recipe=sr_ste, which chooses the masks at every step.",
-    "sparsity.start_epoch": "sparsity.start_epoch is not a setting of mpx.train. Use sparsity.start, a share "
-    "of the run, or sparsity.start_step.",
-    **{
-        f"sparsity.{key}": f"sparsity.{key} is not a setting of mpx.train. Use sparsity.skip=[NAME]."
-        for key in ("min_size", "dense_first", "dense_last")
-    },
-}
-
-
 def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, program: str = "mpx.train") -> None:
     """Raise UserError if `program` has no such key or the value breaks the key's rule."""
     if key in FREE:
@@ -77,8 +57,6 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
     rule = rules.get(key)
     if rule is None and key.startswith(FREE_BELOW):
         return
-    if key in REMOVED:
-        raise UserError(REMOVED[key])
     if rule is None:
         raise UserError(
             f"{key} is not a setting of {program}.{nearest(key, rules)}{_argument(key)} See "

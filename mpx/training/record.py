@@ -89,7 +89,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     of the mode's format.
     """
     # and with it matplotlib, only where there is something to draw
-    from mpx.render.exponents import exponent_figure
+    from mpx.render.curves import exponent_figure
 
     scale, fmt = precision.loss_scale, FORMATS[precision.mode.narrowest]
     layers = {name: counts.tolist() for name, counts in numerics.layers.items()}

@@ -1,6 +1,7 @@
 """The list of all runs as flat records, and the removal of failed ones."""
 
 import json
+import re
 
 import pytest
 from made_runs import record, write
@@ -59,6 +60,17 @@ def test_the_list_on_the_terminal(outputs):
     assert "test/accuracy 0.9500 1,000 60.0 s" in done.words
     assert start(main, outputs.parent, "list=true", "study=x").out == "no such run below outputs\n"
     assert "status=failed chooses among" in start(main, outputs.parent, "status=failed").err
+
+
+def test_a_narrow_terminal_breaks_no_name(outputs):
+    long = "resnet18-cifar10-amp_bf16-2of4-data.batch_size=512-optimizer.lr=0.05"
+    write(outputs / "second" / long / "seed0", record())
+    narrow = {"TTY_COMPATIBLE": "1", "COLUMNS": "100"}
+    done = start(main, outputs.parent, "list=true", f"setting={long[:30]}", env=narrow)
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in done.out.splitlines()]
+    assert max(map(len, lines)) <= 100
+    assert {line.split()[1] for line in lines if line.startswith(" second ")} == {long}
+    assert "test/accuracy" in done.out
 
 
 def test_failed_runs_are_removed_but_not_one_that_runs(outputs):

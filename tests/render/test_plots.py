@@ -15,10 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from mpx.compare.comparison import Estimate
-from mpx.render.colours import styles
 from mpx.render.curves import bands, loss_figure
 from mpx.render.figures import front_figure, pareto, pictures, seeds_figure
-from mpx.render.picture import fit, house_style, inline
+from mpx.render.picture import fit, house_style, inline, styles
 from mpx.render.rates import style_of
 from mpx.runs.result import metric_of
 

@@ -9,12 +9,10 @@ import mpx.bench.__main__ as bench
 import mpx.compare.__main__ as compare
 import mpx.deploy.__main__ as deploy
 from mpx import train
-from mpx.settings.bench import BENCH
-from mpx.settings.check import FIXED, SETTABLE
-from mpx.settings.choices import GROUPS
+from mpx.settings.choices import FIXED, GROUPS, SETTABLE
 from mpx.settings.compare import COMPARE
 from mpx.settings.deploy import DEPLOY
-from mpx.settings.fields import FIELDS
+from mpx.settings.fields import BENCH, FIELDS
 
 SHOWN = [key for key in FIELDS if key not in FIXED or key in SETTABLE]
 

@@ -19,8 +19,6 @@ sparsity=2of4 sparsity.recipe=one_shot sparsity.start=0.2 | sparsity.start has n
 sparsity=2of4 sparsity.recipe=gradual sparsity.end=0.3 | sparsity.end=0.3 must be at least sparsity.start=0.5.
 sparsity=2of4 sparsity.dense_ckpt=no.ckpt | sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a
 sparsity=2of4 sparsity.dense_ckpt=FILE ckpt_path=FILE | ckpt_path and sparsity.dense_ckpt both bring weights.
-sparsity=2of4 sparsity.start_epoch=3 | sparsity.start_epoch is not a setting of mpx.train. Use sparsity.start, a share of
-sparsity=2of4 sparsity.dense_last=true | sparsity.dense_last is not a setting of mpx.train. Use sparsity.skip=[NAME].
 sparsity=nofm sparsity.n=8 | sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4.
 sparsity=nofm sparsity.m=64 | sparsity.m=64 must be a whole number of at least 2 and at most 32.
 sparsity=unstructured sparsity.density=1 | sparsity.density=1 must be a number above 0 and below 1.
