@@ -19,7 +19,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mpx.compare.collect import collect, is_study, newest
+from mpx.compare.collect import collect, newest, run_folders
 from mpx.compare.comparison import Comparison
 from mpx.compare.groups import by_label, by_pair, ran, settings
 from mpx.compare.listing import remove_failed, show_runs
@@ -124,7 +124,7 @@ def _read_study(output_dir: Path, study: str) -> tuple[list[Run], LeftOut, Path]
 
 def _no_study(output_dir: Path, study: str) -> str:
     _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it does not exist or cannot be read
-    known = sorted(name for name in folders if name[0] not in "._" and is_study(output_dir / name))
+    known = sorted(name for name in folders if name[0] not in "._" and run_folders(output_dir / name))
     begin = f"No study is in {output_dir} yet; python -m mpx.train study={study} begins one."
     names = f"There are: {', '.join(known)}." if known else begin
     return f"study={study}: {output_dir / study} is not there.{nearest(study, known)} {names}"

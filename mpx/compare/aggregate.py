@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpx.compare import served, speed
-from mpx.compare.commands import commands
 from mpx.compare.comparison import Comparison, Estimate, Group, Question, Row, Verdict, estimate
 from mpx.compare.decisions import decide, values
 from mpx.compare.groups import (
@@ -24,6 +23,7 @@ from mpx.compare.looks import plan_of
 from mpx.compare.notes import notes
 from mpx.compare.run import AUTO, Run, choose_metric
 from mpx.compare.verdict import evidence, serve_verdict, time_verdict, train_verdict
+from mpx.compare.words import commands
 from mpx.runs.result import Metric
 from mpx.settings.compare import DECIDE, DEFAULTS, compare_command
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mpx.compare.commands import portable
 from mpx.compare.looks import Plan
 from mpx.compare.run import CODE_HASHES, RESUMED, Run
 from mpx.compare.served import UNREADABLE, cpu, read_served
+from mpx.compare.words import portable
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT, goes_on
 from mpx.runs.result import (
     LAYOUT,
@@ -58,11 +58,6 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
     return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
-
-
-def is_study(folder: Path) -> bool:
-    """Whether it holds runs, which may be unfinished: that of mpx.bench holds none."""
-    return bool(run_folders(folder))
 
 
 def run_folders(study: Path) -> list[Path]:

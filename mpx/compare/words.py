@@ -1,7 +1,10 @@
 """The wording of decisions and estimates, shared by the terminal, HTML, Markdown, TensorBoard and the
-verdicts.
+verdicts. And the commands that repeat a study.
 """
 
+import re
+import shlex
+from collections import defaultdict
 from collections.abc import Iterable
 
 from mpx.compare.comparison import (
@@ -15,6 +18,7 @@ from mpx.compare.comparison import (
     Speedup,
     Verdict,
 )
+from mpx.compare.looks import Look
 from mpx.compare.run import RESUMED, Run, text_of
 from mpx.system.printing import UNKNOWN, how_many, number, rate_spec, signed
 
@@ -29,6 +33,14 @@ FORMATS = {
     "fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16", "fp8": "FP8",
     "fp16_true": "pure FP16", "bf16_true": "pure BF16",
 }  # fmt: skip
+PROGRAM = ["python", "-m", "mpx.train"]
+# words that a repeated setting does not need: about resuming, output folders, printing, looks and seeds
+OMITTED = (
+    "if_exists=", "ckpt_path=", "output_dir=", "retry_failed=", "fail_fast=", "trainer.progress=", "until=",
+    "until.", "seed=",
+)  # fmt: skip
+CONFIG_DIR = "--config-dir"  # Hydra's option for a folder of the user's own YAML files
+PLACES = (CONFIG_DIR, "data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
 PER_RUN = ("command", "started_at", RESUMED)  # parts of the environment that differ for every run
 
 
@@ -96,14 +108,11 @@ def decided(decision: Decision | None) -> str:
     """The verdict and what it rests on: `undecided, about 3 more seeds would decide`; `no loss, look 2 of 5,
     at 8 seeds`.
     """
-    return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
-
-
-def rests_on(decision: Decision) -> str | None:
-    """As `needed`; with a plan of looks, the look."""
-    if decision.look is None:
-        return needed(decision)
-    return ", ".join(filter(None, (decision.reason, _look(decision))))
+    if decision is None:
+        return UNKNOWN
+    look = decision.look
+    basis = [needed(decision)] if look is None else [decision.reason, _look(look, decision.verdict)]
+    return ", ".join(filter(None, (decision.verdict, *basis)))
 
 
 def needed(decision: Decision) -> str | None:
@@ -122,19 +131,13 @@ def needed(decision: Decision) -> str | None:
     return f"about {how_many(decision.more_seeds, 'more seed')} would decide"
 
 
-def _look(decision: Decision) -> str:
-    look = decision.look
-    if look is None:
-        return ""
-    if decision.verdict != Verdict.UNDECIDED:
+def _look(look: Look, verdict: Verdict) -> str:
+    if verdict != Verdict.UNDECIDED:
         return look.words
     if look.further is not None:
         return f"{look.words}, the next at {look.further}"
-    return (
-        f"{look.words}, the last"
-        if look.number == look.of
-        else (f"{look.words}, and further ones would hardly decide")
-    )
+    last = "the last" if look.number == look.of else "and further ones would hardly decide"
+    return f"{look.words}, {last}"
 
 
 def margin(group: Group, comparison: Comparison) -> str:
@@ -171,3 +174,50 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
     return ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def portable(command: str) -> str:
+    """The command with DIR in place of the machine's folders: data.root=DIR."""
+    words = (word.split("=", 1) for word in _words(command))
+    return shlex.join(
+        f"{word[0]}=DIR" if len(word) > 1 and word[0] in PLACES else "=".join(word) for word in words
+    )
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command line, an option and its value as one: --config-dir=DIR. Raises ValueError for an
+    unclosed quotation.
+    """
+    words: list[str] = []
+    for word in shlex.split(command):
+        if words and words[-1] == CONFIG_DIR:
+            words[-1] += f"={word}"
+        else:
+            words.append(re.sub("^-cd(?==|$)", CONFIG_DIR, word))  # Hydra's short name of it
+    return words
+
+
+def commands(runs: Iterable[Run]) -> tuple[str, ...]:
+    """One command for each setting, a sweep over its seeds."""
+    seeds: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for run in runs:
+        if (words := _overrides(run)) is not None:
+            seeds[words].add(run.seed)
+    return tuple(sorted(_line(words, sorted(of_setting)) for words, of_setting in seeds.items()))
+
+
+def _overrides(run: Run) -> tuple[str, ...] | None:
+    """The settings of its command, without the seed; None if the command is unknown."""
+    try:
+        words = _words(run.environment.get("command") or "")
+    except ValueError:  # an unclosed quotation
+        return None
+    if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
+        return None
+    kept = (word for word in words[3:] if not word.startswith(OMITTED))
+    return tuple(sorted(kept, key=lambda word: (not word.startswith(CONFIG_DIR), word)))
+
+
+def _line(words: tuple[str, ...], seeds: list[int]) -> str:
+    sweep = ["-m"] if len(seeds) > 1 else []
+    return shlex.join([*PROGRAM, *sweep, *words, f"seed={','.join(map(str, seeds))}"])

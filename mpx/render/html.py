@@ -21,7 +21,6 @@ from mpx.system.printing import how_many
 
 TEMPLATES = Path(__file__).with_name("templates")
 FEW_RUNS = 60  # a longer list of runs starts collapsed
-MAX_TITLES = 4  # groups that the head of the page names
 SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
     "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z",
     "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
@@ -89,13 +88,8 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], style
 def _about(comparison: Comparison) -> str:
     runs, groups = comparison.runs, comparison.groups
     settings = sum(len(group.rows) for group in groups)
-    pairs = (
-        "; ".join(title(group) for group in groups)
-        if len(groups) <= MAX_TITLES
-        else (f"{len(groups)} groups")
-    )
     devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
-    what = f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}: {pairs}"
+    what = f"{how_many(len(runs), 'run')} of {how_many(settings, 'setting')}"
     return f"{what}. On {devices}; intervals and decisions at {confidence(comparison)}."
 
 

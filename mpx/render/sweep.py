@@ -3,9 +3,12 @@ runs stay readable."""
 
 import sys
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+from mpx.compare.comparison import estimate
+from mpx.compare.words import spread
+from mpx.render.comparison_tables import marked
 from mpx.render.table import Column, Table, print_table, words
 from mpx.runs.result import judged_by_record
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
@@ -74,7 +77,8 @@ def _row(jobs: list[Report]) -> tuple[str, str, str]:
     records = _completed(jobs)
     judged = list(map(judged_by_record, records))
     tests = [run["metrics"].get(metric.name) for run, metric in zip(records, judged, strict=True)]
-    return ended, _mean(tests, judged[0].spec if judged else ".4f"), _rate(records, unit="")
+    known = estimate([value for value in tests if value is not None])
+    return ended, spread(known, judged[0].spec if judged else None), _rate(records, unit="")
 
 
 def _completed(jobs: list[Report]) -> list[dict[str, Any]]:
@@ -89,12 +93,6 @@ def _heading(reports: list[Report]) -> str:
     return names.pop() if len(names) == 1 else "test"
 
 
-def _mean(values: list[float | None], spec: str) -> str:
-    known = [value for value in values if value is not None]
-    text = number(mean(known) if known else None, spec)
-    return f"{text} ± {number(stdev(known), spec)}" if len(known) > 1 else text
-
-
 def _rate(records: list[dict[str, Any]], unit: str = " samples/s") -> str:
     """The mean speed; marked where other programs used the device, or a format was emulated."""
     known = [value for run in records if (value := run["speed"].get("train_samples_per_s")) is not None]
@@ -102,9 +100,7 @@ def _rate(records: list[dict[str, Any]], unit: str = " samples/s") -> str:
         return UNKNOWN
     shared = any(run["speed"].get("exclusive") is False for run in records)
     emulated = any(run["precision"].get("emulated") for run in records)
-    marks = [*(["shared"] if shared else []), *(["emulated"] if emulated else [])]
-    text = rate(mean(known), unit)
-    return f"{text} ({', '.join(marks)})" if marks else text
+    return rate(mean(known), unit) + marked("shared" if shared else "", "emulated" if emulated else "")
 
 
 def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> list[str]:

@@ -34,17 +34,11 @@ CHARTS = {  # of CUSTOM SCALARS: category -> chart -> regular expression of its 
 def write_first(
     writer, hparams: Mapping[str, Any], trial_id: str, config_yaml: str, environment: Mapping
 ) -> None:
-    """Before training: the run's row of the HPARAMS table, the configuration and the environment."""
-    write_hparams(writer, hparams, trial_id)
-    write_text(writer, config_yaml, environment)
+    """Before training: the run's row of the HPARAMS table, and the configuration and the environment as text.
 
-
-def write_hparams(writer, hparams: Mapping[str, Any], trial_id: str) -> None:
-    """Write one row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become
-    one row of averages, in which the seed is no column.
-
-    A second run of a seed, seed0-2, is in a row of its own, `trial_id (2)`, so that no seed counts twice in
-    an average.
+    Runs with the same `trial_id` (the setting without its seed) become one row of averages, in which the seed
+    is no column. A second run of a seed, seed0-2, is in a row of its own, `trial_id (2)`, so that no seed
+    counts twice in an average.
     """
     values = {
         key: value if type(value) in (int, float, str) else str(value)
@@ -54,14 +48,9 @@ def write_hparams(writer, hparams: Mapping[str, Any], trial_id: str) -> None:
     again = re.fullmatch(r"seed\d+-(\d+)", Path(writer.get_logdir()).name)
     row = f"{trial_id} ({again[1]})" if again else trial_id
     writer.file_writer.add_summary(hparams_pb(values, trial_id=row))
-
-
-def write_text(writer, config_yaml: str, environment: Mapping) -> None:
-    """Write the resolved configuration and the environment to the TEXT tab, as Markdown code blocks (four
-    spaces).
-    """
     texts = {"config": config_yaml, "environment": json.dumps(dict(environment), indent=2, default=str)}
     for tag, text in texts.items():
+        # a code block of Markdown
         writer.add_text(tag, "\n".join("    " + line for line in text.splitlines()))
 
 

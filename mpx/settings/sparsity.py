@@ -40,7 +40,11 @@ def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
     keys without `sparsity.`
     """
     _check_read_by_recipe(sparsity, given)
-    _check_end(sparsity)
+    if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.end < sparsity.start:
+        raise UserError(
+            f"sparsity.end={sparsity.end:g} must be at least "
+            f"sparsity.start={sparsity.start:g}. For example sparsity.end=0.9."
+        )
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
         raise UserError(
             f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example "
@@ -56,14 +60,6 @@ def _check_read_by_recipe(sparsity: DictConfig, given: Set[str]) -> None:
                 f"sparsity.{key} has no meaning for sparsity.recipe={sparsity.recipe}. Leave "
                 f"it out, or use {recipes}."
             )
-
-
-def _check_end(sparsity: DictConfig) -> None:
-    if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.end < sparsity.start:
-        raise UserError(
-            f"sparsity.end={sparsity.end:g} must be at least "
-            f"sparsity.start={sparsity.start:g}. For example sparsity.end=0.9."
-        )
 
 
 def nothing_to_train(sparsity: DictConfig) -> bool:

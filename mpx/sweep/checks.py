@@ -107,8 +107,8 @@ def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
 
 def swept(config: DictConfig) -> set[str]:
     """The keys whose values differ between the jobs. config: Hydra's."""
-    several = [words for words in grid({}, words_of(config)) if len(words) > 1]
-    return {key_of(words[0]) for words in several} | set(map(key_of, config.sweeper.get("params") or {}))
+    values = grid(config.sweeper.get("params") or {}, words_of(config))
+    return {key_of(words[0]) for words in values if len(words) > 1}
 
 
 def at_once(config: DictConfig) -> int:

@@ -153,8 +153,8 @@ def training_to_come(config: DictConfig) -> float | None:
     """
     if config.get("until") is not None:
         return None
-    from mpx.compare.collect import collect  # NumPy and SciPy
-    from mpx.compare.commands import portable
+    from mpx.compare.collect import collect
+    from mpx.compare.words import portable
 
     runs, _ = collect(Path(config.output_dir) / config.study)
     trained = {

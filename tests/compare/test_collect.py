@@ -6,7 +6,7 @@ import pytest
 from made_runs import GPU, record, write
 
 from mpx.compare.collect import collect
-from mpx.compare.commands import portable
+from mpx.compare.words import portable
 from mpx.runs.folder import locked
 
 

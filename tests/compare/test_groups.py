@@ -6,9 +6,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_runs import made
 
-from mpx.compare.commands import commands
 from mpx.compare.groups import AUTO, PRECISIONS, grouped, natural, ran
 from mpx.compare.run import text_of
+from mpx.compare.words import commands
 from mpx.settings.compare import DEFAULTS, compare_command, typed_text
 from mpx.settings.fields import FIELDS
 
