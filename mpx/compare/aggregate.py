@@ -21,11 +21,15 @@ from mpx.compare.groups import (
 )
 from mpx.compare.looks import plan_of
 from mpx.compare.notes import notes
-from mpx.compare.run import AUTO, Run, choose_metric
+from mpx.compare.run import AUTO, Run
 from mpx.compare.verdict import evidence, serve_verdict, time_verdict, train_verdict
 from mpx.compare.words import commands
-from mpx.runs.result import Metric
+from mpx.errors import UserError, nearest
+from mpx.runs.result import GOALS, METRICS, Metric, metric_name, metric_of, to_print
 from mpx.settings.compare import DECIDE, DEFAULTS, compare_command
+
+# what mpx's own models log in validation and test -> whether it should rise
+OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}
 
 
 def question(**how: str | float) -> Question:
@@ -57,7 +61,51 @@ def compare(
 
 
 def choose(runs: Iterable[Run], asked: Question) -> Metric:
-    return choose_metric(runs, wanted=asked.metric, goal=asked.metric_goal, margin_is=asked.margin_is)
+    """The metric that is asked for; with AUTO the one that the runs declare, or else the perplexity or the
+    accuracy. With margin_is=auto the margin is relative where the metric should fall.
+
+    Raises UserError for a metric that no run has, if nothing says whether it should rise or fall, and for a
+    relative margin of values around zero.
+    """
+    runs = list(runs)
+    measured = {name for run in runs for name in run.metrics}
+    declared = dict.fromkeys(run.metric for run in runs if run.metric is not None)
+    usual = next(
+        (name for name in (*declared, "test/perplexity") if name in measured),
+        next(iter(declared), "test/accuracy"),
+    )
+    name = usual if asked.metric == AUTO else metric_name(asked.metric)
+    if asked.metric != AUTO and name not in measured:
+        known = ", ".join(sorted(measured)) or "none"
+        raise UserError(
+            f"metric={asked.metric}: no run has it.{nearest(asked.metric, measured)} There are: {known}."
+        )
+    sign = _sign(name, runs, asked.metric_goal)
+    metric = replace(metric_of(name, "min" if sign < 0 else "max"), sign=sign)
+    values = [run.metrics[name] for run in runs if name in run.metrics]
+    relative = metric.relative if asked.margin_is == AUTO else asked.margin_is == "relative"
+    if relative and values and min(values) < 0 < max(values):
+        raise UserError(
+            f"metric={name} has values below and above zero, of which a share is no margin. Give one in its "
+            "unit, with margin_is=absolute."
+        )
+    return replace(to_print(metric, values), relative=relative)
+
+
+def _sign(name: str, runs: list[Run], goal: str) -> int:
+    """goal: max, min, or AUTO: as the runs say."""
+    if goal != AUTO:
+        return GOALS[goal]
+    known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
+    said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
+    signs: set[int | None] = {*said} or {known}
+    if len(signs) == 1 and (sign := signs.pop()) is not None:
+        return sign
+    why = "some runs say that it should rise, others that it should fall"
+    raise UserError(
+        f"metric={name}: {why if said else 'no run says whether it should rise or fall'}. Add "
+        "metric_goal=max or metric_goal=min."
+    )
 
 
 def _group(members: Members, metric: Metric, asked: Question, labelled: dict[str, str]) -> Group:

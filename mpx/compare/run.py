@@ -1,18 +1,14 @@
-"""A run as mpx.compare knows it, from its result.json or a row of results.csv; how it was served; and the
-choice of the metric for a comparison.
-"""
+"""A run as mpx.compare knows it, from its result.json or a row of results.csv; and how it was served."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from mpx.errors import UserError, nearest
 from mpx.runs.folder import DONE
-from mpx.runs.result import GOALS, METRICS, Metric, Predictions, metric_name, metric_of, to_print
+from mpx.runs.result import Predictions
 
 AUTO = "auto"
-OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 RESUMED, CODE_HASHES = "resumed_from_steps", "code"  # parts of a run's environment
 
@@ -142,49 +138,3 @@ class Run:
     def setting(self) -> str:
         """`amp-2of4 key=value`: what distinguishes the run from others of its model and data set."""
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
-
-
-def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str) -> Metric:
-    """The wanted metric; with AUTO the one that the runs declare, or else the perplexity or the accuracy.
-
-    goal: of the wanted metric, max, min, or auto: as the runs say. margin_is: absolute, relative, or auto:
-    relative where it should fall.
-    Raises UserError for a metric that no run has, if nothing says whether it should rise or fall, and for a
-    relative margin of values around zero.
-    """
-    runs = list(runs)
-    measured = {name for run in runs for name in run.metrics}
-    declared = dict.fromkeys(run.metric for run in runs if run.metric is not None)
-    usual = next(
-        (name for name in (*declared, "test/perplexity") if name in measured),
-        next(iter(declared), "test/accuracy"),
-    )
-    name = usual if wanted == AUTO else metric_name(wanted)
-    if wanted != AUTO and name not in measured:
-        known = ", ".join(sorted(measured)) or "none"
-        raise UserError(f"metric={wanted}: no run has it.{nearest(wanted, measured)} There are: {known}.")
-    sign = _sign(name, runs, goal)
-    metric = replace(metric_of(name, "min" if sign < 0 else "max"), sign=sign)
-    values = [run.metrics[name] for run in runs if name in run.metrics]
-    relative = metric.relative if margin_is == AUTO else margin_is == "relative"
-    if relative and values and min(values) < 0 < max(values):
-        raise UserError(
-            f"metric={name} has values below and above zero, of which a share is no margin. Give one in its "
-            "unit, with margin_is=absolute."
-        )
-    return replace(to_print(metric, values), relative=relative)
-
-
-def _sign(name: str, runs: list[Run], goal: str) -> int:
-    if goal != AUTO:
-        return GOALS[goal]
-    known = METRICS[name].sign if name in METRICS else OF_MPX.get(name.rpartition("/")[2])
-    said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
-    signs: set[int | None] = {*said} or {known}
-    if len(signs) == 1 and (sign := signs.pop()) is not None:
-        return sign
-    why = "some runs say that it should rise, others that it should fall"
-    raise UserError(
-        f"metric={name}: {why if said else 'no run says whether it should rise or fall'}. Add "
-        "metric_goal=max or metric_goal=min."
-    )

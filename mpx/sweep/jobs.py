@@ -4,6 +4,7 @@
 submitit calls `start_child` in a process of the cluster.
 """
 
+import json
 import multiprocessing
 import os
 import runpy
@@ -31,10 +32,11 @@ from mpx.runs.signals import TERMINATED
 from mpx.settings.front_door import words_of
 from mpx.sweep import cluster
 from mpx.sweep.checks import TARGET, at_once
-from mpx.sweep.progress import FILE, LOG, conclude, reported
+from mpx.sweep.progress import FILE, LOG, reported
 from mpx.system.environment_variables import SWEEP_REPORT, VISIBLE, for_run, show_users_gpus
 from mpx.system.launch import launch, this_python
 from mpx.system.machine import usable_cores, visible_gpus
+from mpx.system.whole_file import write_whole
 
 # Elsewhere forking PyTorch is not safe.
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
@@ -100,7 +102,7 @@ def run_job(
     report = reported(job, code) | known | {"code": code, "seconds": time.monotonic() - began}
     if report["folder"] and not report["skipped"]:
         keep_log(job / LOG, Path(report["folder"]) / LOG)
-    conclude(job, report)
+    write_whole(job / FILE, json.dumps(report))  # with the job's number the sweep counts it
 
 
 def keep_log(log: Path, kept: Path) -> None:

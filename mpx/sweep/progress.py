@@ -58,11 +58,6 @@ def reported(job: Path, code: int) -> Report:
     return {"status": "failed", "folder": None, "line": line, "skipped": False}
 
 
-def conclude(job: Path, report: Report) -> None:
-    """Complete the report of a job that has ended, so that the sweep counts it. job: its folder."""
-    write_whole(job / FILE, json.dumps(report))
-
-
 def each_report(sweep: Path, known: Collection[int] = ()) -> Iterator[Report]:
     """The reports of all jobs that have ended, without those of the numbers in `known`: reading hundreds of
     them again and again would take time of the cores on which jobs are timed."""
