@@ -102,4 +102,4 @@ def show_runs(output_dir: str, study: str | None, status: str | None, setting: s
     names = [Column(head, words=True, whole=True) for head in ("study", "setting")]
     numbers = map(Column, ("value", "samples/s", "time to train"))
     heads = [*names, Column("seed"), *words("status", "metric"), *numbers]
-    print_table(Table("", heads, rows).known(1), framed=False)
+    print_table(Table("", heads, rows).known(3), framed=False)
