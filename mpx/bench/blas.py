@@ -5,6 +5,7 @@ processor. Source: Williams et al., Roofline, CACM 52(4), 2009.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,13 +17,14 @@ from mpx.measure.ceilings import fastest
 from mpx.measure.matmul import product, random_matrix, tolerance
 from mpx.precision.formats import FORMATS
 from mpx.render.picture import Picture, picture
-from mpx.render.rates import Point, roofline_figure
+from mpx.render.rates import Curve, curves_of, rates_figure
 from mpx.system.printing import rate
 
 ROUTINES = ("axpy", "gemv", "gemm")
 MEASURED = ("fp64", "fp32", "tf32", "fp16", "bf16")
 SIZE = {"cpu": 1024, "cuda": 8192}
 SIZES = 4
+LEAST = 1 / 16  # operations per byte, of AXPY in FP64 about
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
@@ -105,10 +107,20 @@ def of_roof(row: Row, bandwidth: float | None, tops: Mapping[str, float]) -> flo
 
 
 def plot(about: About, rows: list[Row]) -> Picture | None:
-    points = [
-        Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])
-        for row in rows[1:]
-        if row["tflops_per_s"]
-    ]
-    draw = partial(roofline_figure, points, *roofs(rows))
-    return picture("blas", "Roofline", device_name(about), "Roofs seen in this run.", draw)
+    """One colour per format. Its roof is dashed, and bends where arithmetic becomes the limit."""
+    bandwidth, tops = roofs(rows)
+    most = max(row["flops_per_byte"] for row in rows)
+    curves = []
+    for i, (fmt, top) in enumerate(tops.items()):
+        of_format = [row for row in rows[1:] if row["format"] == fmt]
+        for of_routine in curves_of(
+            of_format, "routine", "format", "flops_per_byte", "tflops_per_s"
+        ).values():
+            curves += [replace(curve, colour=i) for curve in of_routine]
+        if bandwidth:
+            ridge = top * 1e3 / bandwidth  # operations per byte
+            roof = [(x, min(top, x * bandwidth / 1e3)) for x in (LEAST, ridge, max(most, ridge))]
+            curves.append(Curve(f"roof of {fmt}, {rate(top)}", roof, i, line=1))
+    draw = partial(rates_figure, {"": curves}, "operations per byte that must be moved", "TFLOP/s")
+    caption = "From the left AXPY, GEMV and GEMM, beneath the roofs seen in this run."
+    return picture("blas", "Roofline", device_name(about), caption, draw)

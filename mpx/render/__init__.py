@@ -6,6 +6,5 @@ a sweep    sweep.py at its end
 a study    comparison_tables.py: tables, and the terminal; html.py (templates/): the page, and notebooks;
            figures.py with curves.py: the pictures; report.py writes them all, the Markdown report and the
            TensorBoard run `_report`
-pictures   picture.py: size, fonts, axes, rendering, colours; rates.py: curves of rates, grouped bars, the
-           roofline
+pictures   picture.py: size, fonts, axes, rendering, colours; rates.py: curves of rates, grouped bars
 """

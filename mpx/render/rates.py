@@ -1,10 +1,9 @@
-"""Figures of measured rates: curves over a size in log-log panels, grouped bars, and the roofline."""
+"""Figures of measured rates: curves over a size in log-log panels, and grouped bars."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -14,7 +13,6 @@ from mpx.render.picture import (
     INK,
     LINES,
     MARKERS,
-    MUTED,
     Style,
     canvas,
     labelled,
@@ -23,7 +21,6 @@ from mpx.render.picture import (
     plain_log_ticks,
     wrapped,
 )
-from mpx.system.printing import rate
 
 BESIDE = 3  # panels in a row; more are not legible
 TITLE = 72  # characters of a row's titles
@@ -40,18 +37,6 @@ class Curve:
     points: Sequence[tuple[float, float]]
     colour: int = 0
     line: int = 0
-
-
-@dataclass(frozen=True)
-class Point:
-    """kind: what a marker stands for, such as a routine or a type of layer. flops_per_byte: arithmetic
-    intensity.
-    """
-
-    kind: str
-    fmt: str
-    flops_per_byte: float
-    tflops_per_s: float
 
 
 def style_of(colour: int, line: int = 0) -> Style:
@@ -101,7 +86,10 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
             handles.setdefault(curve.name, drawn)
         panel.set_title(wrapped(title, TITLE // columns))
         panel.set_xlabel(x)
-        logarithmic(panel)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        for axis in (panel.xaxis, panel.yaxis):
+            plain_log_ticks(axis)
     for left in axes[:, 0]:
         left.set_ylabel(y)
     for panel in figure.axes:  # once all have the range that they share
@@ -109,14 +97,6 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
     # long enough to show the dashes beside the marker
     legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)
     return figure
-
-
-def logarithmic(axes, base: int = 2) -> None:
-    """Make both axes logarithmic, with plain numbers. base: base of the ticks along x."""
-    axes.set_xscale("log", base=base)
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        plain_log_ticks(axis)
 
 
 def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
@@ -139,41 +119,4 @@ def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure | No
     names_on_y(axes, list(bars))
     axes.set_xlabel(x)
     legend_below(figure, [Patch(color=style_of(i + 1).colour) for i in range(len(variants))], variants)
-    return figure
-
-
-def roofline_figure(
-    points: Sequence[Point], gb_per_s: float | None, tops: Mapping[str, float]
-) -> Figure | None:
-    """tops: format -> peak TFLOP/s. Each format has a colour, shared with its roof, and each kind a
-    marker.
-    """
-    points = [point for point in points if point.flops_per_byte > 0]
-    if not points or not gb_per_s:
-        return None
-    formats = list(dict.fromkeys(point.fmt for point in points))
-    kinds = list(dict.fromkeys(point.kind for point in points))
-    figure, axes = canvas(4.0)
-    ridges = [tops[fmt] * 1e3 / gb_per_s for fmt in formats if fmt in tops]
-    x = np.geomspace(
-        min(p.flops_per_byte for p in points) / 2, max([p.flops_per_byte for p in points] + ridges) * 2, 200
-    )
-    for i, fmt in enumerate(formats):
-        if fmt in tops:
-            axes.plot(x, np.minimum(tops[fmt], x * gb_per_s / 1e3), color=style_of(i).colour, linewidth=1.2)
-    for point in points:
-        colour, marker = style_of(formats.index(point.fmt)).colour, style_of(kinds.index(point.kind)).marker
-        axes.plot(point.flops_per_byte, point.tflops_per_s, marker, color=colour, markersize=5.5)
-    logarithmic(axes, base=10)
-    axes.set_xlabel("operations per byte that must be moved")
-    axes.set_ylabel("TFLOP/s")
-    handles = [Line2D([], [], color=style_of(i).colour) for i in range(len(formats))]
-    handles += [
-        Line2D([], [], color=MUTED, marker=style_of(i).marker, linestyle="none") for i in range(len(kinds))
-    ]
-    legend_below(
-        figure,
-        handles,
-        [f"{fmt}, roof {rate(tops[fmt])} TFLOP/s" if fmt in tops else fmt for fmt in formats] + kinds,
-    )
     return figure
