@@ -5,7 +5,6 @@ plots, all runs, environment and commands; a notebook's cell has sentences, tabl
 import base64
 import re
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from mpx.compare.words import confidence, environment_rows, margin, places, ques
 from mpx.render.comparison_tables import left_out_table, runs_table, served_tables, settings_table
 from mpx.render.figures import file_start, pictures
 from mpx.render.picture import INK, Picture, Styles, inline, styles
-from mpx.render.table import Cell, Column, Table, text_of
+from mpx.render.table import Cell, Column
 from mpx.system.printing import how_many
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -31,7 +30,7 @@ SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
 
 def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styles: Styles) -> str:
     """drawn: the pictures of each group."""
-    return _template().render(
+    return _template("report.html").render(
         study=comparison.study,
         question=question(comparison),
         about=_about(comparison),
@@ -49,7 +48,7 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styl
     )
 
 
-def _template():
+def _template(name: str):
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=StrictUndefined,
@@ -57,7 +56,8 @@ def _template():
     )  # fmt: skip
     environment.filters["inline"] = inline
     environment.filters["lines"] = lines
-    return environment.get_template("report.html")
+    environment.filters["base64"] = lambda png: base64.b64encode(png).decode()
+    return environment.get_template(name)
 
 
 def lines(cell: Cell, column: Column) -> list[str]:
@@ -96,25 +96,13 @@ def _about(comparison: Comparison) -> str:
 def in_notebook(comparison: Comparison) -> str:
     """HTML that needs no style sheet, with the pictures inside it."""
     by_setting = styles(comparison)
-    return "\n".join(_cell(group, comparison, by_setting) for group in comparison.groups)
-
-
-def _cell(group: Group, comparison: Comparison, by_setting: Styles) -> str:
-    sentences = filter(None, (group.evidence, group.time_verdict, group.serve_verdict))
-    parts = [f"<h4>{escape(title(group))}</h4>", f"<p><b>{escape(group.train_verdict)}</b></p>"]
-    parts += [f"<p>{escape(sentence)}</p>" for sentence in sentences]
-    parts.append(_table(settings_table(group, by_setting)))
-    parts += [f"<p><small>{escape(note)}</small></p>" for note in group.notes]
-    parts += [_image(one) for one in pictures(group, comparison, by_setting)]
-    return "\n".join(parts)
-
-
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(column.head)}</th>" for column in table.columns)
-    rows = ("".join(f"<td>{escape(text_of(cell))}</td>" for cell in row) for row in table.rows)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
-
-
-def _image(one: Picture) -> str:
-    data = base64.b64encode(one.png).decode()
-    return f'<img alt="{escape(one.title)}" style="max-width: 100%" src="data:image/png;base64,{data}">'
+    parts = [
+        {
+            "group": group,
+            "title": title(group),
+            "settings": settings_table(group, by_setting),
+            "pictures": pictures(group, comparison, by_setting),
+        }
+        for group in comparison.groups
+    ]
+    return _template("notebook.html").render(groups=parts)
