@@ -2,7 +2,6 @@
 left behind."""
 
 import itertools
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -80,9 +79,9 @@ def check_sweep(config: DictConfig) -> None:
     _refuse_mistakes(config)
 
 
-def total_jobs(config: DictConfig) -> int:
-    """The size of the grid. config: Hydra's."""
-    return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, words_of(config)))
+def grid_of(config: DictConfig) -> list[list[str]]:
+    """The sweep's grid. config: Hydra's."""
+    return grid(config.sweeper.get("params") or {}, words_of(config))
 
 
 def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
@@ -105,12 +104,6 @@ def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
     return list(values_of.values())
 
 
-def swept(config: DictConfig) -> set[str]:
-    """The keys whose values differ between the jobs. config: Hydra's."""
-    values = grid(config.sweeper.get("params") or {}, words_of(config))
-    return {key_of(words[0]) for words in values if len(words) > 1}
-
-
 def at_once(config: DictConfig) -> int:
     """The most jobs that the launcher runs at the same time. config: Hydra's."""
     kind = cluster.launcher_of(config)
@@ -128,7 +121,7 @@ def _refuse_mistakes(config: DictConfig) -> None:
 
     Jobs of a cluster may have files and devices that this machine lacks.
     """
-    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra))
+    values = grid_of(config.hydra)
     parser = OverridesParser.create()
     for word in itertools.chain(*values):
         override = parser.parse_override(word)

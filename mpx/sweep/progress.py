@@ -7,6 +7,7 @@ result.json.
 
 import itertools
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -22,9 +23,10 @@ from omegaconf import DictConfig
 
 from mpx.errors import MISTAKE, UserError
 from mpx.runs.folder import DONE, read_result
-from mpx.settings.front_door import errors_in_one_line, words_of
+from mpx.settings.front_door import errors_in_one_line
+from mpx.settings.values import key_of
 from mpx.sweep import cluster
-from mpx.sweep.checks import at_once, check_sweep, grid, swept, total_jobs
+from mpx.sweep.checks import at_once, check_sweep, grid_of
 from mpx.system.environment_variables import report_file
 from mpx.system.printing import how_many, span
 from mpx.system.whole_file import below_output_dir, write_whole
@@ -76,8 +78,9 @@ class Sweep:
     def __init__(self, config: DictConfig) -> None:
         self.config, self.folder = config, Path(config.hydra.sweep.dir)
         self.failed = 0  # jobs that did not complete
-        self.total = total_jobs(config.hydra)  # of which a sweep in rounds knows only those of its first ones
-        self.swept = swept(config.hydra)
+        values = grid_of(config.hydra)
+        self.total = math.prod(map(len, values))  # a sweep in rounds learns it round by round
+        self.swept = {key_of(words[0]) for words in values if len(words) > 1}  # keys that differ between jobs
         self.shown: dict[int, Report] = {}  # by the number of the job
         self.lock = threading.Lock()  # of `shown`
         self.over = threading.Event()
@@ -158,8 +161,7 @@ def training_to_come(config: DictConfig) -> float | None:
         if (command := run.environment.get("command"))
     }
     took = {without_seed(words): seconds for words, seconds in trained.items()}
-    values = grid(config.hydra.sweeper.get("params") or {}, words_of(config.hydra))
-    commands = [portable(shlex.join(words)) for words in itertools.product(*values)]
+    commands = [portable(shlex.join(words)) for words in itertools.product(*grid_of(config.hydra))]
     jobs = {frozenset(shlex.split(command)) for command in commands} - trained.keys()
     costs = [took.get(without_seed(words)) for words in jobs]
     return None if None in costs else sum(filter(None, costs))
