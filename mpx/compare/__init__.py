@@ -3,7 +3,7 @@ torch or Lightning.
 
 A Question goes in, a Comparison comes out (comparison.py; aggregate.py builds it):
 
-read      run.py: a run, how it was served, and its metric; collect.py and served.py: from result.json and
+read      run.py: a run, and how it was served; collect.py and served.py: from result.json and
           deploy.json; table.py: results.csv, which keeps all of them
 group     groups.py: which run is compared with which control
 decide    decisions.py: test, correct, decide; with statistics.py over seeds, population.py over test samples,
