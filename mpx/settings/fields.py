@@ -216,9 +216,10 @@ PROJECT = {
 
 FIELDS = {**RUN, **UNTIL, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
 SIDES = range(32, 32_769, 16)  # of a matrix; FP8 and int8 products on CUDA need multiples of 16
+# values of `what`: mpx/bench/<what>.py
+BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 BENCH = {  # of mpx.bench
-    # each is a file mpx/bench/<what>.py
-    "what": choice("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton"),
+    "what": choice(*BENCHMARKS),
     "accelerator": choice("auto", "cpu", "gpu"),
     "size": Rule(
         f"a multiple of {SIDES.step} from {SIDES[0]} to {SIDES[-1]}, or auto",

@@ -11,10 +11,11 @@ import torch
 from started import light, start
 
 from mpx.bench import formats, gemm, triton
-from mpx.bench.__main__ import BENCHMARKS, main, run
+from mpx.bench.__main__ import main, run
 from mpx.errors import UserError
 from mpx.measure import timing
 from mpx.measure.exclusive import CpuUse
+from mpx.settings.fields import BENCHMARKS
 
 FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
 SMALL = ("what=formats", "accelerator=cpu", "size=64")
