@@ -110,7 +110,7 @@ def plot(about: About, rows: list[Row]) -> Picture | None:
     """One colour per format. Its roof is dashed, and bends where arithmetic becomes the limit."""
     bandwidth, tops = roofs(rows)
     most = max(row["flops_per_byte"] for row in rows)
-    curves = []
+    curves: list[Curve] = []
     for i, (fmt, top) in enumerate(tops.items()):
         of_format = [row for row in rows[1:] if row["format"] == fmt]
         for of_routine in curves_of(
