@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpx.measure import timing, windows
+from mpx.measure import windows
 
 
 class Clock:
@@ -21,6 +21,5 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr(timing, "time", found)
     monkeypatch.setattr(windows, "time", found)
     return found

@@ -21,16 +21,6 @@ SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}
 
 
 @dataclass(frozen=True)
-class Limit:
-    """tflops_per_s: for the run's mix of formats; None where unknown. words: the source of the figure, or why
-    it is unknown.
-    """
-
-    tflops_per_s: float | None
-    words: str
-
-
-@dataclass(frozen=True)
 class Card:
     """names: CUDA's whole names of the device, without "NVIDIA" or "Tesla"; nothing else matches."""
 
@@ -94,8 +84,11 @@ def _read(path: Path, device: torch.device) -> list[dict[str, Any]]:
         return []
 
 
-def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
-    """The highest rate at which this device can do a mix of work. flops: format -> operations in it.
+def limit(
+    flops: Mapping[str, float], device: torch.device, output_dir: str | Path
+) -> tuple[float | None, str]:
+    """The highest rate at which this device can do a mix of work, in TFLOP/s, and its source; or None, and
+    why it is unknown. flops: format -> operations in it.
 
     The peaks are the vendor's dense figures if the card is known, otherwise the fastest products that
     mpx.bench measured here; never a mix of the two. With several formats, each part runs at its own peak:
@@ -103,21 +96,19 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
     """
     flops = {fmt: count for fmt, count in flops.items() if count > 0}
     if not flops:
-        return Limit(None, "no operation of the model has a FLOP count")
+        return None, "no operation of the model has a FLOP count"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"
     if (sheet := card(name)) is not None:
         peaks = {fmt: sheet.dense(fmt) for fmt in flops}
         known = {fmt: peak for fmt, peak in peaks.items() if peak}
         if len(known) == len(flops):
-            return Limit(
-                _together(flops, known), _words(flops, known, f"vendor's dense peak, {sheet.source}")
-            )
+            return _together(flops, known), _words(flops, known, f"vendor's dense peak, {sheet.source}")
     measured = ceilings(output_dir, device)
     known = {fmt: measured[fmt] for fmt in flops if fmt in measured}
     if len(known) == len(flops):
-        return Limit(_together(flops, known), _words(flops, known, "measured here by mpx.bench"))
+        return _together(flops, known), _words(flops, known, "measured here by mpx.bench")
     missing = ", ".join(fmt for fmt in flops if fmt not in known)
-    return Limit(
+    return (
         None,
         f"no vendor's peak known for {missing} on {name}, none measured: python -m mpx.bench what=gemm does",
     )
@@ -147,13 +138,13 @@ def mfu(
     """`mfu` and `mfu_reference`, or `mfu_reason`, for result.json. tflops: per second, of `count` devices
     together.
     """
-    most = limit(flops, device, output_dir)
-    if tflops is None or most.tflops_per_s is None:
+    most, words = limit(flops, device, output_dir)
+    if tflops is None or most is None:
         return {
             "mfu": None,
-            "mfu_reason": "no throughput was measured" if tflops is None and flops else most.words,
+            "mfu_reason": "no throughput was measured" if tflops is None and flops else words,
         }
-    return {"mfu": tflops / (most.tflops_per_s * count), "mfu_reference": most.words}
+    return {"mfu": tflops / (most * count), "mfu_reference": words}
 
 
 def _column(fmt: str) -> str:

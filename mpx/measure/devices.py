@@ -65,9 +65,7 @@ def devices(used: Any = "auto") -> dict[str, Any]:
     """
     if not torch.cuda.is_available():
         names = ("device", "compute_capability", "driver")
-        return {"device": None, "compute_capability": None, "driver": None} | {
-            f"{name}_reason": NO_DEVICE for name in names
-        }
+        return dict.fromkeys(names) | {f"{name}_reason": NO_DEVICE for name in names}
     visible = range(torch.cuda.device_count())
     first = [] if isinstance(used, int | str) else [i for i in used if i in visible]
     order = [*first, *(i for i in visible if i not in first)]

@@ -37,7 +37,8 @@ def environment(used: Any = "auto") -> dict[str, Any]:
     """
     software = {"mpx": VERSION, **git(), "python": platform.python_version(), "torch": torch.__version__}
     software |= _known("cuda", torch.version.cuda, "this torch was built without CUDA")
-    software |= _known("cudnn", _cudnn(), "no cuDNN in use")
+    cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
+    software |= _known("cudnn", cudnn, "no cuDNN in use")
     for name, distribution in LIBRARIES.items():
         software |= _known(name, _version(distribution), "not installed")
     software |= _known("command", command(), "started in a notebook")
@@ -91,10 +92,6 @@ def _version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
-
-
-def _cudnn() -> int | None:
-    return torch.backends.cudnn.version() if torch.cuda.is_available() else None
 
 
 def _host() -> dict[str, Any]:

@@ -4,7 +4,6 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -119,16 +118,10 @@ def exclusive_among(processes: list[int], ours: set[int]) -> Answer:
 def _compute_processes(device: torch.device) -> list[int]:
     import pynvml
 
-    return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(_handle(device))]
-
-
-def _handle(device: torch.device) -> Any:
-    """NVML's name for the device."""
-    import pynvml
-
     pynvml.nvmlInit()
     index = device.index if device.index is not None else torch.cuda.current_device()
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+    return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
 
 
 def _family() -> set[int]:

@@ -15,8 +15,8 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,8 @@ FILE = "trace.json.gz"
 MIN_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
 TRACED = 5  # steps; the profiler loads in one more before them
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # Kineto's categories (libkineto/src/output_json.cpp)
-KINDS = {  # PyTorch's operations that multiply matrices -> their kind in the record's precision.observed
-    re.compile(r"conv"): "conv",
-    re.compile(r"rnn|lstm|gru"): "rnn",
-    re.compile(r"::_?(add|b|badd|int_|scaled_)*mm|attention"): "matmul",
-}
+# PyTorch's operations that multiply matrices
+PRODUCTS = re.compile(r"conv|rnn|lstm|gru|::_?(add|b|badd|int_|scaled_)*mm|attention")
 
 IDLE = 0.25  # share of a step; a device that idles longer gains little from faster arithmetic
 MOSTLY = 0.5  # of the idle time: waiting for batches; of the computing: products of matrices
@@ -105,7 +102,7 @@ class Profile(Callback):
     ) -> None:
         self._seen += 1
         if self._profiler is not None:
-            self._step()
+            self._step(self._profiler)
         elif self.traced is None and self._may_begin(trainer, batch_idx + 1):
             self._begin(trainer)
 
@@ -134,13 +131,12 @@ class Profile(Callback):
         )
         self._profiler.start()
 
-    def _step(self) -> None:
+    def _step(self, running: profiler) -> None:
         self._left -= 1
         # the device's work for a step lies within it
         if self._left in (self._steps, 0) and self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        if self._profiler is not None:
-            self._profiler.step()
+        running.step()
         if self._left == 0:
             self._stop()
             self.throughput.resume()
@@ -220,13 +216,7 @@ def of_gpu(events: Iterable[Mapping[str, Any]], steps: int) -> Traced:
         reached = max(reached, end)
         calls, ms = times[name]
         times[name] = calls + 1, ms + (end - start) / 1e3
-    rows = []
-    for row in _rows(times, steps):
-        kernel = classify(row.operation)
-        if kernel is not None:
-            row = replace(row, format=kernel[0], tensor_cores=kernel[1], product=True)
-        rows.append(row)
-    return Traced(steps, tuple(rows), busy / 1e3 / steps, len(spans) / steps)
+    return Traced(steps, _rows(times, steps, classify), busy / 1e3 / steps, len(spans) / steps)
 
 
 def of_cpu(times: Mapping[str, tuple[int, float]], steps: int) -> Traced:
@@ -236,22 +226,27 @@ def of_cpu(times: Mapping[str, tuple[int, float]], steps: int) -> Traced:
     of_operations = {
         name: value for name, value in times.items() if "::" in name and not name.startswith("autograd::")
     }
-    rows = [replace(row, product=kind(row.operation) is not None) for row in _rows(of_operations, steps)]
-    return Traced(steps, tuple(rows), sum(row.ms for row in rows), None)
+    rows = _rows(of_operations, steps, lambda name: (None, None) if PRODUCTS.search(name) else None)
+    return Traced(steps, rows, sum(row.ms for row in rows), None)
 
 
-def _rows(times: Mapping[str, tuple[int, float]], steps: int) -> list[Operation]:
+def _rows(
+    times: Mapping[str, tuple[int, float]],
+    steps: int,
+    product: Callable[[str], tuple[str | None, bool | None] | None],
+) -> tuple[Operation, ...]:
+    """product: the format, and whether on Tensor Cores, of an operation that multiplies matrices, else
+    None.
+    """
     total = sum(ms for _, ms in times.values()) or 1.0
     ordered = sorted(times.items(), key=lambda item: -item[1][1])
-    return [
-        Operation(name, calls / steps, ms / steps, ms / total, format=None, tensor_cores=None, product=False)
+    return tuple(
+        Operation(
+            name, calls / steps, ms / steps, ms / total, *(product(name) or (None, None)),
+            product=product(name) is not None,
+        )
         for name, (calls, ms) in ordered
-    ]
-
-
-def kind(operation: str) -> str | None:
-    """conv, rnn or matmul of one of PyTorch's operations; None where it multiplies no matrices."""
-    return next((name for pattern, name in KINDS.items() if pattern.search(operation)), None)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@ launches do not matter.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
 import torch
+
+from mpx.measure.windows import Clock
 
 SAMPLE_S = 0.02  # of one sample; a GPU's launches then queue up, as they do in training
 WARMUP_S = 0.1  # in which clocks rise, caches fill and libraries choose algorithms
@@ -39,16 +40,11 @@ def median_time(
 
 def elapsed(call: Callable[[], object], device: torch.device, calls: int) -> float:
     """Seconds that `calls` calls in a row take on `device`."""
-    if device.type != "cuda":
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return time.perf_counter() - start
-    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize(device)
-    first.record()
+    clock = Clock(device)
+    clock.synchronize()
+    first = clock.mark()
     for _ in range(calls):
         call()
-    last.record()
-    torch.cuda.synchronize(device)
-    return first.elapsed_time(last) / 1e3
+    last = clock.mark()
+    clock.synchronize()
+    return clock.between(first, last) / 1e3
