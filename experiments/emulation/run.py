@@ -104,8 +104,9 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
     import torch
 
     from mpx.precision.emulate import Emulate
-    from mpx.precision.fp8 import Float8Linear, Layers
+    from mpx.precision.fp8 import Layers
     from mpx.precision.modes import MODES as TABLE
+    from mpx.precision.ops import Replacing
     from mpx.precision.recurrent import BFloat16RNN
     from mpx.precision.switches import float32_matmuls
 
@@ -121,7 +122,7 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
         elif mode is not None and TABLE[mode].autocast is not None:
             stack.enter_context(torch.autocast("cuda", dtype=TABLE[mode].autocast))
             if mode == "fp8":
-                stack.enter_context(Float8Linear(Layers(every=True)))
+                stack.enter_context(Replacing("linear", Layers(every=True).multiply))
             if TABLE[mode].autocast == torch.bfloat16:
                 stack.enter_context(BFloat16RNN())
         out = compute(operation, sizes, own)

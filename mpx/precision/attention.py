@@ -6,25 +6,13 @@ arXiv:2307.08691; cuDNN's attention does the same.
 """
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mpx.precision.formats import ROUND
-from mpx.precision.ops import Replacing, part_of
-
-
-class RoundedAttention(Replacing):
-    """Under this mode torch.nn.functional.scaled_dot_product_attention is `attention` in `fmt`.
-
-    It serves devices that have the format, but whose own attention leaves it: on a CPU, PyTorch's attention
-    with dropout runs in FP32.
-    """
-
-    def __init__(self, fmt: str):
-        super().__init__("scaled_dot_product_attention", partial(attention, fmt))
+from mpx.precision.ops import part_of
 
 
 class FlashAttention(torch.autograd.Function):

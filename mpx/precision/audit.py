@@ -27,12 +27,12 @@ class Operation:
     inputs: str  # formats of the operands, as stored
     output: str
     fmt: str  # in which it multiplied
-    tensor_cores: bool | None = None  # None: unknown
-    accumulator: str = "fp32"
+    tensor_cores: bool | None  # None: unknown
+    accumulator: str
+    with_vector: bool
     calls: int = 0
     flops: int = 0
     kernels: set[str] = field(default_factory=set)
-    with_vector: bool = False
 
     def keeps(self, mode: Mode) -> bool:
         """Whether it multiplied in the format that the mode promises. cuBLAS has no TF32 for products with a
@@ -71,15 +71,22 @@ class Audit(KnowsUpdates, OperationRecorder):
         )
 
     def operations(self) -> list[Operation]:
-        """One per call, without integer and complex products, to which no precision mode applies."""
-        operations = []
+        """In the order of their first calls, without integer and complex products, to which no precision mode
+        applies.
+        """
+        found: dict[tuple, Operation] = {}
         for call in self.calls:
             fmt = call.format(self.mode)
             if fmt is not None and call.result in STORED:
-                operations.append(self._read(call, fmt, STORED[call.result]))
-        return operations
+                about = self._about(call, fmt, STORED[call.result])
+                row = found.setdefault(about, Operation(*about))
+                row.calls += 1
+                row.flops += call.flops
+                row.kernels.update(call.kernels)
+        return list(found.values())
 
-    def _read(self, call: Call, fmt: str, output: str) -> Operation:
+    def _about(self, call: Call, fmt: str, output: str) -> tuple:
+        """In which equal calls agree: the first fields of their Operation."""
         kind, inputs = call.kind, " × ".join(sorted({STORED[dtype] for dtype in call.operands}))
         if call.part_of is not None:
             kind = call.part_of[0]
@@ -87,33 +94,11 @@ class Audit(KnowsUpdates, OperationRecorder):
                 inputs, output = fmt, RESULTS.get(fmt, fmt)
         if not self.emulate:
             fmt = call.kernel_format or fmt
-        row = Operation(kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator)
-        row.calls, row.flops, row.kernels, row.with_vector = (
-            1,
-            call.flops,
-            set(call.kernels),
-            call.with_vector,
-        )
-        return row
+        return kind, call.name, inputs, output, fmt, call.tensor_cores, call.accumulator, call.with_vector
 
     def rows(self) -> list[Operation]:
-        """Equal calls together, those with the most FLOPs first."""
-        rows: dict[tuple, Operation] = {}
-        for call in self.operations():
-            key = (
-                call.kind,
-                call.name,
-                call.inputs,
-                call.output,
-                call.fmt,
-                call.tensor_cores,
-                call.accumulator,
-            )
-            row = rows.setdefault((*key, call.with_vector), Operation(*key, with_vector=call.with_vector))
-            row.calls += 1
-            row.flops += call.flops
-            row.kernels |= call.kernels
-        return sorted(rows.values(), key=lambda row: -row.flops)
+        """The operations, those with the most FLOPs first."""
+        return sorted(self.operations(), key=lambda row: -row.flops)
 
     def flops_by_format(self) -> dict[str, int]:
         flops: dict[str, int] = defaultdict(int)
@@ -124,8 +109,8 @@ class Audit(KnowsUpdates, OperationRecorder):
     def observed(self) -> dict[str, dict[str, int]]:
         """{kind: {format: calls}}"""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for call in self.operations():
-            counts[call.kind][call.fmt] += 1
+        for row in self.operations():
+            counts[row.kind][row.fmt] += row.calls
         return {kind: dict(calls) for kind, calls in counts.items()}
 
     def shares(self, mode: Mode) -> dict[str, float]:
@@ -148,16 +133,11 @@ class Audit(KnowsUpdates, OperationRecorder):
     def record(self) -> dict[str, Any]:
         """For result.json."""
         rows = self.rows()
-        record = {
+        return {
             "as_promised": self.as_promised(),
             "kernels_seen": any(row.tensor_cores is not None for row in rows),
             "operations": [vars(row) | {"kernels": sorted(row.kernels)} for row in rows],
         }
-        return (
-            record
-            if record["kernels_seen"]
-            else record | {"kernels_seen_reason": "audit=true on a CUDA device looks at kernels"}
-        )
 
 
 def complaint(audit: Audit) -> str | None:

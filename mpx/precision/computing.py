@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from mpx.precision.attention import RoundedAttention
+from mpx.precision.attention import attention
 from mpx.precision.emulate import Emulate
-from mpx.precision.fp8 import Float8Linear, Layers
+from mpx.precision.fp8 import Layers
 from mpx.precision.modes import Mode
+from mpx.precision.ops import Replacing
 from mpx.precision.recurrent import BFloat16RNN, has_rnn
 from mpx.precision.switches import AlignedChannels, keep_apart
 from mpx.private.torch_dispatch import every_call_seen
@@ -101,10 +103,11 @@ class Computing:
         if self.emulate:
             return []
         contexts: list[AbstractContextManager] = []
+        # CPUs have BF16, but PyTorch's attention with dropout runs in FP32 there
         if self.device.type == "cpu" and self.mode.attention == "bf16":
-            contexts.append(RoundedAttention("bf16"))
+            contexts.append(Replacing("scaled_dot_product_attention", partial(attention, "bf16")))
         if self.layers is not None:
-            contexts.append(Float8Linear(self.layers))
+            contexts.append(Replacing("linear", self.layers.multiply))
         if self.mode.conv == "tf32":
             contexts.append(AlignedChannels())
         return [*contexts, BFloat16RNN()] if self.bf16_rnn else contexts

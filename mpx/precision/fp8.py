@@ -7,7 +7,6 @@ by column, which costs what it gains. Sources: the recipe rowwise_with_gw_hp of 
 et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as plain
 
 from mpx.precision.formats import FORMATS
-from mpx.precision.ops import Replacing, part_of
+from mpx.precision.ops import part_of
 from mpx.private.torch_kernels import scaled_mm
 
 E4M3 = FORMATS["fp8_e4m3"]
@@ -45,6 +44,14 @@ class Layers:
             self._reasons[id(weight)] = reason
         return reason is None
 
+    def multiply(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """torch.nn.functional.linear, in FP8 for the layers that are taken. It needs compute capability
+        8.9.
+        """
+        if self.take(input, weight):
+            return linear(input, weight, bias, native=True)
+        return plain(input, weight, bias)
+
     def _reason(self, rows: int, *sizes: int) -> str | None:
         if len(sizes) != 2 or any(size % MULTIPLE for size in sizes):
             return f"its sizes are not multiples of {MULTIPLE}"
@@ -66,21 +73,6 @@ class Layers:
                 }
                 entries.append(layer | {"format": E4M3.name if reason is None else "bf16", "reason": reason})
         return entries
-
-
-class Float8Linear(Replacing):
-    """Under this mode torch.nn.functional.linear is an FP8 product for `layers`, forward and backward. It
-    needs compute capability 8.9.
-    """
-
-    def __init__(self, layers: Layers):
-        super().__init__("linear", partial(_chosen, layers))
-
-
-def _chosen(layers: Layers, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return (
-        linear(input, weight, bias, native=True) if layers.take(input, weight) else plain(input, weight, bias)
-    )
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:

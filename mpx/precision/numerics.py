@@ -54,25 +54,25 @@ class Numerics(Callback):
         histogram: bool = False,
         network: Callable[[pl.LightningModule], nn.Module] | None = None,
     ):
-        self.every, self.histogram, self.network = (
-            sampling_interval(every, replayed=False),
-            histogram,
-            network,
-        )
-        self.samples = 0
-        self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
-        self.newest: dict[str, Tensor] = {}  # values of the last sampled step
-        self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
-        self._exponents: dict[str, Tensor] = {}  # exponents of this step, in this process
+        self.every = sampling_interval(every, replayed=False)
+        self.histogram, self.network = histogram, network
+        self._forget()
         self._hooks: dict[str, RemovableHandle] = {}  # by layer
         self._watch: GradientWatch | None = None  # of the backward pass that runs now
         self._step = -1  # the newest one that a batch has begun
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
+    def _forget(self) -> None:
+        self.samples = 0
+        self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
+        self.newest: dict[str, Tensor] = {}  # values of the last sampled step
+        self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
+        self._exponents: dict[str, Tensor] = {}  # exponents of this step, in this process
+
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Forget an earlier training. Lightning loads a checkpoint's state after this."""
         if stage == "fit":
-            self.samples, self.totals, self.newest, self.layers, self._exponents = 0, None, {}, {}, {}
+            self._forget()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device = trainer.strategy.root_device

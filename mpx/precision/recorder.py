@@ -6,6 +6,7 @@ multiply in FP32 or TF32, and whether on Tensor Cores; their names tell.
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -102,11 +103,8 @@ class OperationRecorder(TorchDispatchMode):
         if product is None:
             return func(*args, **kwargs)
         kind, positions = product
-        if self._profiler is None:
+        with nullcontext() if self._profiler is None else record_function(f"{MARK}{len(self.calls)}"):
             out = func(*args, **kwargs)
-        else:
-            with record_function(f"{MARK}{len(self.calls)}"):
-                out = func(*args, **kwargs)
         operands = [args[i] for i in positions if i < len(args) and isinstance(args[i], Tensor)]
         vector = kind in ("matmul", "linear", "bmm") and any(
             1 in operand.shape[-2:] or operand.dim() == 1 for operand in operands

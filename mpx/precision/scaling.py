@@ -180,29 +180,26 @@ class LossScale:
 
     def record(self) -> dict[str, Any]:
         """For result.json."""
-        seen = {
+        return {
             "initial": self.initial,
             "final": self.scale.item(),
             "min": self.lowest.item(),
             "max": self.highest.item(),
+            "dynamic": self.dynamic,
         }
-        return seen | {"dynamic": self.dynamic}
 
-    def grad_scaler_state(self) -> dict[str, Any]:
-        """A state that torch.amp.GradScaler loads."""
+    def state_dict(self) -> dict[str, Any]:
+        """A state that torch.amp.GradScaler loads, and the counts."""
         return {
             "scale": self.scale.item(),
             "growth_factor": self.growth_factor,
             "backoff_factor": self.backoff_factor,
             "growth_interval": self.growth_interval,
             "_growth_tracker": int(self.clean),
+            "counts": {name: int(getattr(self, name)) for name in COUNTS},
+            "range": [self.initial, self.lowest.item(), self.highest.item()],
+            "dynamic": self.dynamic,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """GradScaler's state, and the counts."""
-        counts = {name: int(getattr(self, name)) for name in COUNTS}
-        seen = {"range": [self.initial, self.lowest.item(), self.highest.item()], "dynamic": self.dynamic}
-        return self.grad_scaler_state() | {"counts": counts} | seen
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the scale and counts of `state`, which is this class's or GradScaler's.

@@ -8,8 +8,9 @@ from few_steps import FEW_STEPS
 from torch import nn
 
 from mpx.precision.emulate import Emulate
-from mpx.precision.fp8 import Float8Linear, Layers
+from mpx.precision.fp8 import Layers
 from mpx.precision.modes import MODES, lacking
+from mpx.precision.ops import Replacing
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or lacking(MODES["fp8"], torch.device("cuda")) is not None,
@@ -31,7 +32,8 @@ class Native:
     """The plugin's contexts on a GPU."""
 
     def __enter__(self):
-        self.contexts = torch.autocast("cuda", dtype=torch.bfloat16), Float8Linear(Layers(every=True))
+        fp8 = Replacing("linear", Layers(every=True).multiply)
+        self.contexts = torch.autocast("cuda", dtype=torch.bfloat16), fp8
         for context in self.contexts:
             context.__enter__()
 

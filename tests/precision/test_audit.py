@@ -1,16 +1,19 @@
 """The audit of a step: formats by operation, FLOPs, and a run that leaves its format stops."""
 
+from functools import partial
+
 import pytest
 import torch
 from few_steps import FEW_STEPS
 from torch import nn
 
 from mpx.measure.flops import operation_flops
-from mpx.precision.attention import RoundedAttention
+from mpx.precision.attention import attention
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Layers
 from mpx.precision.modes import MODES
+from mpx.precision.ops import Replacing
 
 
 def audited(mode, model, x, *, emulate=False, autocast=None):
@@ -67,7 +70,9 @@ def test_attention_layers_are_seen(mode):
     audit = Audit(MODES[mode], emulate=emulate, flops_of=operation_flops)
     x = torch.randn(2, 5, 16, requires_grad=True)
     rounding = (
-        Emulate(MODES[mode].emulates, linears=Layers(every=True)) if emulate else RoundedAttention("bf16")
+        Emulate(MODES[mode].emulates, linears=Layers(every=True))
+        if emulate
+        else Replacing("scaled_dot_product_attention", partial(attention, "bf16"))
     )
     with audit, torch.autocast("cpu", dtype=torch.bfloat16, enabled=not emulate), rounding:
         layer(x).float().sum().backward()

@@ -107,7 +107,7 @@ def test_state_goes_to_grad_scaler_and_back():
     ours = LossScale("cpu", initial=8.0, growth_interval=3)
     run(ours, [1, INF, 1])
     theirs = torch.amp.GradScaler("cpu", init_scale=2.0)
-    theirs.load_state_dict(ours.grad_scaler_state())
+    theirs.load_state_dict(ours.state_dict())
     assert (theirs.get_scale(), theirs._get_growth_tracker()) == (4.0, 1)
     again = LossScale("cpu")
     again.load_state_dict(theirs.state_dict())
