@@ -81,16 +81,15 @@ def model_rows(subject: str, setting: str) -> list[dict]:
     sizes = {name: float(tensor.abs().sum()) for name, tensor in model.state_dict().items()}
     kinds = defaultdict(list)
     for layer in report.layers:
-        kinds[f"{layer.type} {'×'.join(map(str, layer.shape[2:]))}".strip()].append(layer)
+        kinds[f"{layer['type']} {'×'.join(map(str, layer['shape'][2:]))}".strip()].append(layer)
     rows = []
     for kind, layers in kinds.items():
-        size = sum(sizes[layer.name] for layer in layers)
-        permuted = f"{sum(layer.permuted for layer in layers)} of {len(layers)} layers permuted"
+        size = sum(sizes[layer["name"]] for layer in layers)
+        permuted = f"{sum(layer['permuted'] for layer in layers)} of {len(layers)} layers permuted"
         row = {"part": f"{kind} ({permuted})"}
-        row |= {"kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers) / size}
-        rows.append(
-            row | {"kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers) / size}
-        )
+        for key in ("kept_before", "kept_after"):
+            row[key] = sum(layer[key] * sizes[layer["name"]] for layer in layers) / size
+        rows.append(row)
     total = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
     rows.append({"part": "all", "cpu_seconds": cpu_seconds} | total | change)
     return [{"subject": subject, "setting": setting} | row for row in rows]

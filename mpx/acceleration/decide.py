@@ -219,9 +219,11 @@ def _against_search(model: nn.Module, *, audit: bool) -> str | None:
 
 def _against_channels_last(model: nn.Module, spec: Spec) -> str | None:
     """Tries the layout on two images."""
-    if spec.kind != "image":
+    if spec.kind != "image" or not any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
         return "no convolutions of images"
-    return without_layout(model) or fails_in_layout(model, sample(spec).repeat(2, 1, 1, 1))
+    if any(value.dim() == 5 for value in chain(model.parameters(), model.buffers())):
+        return "some weights have five dimensions, as those of nn.Conv3d"
+    return fails_in_layout(model, sample(spec).repeat(2, 1, 1, 1))
 
 
 def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
@@ -233,15 +235,6 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
             f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above "
             f"{MAX_SUMMED:,} that is inaccurate"
         )
-    return None
-
-
-def without_layout(model: nn.Module) -> str | None:
-    """Why a model cannot be laid out so, whatever its forward pass does; None where it can."""
-    if not any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
-        return "no convolutions of images"
-    if any(value.dim() == 5 for value in chain(model.parameters(), model.buffers())):
-        return "some weights have five dimensions, as those of nn.Conv3d"
     return None
 
 

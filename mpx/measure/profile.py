@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, schedule
 from torch.profiler import profile as profiler
 
 from mpx.measure.throughput import Throughput
-from mpx.precision.recorder import classify
+from mpx.precision.kernels import classify
 
 FILE = "trace.json.gz"
 MIN_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then

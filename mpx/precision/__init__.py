@@ -7,8 +7,8 @@ lightning_precision.py    mpx.Precision, the plugin for any Lightning Trainer
 switches.py, fp8.py       what a mode needs on a GPU beyond autocast, with BFloat16RNN of recurrent.py
 emulate.py                emulates a format that the device lacks: autocast.py casts; attention.py, fp8.py and
                           recurrent.py round, by formats.py
-recorder.py               records the operations of a step and their kernels; ops.py lists those operations,
-                          audit.py reads the records
+audit.py                  compares the operations of a step with the mode; ops.py lists those that multiply,
+                          kernels.py interprets the names of kernels
 numerics.py               samples gradients that vanish or overflow in the format; gradients.py counts them
 
 A new mode needs a line in MODES, its name in mpx/settings/fields.py, mpx/compare/groups.py and words.py, also

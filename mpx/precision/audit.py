@@ -1,21 +1,73 @@
 """Audit one training step: compare the format of each operation that multiplies matrices with the format that
 the mode promises.
+
+The formats of operands are visible as PyTorch dispatches an operation. Only its kernels show whether FP32
+operands multiply in FP32 or TF32, and whether on Tensor Cores.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from mpx.precision.formats import STORED
+from mpx.precision.kernels import classify, sums_in_fp16
 from mpx.precision.modes import Mode
-from mpx.precision.ops import KnowsUpdates
-from mpx.precision.recorder import Call, OperationRecorder
+from mpx.precision.ops import KnowsUpdates, inside, multiplied
+from mpx.private.torch_dispatch import tree_leaves
 from mpx.system.printing import how_many
 
+MARK = "mpx.call"
+WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide
 RESULTS = {"tf32": "fp32", "fp8_e4m3": "bf16"}  # formats of results, where they differ from the operands'
+
+
+@dataclass
+class Call:
+    name: str  # ATen's, without "aten."
+    kind: str  # matmul, conv, rnn, bmm or attention
+    operands: tuple[torch.dtype, ...]  # of the tensors that are multiplied
+    result: torch.dtype | None  # of the first tensor that is returned, or else given
+    with_vector: bool  # a product of matrices, of which one has a single row or column
+    part_of: tuple[str, str] | None  # (kind, format) of the larger operation that this one is a step of
+    flops: int  # floating point operations
+    kernels: list[str] = field(default_factory=list)
+
+    def format(self, mode: Mode) -> str | None:
+        """The format in which it multiplies, by its operands: that of the widest. None where no Format
+        describes them, or none is known.
+        """
+        if not self.operands or not STORED.keys() >= set(self.operands):
+            return None
+        if self.part_of is not None:
+            return self.part_of[1]
+        widest = max((STORED[dtype] for dtype in self.operands), key=WIDTHS.index)
+        return "tf32" if widest == "fp32" and mode.formats[self.kind] == "tf32" else widest
+
+    @property
+    def kernel_format(self) -> str | None:
+        """The format in which it multiplies, by its kernels: the widest. None where they do not tell."""
+        return max((fmt for fmt, _ in self._products() if fmt is not None), key=WIDTHS.index, default=None)
+
+    @property
+    def tensor_cores(self) -> bool | None:
+        """Whether all its products run on Tensor Cores. None where no kernel tells."""
+        seen = self._products()
+        return all(on_cores for _, on_cores in seen) if seen else None
+
+    @property
+    def accumulator(self) -> str:
+        """The format in which products are summed."""
+        return "fp16" if any(map(sums_in_fp16, self.kernels)) else "fp32"
+
+    def _products(self) -> list[tuple[str | None, bool]]:
+        """(format, whether on Tensor Cores) of each kernel that is known to multiply."""
+        return [product for name in self.kernels if (product := classify(name)) is not None]
 
 
 @dataclass
@@ -42,12 +94,13 @@ class Operation:
         return self.fmt == promised or (self.with_vector and (promised, self.fmt) == ("tf32", "fp32"))
 
 
-class Audit(KnowsUpdates, OperationRecorder):
-    """Enter it around one training step. FP32 operands count as TF32 if the mode multiplies them in TF32. A
-    mode promises nothing of the optimizer's own products, which are left out.
+class Audit(KnowsUpdates):
+    """Enter it around one training step; afterwards `calls` has the products in their order. FP32 operands
+    count as TF32 if the mode multiplies them in TF32. A mode promises nothing of the optimizer's own
+    products, which are left out.
 
-    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: as
-    in OperationRecorder.
+    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: a
+    CUDA device whose kernels are recorded with torch.profiler.
     """
 
     def __init__(
@@ -58,17 +111,59 @@ class Audit(KnowsUpdates, OperationRecorder):
         flops_of: Callable[..., int],
         kernels_of: torch.device | None = None,
     ):
-        super().__init__(flops_of, kernels_of=kernels_of)
+        super().__init__()
         self.mode, self.emulate = mode, emulate
+        self.calls: list[Call] = []
+        self._flops_of, self._device = flops_of, kernels_of
+        self._profiler: Any = None
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return (
-            func(*args, **(kwargs or {}))
-            if self.updating
-            else super().__torch_dispatch__(func, types, args, kwargs)
+    def __enter__(self) -> Self:
+        if self._device is not None:
+            self._profiler = profile(
+                activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True
+            )
+            self._profiler.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        if self._profiler is not None:
+            torch.cuda.synchronize(self._device)
+            self._profiler.__exit__(*raised)
+            self._attribute(self._profiler.events())
+            self._profiler = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs, product = kwargs or {}, multiplied(func)
+        if product is None or self.updating:
+            return func(*args, **kwargs)
+        kind, positions = product
+        with nullcontext() if self._profiler is None else record_function(f"{MARK}{len(self.calls)}"):
+            out = func(*args, **kwargs)
+        operands = [args[i] for i in positions if i < len(args) and isinstance(args[i], Tensor)]
+        vector = kind in ("matmul", "linear", "bmm") and any(
+            1 in operand.shape[-2:] or operand.dim() == 1 for operand in operands
         )
+        result = next(
+            (
+                leaf.dtype
+                for leaf in tree_leaves(out if out is not None else args)
+                if isinstance(leaf, Tensor)
+            ),
+            None,
+        )
+        name = str(func.overloadpacket).removeprefix("aten.")
+        dtypes = tuple(operand.dtype for operand in operands)
+        flops = self._flops_of(func, args, kwargs, out)
+        self.calls.append(Call(name, kind, dtypes, result, vector, inside(), flops))
+        return out
+
+    def _attribute(self, events: Iterable[Any]) -> None:
+        """Give each call the kernels that ran within its mark."""
+        for event in events:
+            number = int(event.name.removeprefix(MARK)) if event.name.startswith(MARK) else len(self.calls)
+            if number < len(self.calls):  # an operation that failed has a mark and is no call
+                self.calls[number].kernels += _kernels_below(event)
 
     def operations(self) -> list[Operation]:
         """In the order of their first calls, without integer and complex products, to which no precision mode
@@ -138,6 +233,16 @@ class Audit(KnowsUpdates, OperationRecorder):
             "kernels_seen": any(row.tensor_cores is not None for row in rows),
             "operations": [vars(row) | {"kernels": sorted(row.kernels)} for row in rows],
         }
+
+
+def _kernels_below(event: Any) -> list[str]:
+    """The kernels of an event and its children. A mark appears on the device's time line too, and is left
+    out.
+    """
+    kernels = [kernel.name for kernel in event.kernels if not kernel.name.startswith(MARK)]
+    for child in event.cpu_children:
+        kernels += _kernels_below(child)
+    return kernels
 
 
 def complaint(audit: Audit) -> str | None:

@@ -87,6 +87,19 @@ def inside() -> tuple[str, str] | None:
     return _part_of[-1] if _part_of else None
 
 
+def with_closure(
+    args: tuple, kwargs: dict[str, Any], wrapped: Callable[[Callable], Callable]
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a hook before an optimizer's step (the optimizer, closure, …), with a wrapped
+    closure.
+    """
+    if callable(kwargs.get("closure")):
+        return args, kwargs | {"closure": wrapped(kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], wrapped(args[1]), *args[2:]), kwargs
+    return args, kwargs
+
+
 class KnowsUpdates(TorchDispatchMode):
     """A mode that knows whether some optimizer computes its change of the weights: in its step, outside the
     step's closure (`updating`).
@@ -119,13 +132,8 @@ class KnowsUpdates(TorchDispatchMode):
     def _begin(
         self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
     ) -> tuple[tuple, dict[str, Any]]:
-        """args: with the optimizer."""
         self._steps += 1
-        if callable(kwargs.get("closure")):
-            kwargs = kwargs | {"closure": self._outside(kwargs["closure"])}
-        elif len(args) > 1 and callable(args[1]):
-            args = (args[0], self._outside(args[1]), *args[2:])
-        return args, kwargs
+        return with_closure(args, kwargs, self._outside)
 
     def _end(self, *step: Any) -> None:
         self._steps -= 1

@@ -138,7 +138,7 @@ def _permute(
     if module.ema is not None:
         report.permutation.apply(module.ema.averages)
     found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
-    return {"permutation": found | {"reason": report.reason, "layers": report.rows()}}
+    return {"permutation": found | {"reason": report.reason, "layers": report.layers}}
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpx.precision.recorder import classify, sums_in_fp16
+from mpx.precision.kernels import classify, sums_in_fp16
 
 # format (?: the name does not show it), whether on Tensor Cores, name
 TABLE = """

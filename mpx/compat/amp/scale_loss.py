@@ -54,7 +54,7 @@ def scale_loss(
         _prepare(stash, scaler, loss_id)
     try:
         with _backward(session, loss):
-            yield scaler.scaled(loss)
+            yield scaler.scale.scale_loss(loss.float())
     finally:  # also after a pass that failed, such as for want of memory
         if not delay_unscale:
             _unscale(stashes, scaler)

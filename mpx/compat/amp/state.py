@@ -141,10 +141,6 @@ class LossScaler:
     def _loss_scale(self, value: float) -> None:
         self.scale.scale.fill_(value)
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        """loss × scale in FP32."""
-        return self.scale.scale_loss(loss.float())
-
     def end_pass(self) -> Tensor:
         """Adjust the scale to the overflows since the last pass. Returns the overflow flag (0 or 1, on the
         device).

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mpx.compat.amp.casting import MASTER
 from mpx.errors import UserError
+from mpx.precision.ops import with_closure
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Pattern
@@ -103,18 +104,12 @@ class Pruning:
     def _before_step(
         self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
-        """A closure computes its gradients inside the step, so it is wrapped to mask them. args: (optimizer,
-        closure, …).
-        """
+        """A closure computes its gradients inside the step, so it is wrapped to mask them."""
         if not self.masks.active:
             return None
         self._bind()
         self.masks.mask_gradients()
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], self._masked(args[1]), *args[2:]), kwargs
-        if callable(kwargs.get("closure")):
-            return args, kwargs | {"closure": self._masked(kwargs["closure"])}
-        return None
+        return with_closure(args, kwargs, self._masked)
 
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked() -> Any:
@@ -182,9 +177,8 @@ class Pruning:
                 progress=self.verbosity > 1,
             )
         kept = f"2:4 keeps {100 * report.kept_before:.2f}% -> {100 * report.kept_after:.2f}% of the magnitude"
-        moved = (
-            f"the inputs of {sum(layer.permuted for layer in report.layers)} of {len(report.layers)} weights"
-        )
+        count = sum(layer["permuted"] for layer in report.layers)
+        moved = f"the inputs of {count} of {len(report.layers)} weights"
         say(self.verbosity, 2, f"Permuted the channels of the model: {moved}. {report.reason or kept}")
         return bool(report.permutation.indices)
 

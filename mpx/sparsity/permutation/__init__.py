@@ -5,7 +5,7 @@ magnitude.
 
     report = permute_model(model, example_batch, optimizer=optimizer)   # right before the masks are computed
     report.kept_before, report.kept_after                               # shares of Σ|w|, over the layers to be pruned
-    report.rows()                                                       # per layer: permuted or why not
+    report.layers                                                       # per layer: permuted or why not
 
 permute.py runs the steps in order:
 

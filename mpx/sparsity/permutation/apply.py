@@ -36,7 +36,7 @@ class Permutation:
         """
         if (order == np.arange(len(order))).all():
             return
-        for axis, places in group.positions.items():
+        for axis, places in group.items():
             index = self.indices.setdefault(axis, torch.arange(sizes[axis]))
             index[torch.from_numpy(places.reshape(-1))] = torch.from_numpy(places[order].reshape(-1))
 
@@ -66,24 +66,17 @@ def apply_everywhere(
     tensors = model.state_dict(keep_vars=True)
     permutation.apply(tensors)
     for name, tensor in tensors.items():
-        apply_beside(permutation, name, tensor, optimizers)
-
-
-def apply_beside(
-    permutation: Permutation, name: str, parameter: Tensor, optimizers: Iterable[torch.optim.Optimizer]
-) -> None:
-    """Reorder the gradient and the optimizer state of `parameter` by the permutation of this name."""
-    if parameter.grad is not None:
-        permutation.apply({name: parameter.grad})
-    for optimizer in optimizers:
-        for key, value in _values(optimizer.state.get(parameter, {})):
-            if (laid_out := _along(parameter, key, value)) is not None:
-                permutation.apply({name: laid_out})
+        if tensor.grad is not None:
+            permutation.apply({name: tensor.grad})
+        for optimizer in optimizers:
+            for key, value in _values(optimizer.state.get(tensor, {})):
+                if (laid_out := _along(tensor, key, value)) is not None:
+                    permutation.apply({name: laid_out})
 
 
 def stays_behind(parameters: Mapping[str, Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> str | None:
-    """A sentence about the first optimizer state that `apply_beside` cannot reorder; None if it can reorder
-    all. parameters: by name.
+    """A sentence about the first optimizer state that `apply_everywhere` cannot reorder; None if it can
+    reorder all. parameters: by name.
     """
     for optimizer in optimizers:
         for name, parameter in parameters.items():

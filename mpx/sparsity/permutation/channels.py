@@ -45,13 +45,8 @@ class Axis:
         )
 
 
-@dataclass
-class Group:
-    """Channels that may change places with one another. positions: where they are on each axis, int64
-    [channels, occurrences].
-    """
-
-    positions: dict[Axis, np.ndarray]
+# Channels that may change places with one another: where they are on each axis, int64 [channels, occurrences]
+Group = dict[Axis, np.ndarray]
 
 
 class Channels:
@@ -147,15 +142,15 @@ class Channels:
         return signature
 
     def _groups(self, channel: np.ndarray, role: np.ndarray, group: np.ndarray) -> list[Group]:
-        groups = [Group({}) for _ in range(group.max(initial=-1) + 1)]
+        groups: list[Group] = [{} for _ in range(group.max(initial=-1) + 1)]
         for axis, atoms in self.axes.items():
             own, roles = channel[atoms.numpy()], role[atoms.numpy()]
             for number in np.unique(group[own]):
                 if number >= 0:
                     positions = np.flatnonzero(group[own] == number)
                     by_channel = positions[np.lexsort((positions, roles[positions], own[positions]))]
-                    groups[number].positions[axis] = by_channel.reshape((group == number).sum(), -1)
-        return [found for found in groups if found.positions]
+                    groups[number][axis] = by_channel.reshape((group == number).sum(), -1)
+        return [found for found in groups if found]
 
     def _why(
         self, channel: np.ndarray, reason: np.ndarray, group: np.ndarray

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,34 +23,21 @@ from mpx.system.processes import evaluating
 
 
 @dataclass
-class LayerReport:
-    """What permutation did for one weight that will be pruned."""
-
-    name: str
-    type: str
-    shape: list[int]
-    kept_before: float  # share of Σ|w| that 2:4 keeps, 0 to 1
-    kept_after: float
-    permuted: bool  # whether its input channels were reordered
-    reason: str | None  # why they were not
-
-
-@dataclass
 class Report:
     """The outcome for one model. `permutation.apply` reorders anything else with the model's names, such as
     moving averages.
+
+    layers: for each weight that will be pruned `name`, `type`, `shape`, `kept_before` and `kept_after` (share
+    of Σ|w| that 2:4 keeps, 0 to 1), `permuted` (whether its input channels were reordered), and `reason` (why
+    they were not).
     """
 
-    layers: list[LayerReport] = field(default_factory=list)
-    permutation: Permutation = field(default_factory=Permutation)
-    kept_before: float = 1.0  # share of Σ|w| over all layers to be pruned, 0 to 1
-    kept_after: float = 1.0
-    seconds: float = 0.0
-    reason: str | None = None  # why the whole model stays as it was; None: it could be permuted
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per layer, for result.json and tables."""
-        return [asdict(layer) for layer in self.layers]
+    layers: list[dict[str, Any]]
+    permutation: Permutation
+    kept_before: float  # share of Σ|w| over all layers to be pruned, 0 to 1
+    kept_after: float
+    seconds: float
+    reason: str | None  # why the whole model stays as it was; None: it could be permuted
 
 
 def permute_model(
@@ -157,8 +144,8 @@ def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
     A weight only counts if channels of the group fill its stripes of four, in the same fours as in the other
     weights.
     """
-    made = Objective(group, np.arange(len(next(iter(group.positions.values())))))
-    for axis, places in group.positions.items():
+    made = Objective(group, np.arange(len(next(iter(group.values())))))
+    for axis, places in group.items():
         if axis.dim != 1 or axis.name not in weights:
             continue
         slots = made.slots if made.columns else np.argsort(places[:, 0])
@@ -238,15 +225,15 @@ def _report(
         name: kept_magnitude(weight.parameter, mask_2of4(weight.parameter)) for name, weight in pruned.items()
     }
     layers = [
-        LayerReport(
-            name=weight.name,
-            type=weight.type,
-            shape=list(weight.parameter.shape),
-            kept_before=before[name],
-            kept_after=after[name],
-            permuted=permutation.moves(name, 1),
-            reason=None if permutation.moves(name, 1) else why[name],
-        )
+        {
+            "name": weight.name,
+            "type": weight.type,
+            "shape": list(weight.parameter.shape),
+            "kept_before": before[name],
+            "kept_after": after[name],
+            "permuted": permutation.moves(name, 1),
+            "reason": None if permutation.moves(name, 1) else why[name],
+        }
         for name, weight in pruned.items()
     ]
     total = {

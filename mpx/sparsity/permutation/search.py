@@ -122,20 +122,16 @@ def search(matrix: Tensor, share: Share, *, seed: int = 0) -> Found:
         looked_at = looked_at[
             :, torch.from_numpy(np.sort(random.choice(height, share.rows, replace=False))).to(columns.device)
         ]
-    if on_cpu(share.rows, count):
+    step = comparisons(share.rows, count)
+    if step <= ON_CPU:
         looked_at = looked_at.cpu()
-    with cpu_threads(1 if comparisons(share.rows, count) <= ONE_THREAD else torch.get_num_threads()):
+    with cpu_threads(1 if step <= ONE_THREAD else torch.get_num_threads()):
         stripes = (
             best_stripes(looked_at) if count <= MAX_EXACT_COLUMNS else _anneal(looked_at, share.steps, random)
         )
     order = torch.from_numpy(_canonical(stripes).reshape(-1))
     after = kept(columns[order.to(columns.device)])
     return Found(order, before, after) if after > before else Found(torch.arange(count), before, before)
-
-
-def on_cpu(rows: int, columns: int) -> bool:
-    """Whether a step is so small that it runs on the CPU even for a matrix on a GPU."""
-    return comparisons(rows, columns) <= ON_CPU
 
 
 def _anneal(columns: Tensor, steps: int, random: np.random.Generator) -> np.ndarray:

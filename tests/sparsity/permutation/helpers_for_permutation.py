@@ -65,8 +65,8 @@ def assert_same_function(model: nn.Module, inputs, **settings):
 
 
 def permuted_names(report) -> set[str]:
-    return {layer.name for layer in report.layers if layer.permuted}
+    return {layer["name"] for layer in report.layers if layer["permuted"]}
 
 
 def reasons(report) -> dict[str, str]:
-    return {layer.name: layer.reason for layer in report.layers if not layer.permuted}
+    return {layer["name"]: layer["reason"] for layer in report.layers if not layer["permuted"]}

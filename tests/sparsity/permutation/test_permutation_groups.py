@@ -31,7 +31,7 @@ def groups_by_axis(model, x) -> dict[tuple[str, int], list[int]]:
     """Sizes of the groups of exchangeable channels that each axis takes part in."""
     sizes: dict[tuple[str, int], list[int]] = {}
     for group in find_groups(model, calls(x))[0]:
-        for axis, places in group.positions.items():
+        for axis, places in group.items():
             sizes.setdefault((axis.name, axis.dim), []).append(len(places))
     return sizes
 
@@ -45,7 +45,7 @@ def test_siblings_share_one_order_that_is_best_for_both():
     joint = torch.cat([model.a.weight, model.b.weight]).detach()
     assert permuted_names(report) == {"a.weight", "b.weight"}
     assert kept_magnitude(joint, mask_2of4(joint)) > kept_magnitude(matrix, mask_2of4(matrix))
-    assert [layer.kept_after for layer in report.layers] == [
+    assert [layer["kept_after"] for layer in report.layers] == [
         pytest.approx(kept_magnitude(one.weight, mask_2of4(one.weight))) for one in (model.a, model.b)
     ]
 
@@ -125,4 +125,4 @@ def test_channels_are_followed_through(name):
     make, shape, last = FOLLOWED[name]
     torch.manual_seed(0)
     report = assert_same_function(shaken(make()), torch.randn(*shape))
-    assert {layer.name: layer.permuted for layer in report.layers}[last]
+    assert {layer["name"]: layer["permuted"] for layer in report.layers}[last]
