@@ -24,7 +24,7 @@ from mpx.record.parts import PATTERNS
 from mpx.record.recorder import Recorder
 from mpx.settings.fields import SPARSITY
 from mpx.settings.values import check_value
-from mpx.sparsity.coverage import coverage, record
+from mpx.sparsity.coverage import record
 from mpx.sparsity.layers import Rules, nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
 from mpx.system.printing import how_many
@@ -96,7 +96,7 @@ class SparsityCallback(TrainerCallback):
                 "Trainer(…, callbacks=[pruning])."
             )
         parameter = self.masks.weights[0].parameter
-        sparsity = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
+        sparsity = record(self.masks, "asp", fmt="bf16", device=parameter.device)
         if self._continued:  # what the pruning kept was measured before
             sparsity |= {"kept_magnitude": None, "kept_magnitude_reason": RESUMED}
             sparsity["layers"] = [layer | {"kept_magnitude": None} for layer in sparsity["layers"]]

@@ -56,14 +56,24 @@ class Operation:
 
 @dataclass(frozen=True)
 class Traced:
-    """steps: that the trace holds. busy_ms: in which the device computes, of a step; launches: kernels and
-    copies, of a step.
+    """steps: that the trace holds. busy_ms: of a step, in which the device computes; on a CPU: inside
+    operations. launches: of a step, kernels and copies; None on a CPU.
     """
 
     steps: int
     operations: tuple[Operation, ...]
     busy_ms: float
     launches: float | None
+
+    @property
+    def products(self) -> float:
+        """The share of the time in operations of those that multiply matrices."""
+        return sum(row.share for row in self.operations if row.product)
+
+    @property
+    def on_tensor_cores(self) -> float:
+        """The same, of products on Tensor Cores."""
+        return sum(row.share for row in self.operations if row.product and row.tensor_cores)
 
 
 class Profile(Callback):
@@ -189,15 +199,10 @@ class Profile(Callback):
         if not operations or speed["step_ms_p50"] is None:
             no_operations = "the profiler saw no operations, as where CUPTI may not be used"
             return about | {"bound": None, "reason": "no step was timed" if operations else no_operations}
-        step = Step(
-            step_ms=speed["step_ms_p50"],
-            waited_share=speed["data_wait_fraction"],
-            busy_ms=self.traced.busy_ms,
-            launches=self.traced.launches,
-            products=sum(row.share for row in operations if row.product),
-            tensor_cores=sum(row.share for row in operations if row.product and row.tensor_cores),
-        )
-        bound, sentence = bottleneck(step, precision["mode"], emulated=self.emulated, against=self.against)
+        bound, sentence = bottleneck(
+            self.traced, speed["step_ms_p50"], speed["data_wait_fraction"], precision["mode"],
+            emulated=self.emulated, against=self.against,
+        )  # fmt: skip
         return about | {"bound": bound, "sentence": sentence}
 
 
@@ -249,71 +254,53 @@ def _rows(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Step:
-    """A training step. Times are in milliseconds."""
-
-    step_ms: float  # without a profiler
-    waited_share: float | None  # of the step: the host waits for the batch; None: a loader that is not timed
-    busy_ms: float  # the device computes; on a CPU: inside operations
-    launches: float | None  # kernels and copies; None on a CPU
-    products: float  # share of the time in operations: those that multiply matrices
-    tensor_cores: float  # the same, of those on Tensor Cores
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.launches is not None
-
-    @property
-    def idle(self) -> float:
-        """The share of the step in which the device does not compute."""
-        return max(0.0, 1 - self.busy_ms / self.step_ms)
-
-
-def bottleneck(step: Step, mode: str, *, emulated: bool, against: Mapping[str, str]) -> tuple[str, str]:
+def bottleneck(
+    traced: Traced, step_ms: float, waited: float | None, mode: str, *,
+    emulated: bool, against: Mapping[str, str],
+) -> tuple[str, str]:  # fmt: skip
     """(what limits the run, a sentence that says so and what to do).
 
-    mode: the precision. against: why cuda_graphs or compile cannot be advised.
+    step_ms: without a profiler. waited: the share of a step in which the host waits for the batch; None: of a
+    loader that is not timed. mode: the precision. against: why cuda_graphs or compile cannot be advised.
     """
     if emulated:
         return "emulation", (
             f"precision={mode} is emulated here: these speeds are not those of hardware that has it."
         )
-    waited = step.waited_share or 0.0
-    if step.idle > IDLE and waited > MOSTLY * step.idle:
+    idle = max(0.0, 1 - traced.busy_ms / step_ms)  # share of a step in which the device does not compute
+    if idle > IDLE and waited is not None and waited > MOSTLY * idle:
         return "input", (
             f"Limited by input: waiting for the batch takes {waited:.0%} of a step. Use "
-            "data.loader=resident, or more "
-            "data.workers. A narrower format does not help."
+            "data.loader=resident, or more data.workers. A narrower format does not help."
         )
-    if step.idle > IDLE:
-        return "launch overhead", _launching(step, against)
-    if step.products > MOSTLY:
-        return "arithmetic", _multiplying(step, mode)
+    if idle > IDLE:
+        unknown = " The loader's waits are not timed and may be part of it." if waited is None else ""
+        return "launch overhead", _launching(traced, idle, unknown, against)
+    if traced.products > MOSTLY:
+        return "arithmetic", _multiplying(traced, mode)
     advice = "" if "compile" in against else " trainer.compile=default joins such operations."
     return "memory", (
-        f"Limited by memory: {1 - step.products:.0%} of the computing moves data and multiplies no "
-        "matrices. A 16-bit format "
-        f"halves the bytes.{advice}"
+        f"Limited by memory: {1 - traced.products:.0%} of the computing moves data and multiplies no "
+        f"matrices. A 16-bit format halves the bytes.{advice}"
     )
 
 
-def _launching(step: Step, against: Mapping[str, str]) -> str:
-    graphs = "" if "cuda_graphs" in against or not step.on_gpu else "trainer.cuda_graphs=true or "
-    what = f"{step.launches:,.0f} kernels and copies" if step.on_gpu else "many short operations"
-    unknown = " The loader's waits are not timed and may be part of it." if step.waited_share is None else ""
+def _launching(traced: Traced, idle: float, unknown: str, against: Mapping[str, str]) -> str:
+    graphs, what = "", "many short operations"
+    if traced.launches is not None:
+        graphs = "" if "cuda_graphs" in against else "trainer.cuda_graphs=true or "
+        what = f"{traced.launches:,.0f} kernels and copies"
     return (
-        f"Limited by launch overhead: the device computes in {1 - step.idle:.0%} of a step, in which the "
-        f"host launches {what}."
-        f"{unknown} Use {graphs}a larger batch. A narrower format does not help."
+        f"Limited by launch overhead: the device computes in {1 - idle:.0%} of a step, in which the host "
+        f"launches {what}.{unknown} Use {graphs}a larger batch. A narrower format does not help."
     )
 
 
-def _multiplying(step: Step, mode: str) -> str:
-    said = f"Limited by arithmetic: products of matrices take {step.products:.0%} of the computing"
-    if not step.on_gpu:
+def _multiplying(traced: Traced, mode: str) -> str:
+    said = f"Limited by arithmetic: products of matrices take {traced.products:.0%} of the computing"
+    if traced.launches is None:
         return f"{said}. Use a narrower format that this CPU multiplies faster, or a smaller model."
-    cores = step.tensor_cores / step.products
+    cores = traced.on_tensor_cores / traced.products
     if cores < FEW_CORES:
         return (
             f"{said}, and only {cores:.0%} of that is on Tensor Cores. Use precision=amp, and sizes "

@@ -7,7 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.measure.batches import UNCOUNTED, samples_in
+from mpx.measure.batches import samples_in
 from mpx.measure.windows import Windows
 
 
@@ -48,12 +48,11 @@ class Throughput(Windows, Callback):
         self.samples_of, self.logs = samples, logs
         self._timed = True  # the loader marks the waits for its batches
         self._fitted = False  # since a checkpoint was loaded
-        self._uncounted = False  # how many samples some batch has is unknown
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # a Trainer may fit again, and go on
         self.earlier_s = self.time_to_train_s if trainer.global_step or not self._fitted else 0.0
-        self._fitted, self._uncounted = True, False
+        self._fitted = True
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -85,15 +84,7 @@ class Throughput(Windows, Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         samples = self.samples_of(batch)
-        self._uncounted |= samples is None
-        self.stepped((samples or 0) * replicas(trainer))
-
-    @property
-    def samples_per_s(self) -> float | None:
-        return None if self._uncounted else super().samples_per_s
-
-    def unmeasured(self) -> str:
-        return UNCOUNTED if self._uncounted else super().unmeasured()
+        self.stepped(None if samples is None else samples * replicas(trainer))
 
     def pause(self) -> None:
         """Leave out everything until `resume`. Call both between two steps."""

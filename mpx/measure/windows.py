@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mpx.measure.batches import UNCOUNTED
 from mpx.measure.exclusive import CpuUse
 
 PARTS = ("warmup", "steps", "validation", "other", "end")  # of the time to train
@@ -75,6 +76,7 @@ class Windows:
         # the mark of the newest step's end, or of the present part's start, if that is later
         self._last: Any = None
         self._in_window = 0  # samples in the open window
+        self._uncounted = False  # how many samples some batch has is unknown
         self._paused = False  # a profile has the steps
         self._cpu: CpuUse | None = None  # since the first window's start
         self._cpu_share: float | None = None  # that other programs used, once it is known
@@ -90,13 +92,14 @@ class Windows:
         self._began = time.perf_counter()
         self.enter("warmup")
 
-    def stepped(self, samples: int) -> None:
-        """A training step on `samples` samples has ended. The step that ends the warm-up opens a window; so
-        does a later one outside.
+    def stepped(self, samples: int | None) -> None:
+        """A training step on `samples` samples (None: unknown) has ended. The step that ends the warm-up
+        opens a window; so does a later one outside.
         """
         self._last = self.clock.mark()
+        self._uncounted |= samples is None
         if self._marks is not None:
-            self._in_window += samples
+            self._in_window += samples or 0
             self._marks.append(self._last)
             return
         self._left = max(0, self._left - 1)
@@ -229,7 +232,7 @@ class Windows:
     @property
     def samples_per_s(self) -> float | None:
         seconds = self.seconds  # reads the samples, too
-        return self.samples / seconds if self.samples else None
+        return self.samples / seconds if self.samples and not self._uncounted else None
 
     def record(self, flops_per_sample: float | None) -> dict[str, Any]:
         """The speed part of result.json. flops_per_sample: of the forward and backward pass."""
@@ -252,6 +255,8 @@ class Windows:
 
     def unmeasured(self) -> str:
         """Why there is no throughput."""
+        if self._uncounted:
+            return UNCOUNTED
         since = "since it was resumed, " if self.earlier_s else ""
         return (
             f"{since}the run had no two steps in a row to time after its {self.warmup_steps} warm-up steps "

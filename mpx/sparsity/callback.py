@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch.optim import LBFGS
 
 from mpx.errors import UserError
-from mpx.sparsity.coverage import coverage, record
+from mpx.sparsity.coverage import record
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
 from mpx.system.printing import how_many
@@ -176,6 +176,4 @@ class Pruning(Callback):
         """The sparsity part of result.json. fmt: the number format of the run's matrix products on
         `device`.
         """
-        return (
-            record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | self.findings
-        )
+        return record(self.masks, self.recipe.name, fmt=fmt, device=device) | self.findings

@@ -57,8 +57,9 @@ def _kept(masks: Masks, name: str, values: torch.Tensor) -> float:
     return kept / (kept + lost) if kept + lost else 1.0
 
 
-def record(masks: Masks, recipe: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sparsity part of result.json. layers: the rows of `coverage`."""
+def record(masks: Masks, recipe: str, *, fmt: str, device: torch.device) -> dict[str, Any]:
+    """The sparsity part of result.json. fmt, device: as of `coverage`."""
+    layers = coverage(masks, fmt=fmt, device=device)
     pruned = [row for row in layers if row["pruned"]]
     dense_share = weighted(layers, "density")
     return {

@@ -195,11 +195,7 @@ def _compiled():
 
 
 def mask_2of4(weight: Tensor) -> Tensor:
-    """The 2of4 mask of one weight [out, in, ...]: bool, True where a value stays. Raises ValueError for fewer
-    than two dimensions.
-    """
-    if weight.dim() < 2:
-        raise ValueError(f"2of4 needs a weight [out, in, ...], got {tuple(weight.shape)}")
+    """The 2of4 mask of one weight [out, in, ...]: bool, True where a value stays."""
     return NofM(2, 4).mask(weight)
 
 

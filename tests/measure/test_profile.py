@@ -6,7 +6,7 @@ import json
 import pytest
 from few_steps import FEW_STEPS
 
-from mpx.measure.profile import Step, bottleneck, of_cpu, of_gpu
+from mpx.measure.profile import Operation, Traced, bottleneck, of_cpu, of_gpu
 
 GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN"  # BF16, on Tensor Cores
 COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
@@ -52,31 +52,36 @@ def test_operations_of_a_cpu():
     ]
 
 
-GPU = {"step_ms": 10.0, "waited_share": 0.0, "busy_ms": 9.0, "launches": 500.0}
-GPU |= {"products": 0.8, "tensor_cores": 0.8}
-CPU = {"launches": None, "tensor_cores": 0.0}
+def a_step(*, busy_ms=9.0, launches=500.0, products=0.8, tensor_cores=True):
+    gemm = Operation(GEMM, 1, 1, products, None, tensor_cores, product=True)
+    copy = Operation(COPY, 1, 1, 1 - products, None, None, product=False)
+    return Traced(1, (gemm, copy), busy_ms, launches)
+
+
+CPU = {"launches": None, "tensor_cores": None}
 BUSY = {"busy_ms": 4.0}
 
 
 @pytest.mark.parametrize(
-    ("changed", "bound", "said"),
+    ("changed", "waited", "bound", "said"),
     [
-        ({}, "arithmetic", "100% of it on Tensor Cores, in precision=amp"),
-        ({"tensor_cores": 0.0}, "arithmetic", "only 0% of that is on Tensor Cores. Use precision=amp"),
-        ({"products": 0.2}, "memory", "80% of the computing moves data and multiplies no matrices"),
+        ({}, 0.0, "arithmetic", "100% of it on Tensor Cores, in precision=amp"),
+        ({"tensor_cores": False}, 0.0, "arithmetic", "only 0% of that is on Tensor Cores. Use precision=amp"),
+        ({"products": 0.2}, 0.0, "memory", "80% of the computing moves data and multiplies no matrices"),
         (
             BUSY,
+            0.0,
             "launch overhead",
             "launches 500 kernels and copies. Use trainer.cuda_graphs=true or a larger",
         ),
-        (BUSY | {"waited_share": 0.5}, "input", "the batch takes 50% of a step. Use data.loader=resident"),
-        ({"waited_share": 0.5}, "arithmetic", "Tensor Cores"),  # the host waits while the device computes
-        (CPU, "arithmetic", "a narrower format that this CPU multiplies faster"),
-        (CPU | {"busy_ms": 2.0}, "launch overhead", "many short operations. Use a larger batch."),
+        (BUSY, 0.5, "input", "the batch takes 50% of a step. Use data.loader=resident"),
+        ({}, 0.5, "arithmetic", "Tensor Cores"),  # the host waits while the device computes
+        (CPU, 0.0, "arithmetic", "a narrower format that this CPU multiplies faster"),
+        (CPU | {"busy_ms": 2.0}, 0.0, "launch overhead", "many short operations. Use a larger batch."),
     ],
 )
-def test_known_bottlenecks(changed, bound, said):
-    limit, sentence = bottleneck(Step(**GPU | changed), "amp", emulated=False, against={})
+def test_known_bottlenecks(changed, waited, bound, said):
+    limit, sentence = bottleneck(a_step(**changed), 10.0, waited, "amp", emulated=False, against={})
     assert limit == bound
     assert said in sentence
 
