@@ -50,7 +50,9 @@ def decide(
     on_gpu, trainer = precision.device.type == "cuda", cfg.trainer
     cannot_record, slower_recorded = _against_graphs(trainer, precision), masks_in_full(model)
     cannot_compile = _emulated(precision)
-    slower_compiled = _loses_compiled(precision, model, _logits(cfg.data, spec), lengths)
+    # for one position of a training batch of a language model
+    logits = cfg.data.batch_size * spec.vocab_size if spec.kind == "lm" else 0
+    slower_compiled = _loses_compiled(precision, model, logits, lengths)
     graphs, why_graphs = _graphs(cfg.speed, trainer.cuda_graphs, cannot_record, slower_recorded)
     compiling, why_compile = _compile(
         cfg.speed, trainer.compile, cannot_compile, slower_compiled, on_gpu=on_gpu
@@ -118,8 +120,11 @@ def _search(cfg: DictConfig, model: nn.Module, steps: int, *, on_gpu: bool) -> t
     """A request that cannot be met is not an error, because a study may set it for several models, some of
     them without convolutions.
     """
-    requested = cfg.trainer.benchmark
-    reason = _against_search(model, audit=cfg.audit) or (None if on_gpu else NO_CUDA)
+    requested, reason = cfg.trainer.benchmark, None if on_gpu else NO_CUDA
+    if not any(isinstance(layer, CONVOLUTION) for layer in model.modules()):
+        reason = "no convolutions"
+    elif cfg.audit:
+        reason = "audit=true looks at the kernels of an ordinary step"
     if requested is True and reason is not None:
         return False, f"trainer.benchmark=true, but {reason}"
     if (asked := _as_requested("benchmark", requested, cfg.speed)) is not None:
@@ -155,11 +160,6 @@ def _pixels(data: DictConfig, spec: Spec) -> int:
     return (
         data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
     )
-
-
-def _logits(data: DictConfig, spec: Spec) -> int:
-    """Logits for one position of a training batch of a language model; 0 for other data."""
-    return data.batch_size * spec.vocab_size if spec.kind == "lm" else 0
 
 
 def _against_graphs(trainer: DictConfig, precision: ModePrecision) -> str | None:
@@ -209,12 +209,6 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module, logits: int, len
             f"no {'C' if precision.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
         )
     return None
-
-
-def _against_search(model: nn.Module, *, audit: bool) -> str | None:
-    if not any(isinstance(layer, CONVOLUTION) for layer in model.modules()):
-        return "no convolutions"
-    return "audit=true looks at the kernels of an ordinary step" if audit else None
 
 
 def _against_channels_last(model: nn.Module, spec: Spec) -> str | None:

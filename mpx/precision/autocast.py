@@ -84,7 +84,7 @@ class Casts:
         given = (*args, *kwargs.values())
         if name in TO_FP32 and not any(isinstance(value, torch.dtype) for value in given):
             return _to_fp32(args, kwargs)
-        if name in TO_THE_WIDEST and any(_is(value, torch.float32) for value in given):
+        if name in TO_THE_WIDEST and _any_fp32(given):
             return _to_fp32(args, kwargs)
         return args, kwargs
 
@@ -98,8 +98,8 @@ def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     }
 
 
-def _is(value: Any, dtype: torch.dtype) -> bool:
-    return isinstance(value, Tensor) and value.dtype == dtype
+def _any_fp32(values: tuple) -> bool:
+    return any(isinstance(value, Tensor) and value.dtype == torch.float32 for value in values)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

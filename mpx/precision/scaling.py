@@ -80,13 +80,10 @@ class LossScale:
         are several processes.
         """
         if self.scale.device != loss.device:
-            self._move(loss.device)
+            for name, value in vars(self).items():
+                if isinstance(value, Tensor):
+                    setattr(self, name, value.to(loss.device))
         return loss * self.scale
-
-    def _move(self, device: torch.device) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
 
     @torch.no_grad()
     def unscale_(self, gradients: Iterable[Tensor]) -> None:

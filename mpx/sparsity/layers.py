@@ -60,7 +60,8 @@ def weights(
     for prefix, layer in model.named_modules():
         for name, parameter in _matrices(layer):
             full = f"{prefix}.{name}" if prefix else name
-            kind = _type(layer)
+            own = type(layer).__name__
+            kind = next((name for name, kind in LAYERS.items() if isinstance(layer, kind)), own)
             by_parameter.setdefault(
                 id(parameter), Weight(full, kind, parameter, _by_type(kind), prefix, layer)
             )
@@ -86,10 +87,6 @@ def _matrices(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, parameter in layer.named_parameters(recurse=isinstance(layer, nn.MultiheadAttention)):
         if parameter.dim() >= 2 and (computed or "weight" in name):
             yield name, parameter
-
-
-def _type(layer: nn.Module) -> str:
-    return next((name for name, kind in LAYERS.items() if isinstance(layer, kind)), type(layer).__name__)
 
 
 def _by_type(kind: str) -> str | None:

@@ -77,7 +77,8 @@ def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
     """A context for the backward pass. Autocast repeats the types of the forward pass without one; emulation
     needs it.
     """
-    if not session.multiplies_in_fp16 or not emulated(loss.device):
+    fp16 = session.casts_operations or session.properties.dtype == torch.float16
+    if not fp16 or not emulated(loss.device):
         return nullcontext()
     return Emulate("fp16", autocast=session.casts_operations)
 

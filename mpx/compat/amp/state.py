@@ -177,10 +177,6 @@ class Session:
         return self.handle is not None and self.handle.on
 
     @property
-    def multiplies_in_fp16(self) -> bool:
-        return self.casts_operations or self.properties.dtype == torch.float16
-
-    @property
     def leaves_gradients_alone(self) -> bool:
         """Whether gradients are neither scaled nor copied to master weights."""
         return not self.properties.master_weights and self.properties.loss_scale == 1.0

@@ -52,8 +52,10 @@ class Permutation:
         state.
         """
         for axis, index in self.indices.items():
-            if axis.name in tensors:
-                _reorder(tensors[axis.name], axis, index)
+            tensor = tensors.get(axis.name)
+            if tensor is not None and tensor.shape[axis.dim] > 1:
+                block = tensor if axis.rows is None else tensor[slice(*axis.rows)]
+                block.copy_(block.index_select(axis.dim, index.to(tensor.device)))
 
     def moves(self, name: str, dim: int) -> bool:
         return any(axis.name == name and axis.dim == dim for axis in self.indices)
@@ -115,12 +117,6 @@ def _along(parameter: Tensor, key: str, value: Tensor) -> Tensor | None:
         size in (1, whole) for size, whole in zip(value.shape, shape, strict=True)
     )
     return value if fits else None
-
-
-def _reorder(tensor: Tensor, axis: Axis, index: Tensor) -> None:
-    if tensor.shape[axis.dim] > 1:
-        block = tensor if axis.rows is None else tensor[slice(*axis.rows)]
-        block.copy_(block.index_select(axis.dim, index.to(tensor.device)))
 
 
 def apply_checked(
