@@ -1,11 +1,8 @@
 """Use mpx in the training loops of other libraries.
 
-from mpx.compat import amp                                               # successor of apex.amp, which NVIDIA
-                                                                         deleted; needs only torch
-from mpx.compat import ASP                                               # successor of
-                                                                         apex.contrib.sparsity.ASP; needs only
-                                                                         torch
-from mpx.compat.transformers import RecorderCallback, SparsityCallback   # callbacks for transformers.Trainer
+from mpx.compat import amp    # successor of apex.amp, which NVIDIA deleted; needs only torch
+from mpx.compat import ASP    # successor of apex.contrib.sparsity.ASP; needs only torch
+from mpx.compat.transformers import RecorderCallback, SparsityCallback    # for transformers.Trainer
 """
 
 from typing import Any

@@ -1,7 +1,5 @@
 """Callbacks for transformers.Trainer: 2:4 masks that hold through the training, and the record of the run.
 
-from mpx.compat.transformers import RecorderCallback, SparsityCallback
-
 pruning = SparsityCallback("2of4")
 with mpx.Recorder(study="mine", setting=setting, model=model) as recorder:
     trainer = Trainer(model=model, args=args, callbacks=[pruning, RecorderCallback(recorder, pruning)], …)

@@ -93,9 +93,7 @@ class Gradual(Recipe):
 
     The schedule is the same for every pattern: each time, the full mask is computed from the current weights,
     and the smallest of each layer's masked weights are pruned. Until `plan.end` a layer therefore holds both
-    pruned and unpruned groups. (Lowering n of n:m instead has only two steps for 2of4, and pruning layer by
-    layer makes the result depend on the order of the layers.) Pruned weights stay pruned, since they are the
-    smallest.
+    pruned and unpruned groups. Pruned weights stay pruned, since they are the smallest.
     Source: Zhu and Gupta, To prune, or not to prune, arXiv:1710.01878.
     """
 
@@ -126,16 +124,13 @@ class SrSte(Recipe):
     Under Adam, changing masks make the gradients of the second moment noisy, and the second moment would also
     divide the decay. Three things therefore differ (Lu et al., STEP, arXiv:2302.01172):
 
-    * The decay is decoupled, as in AdamW: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD
-    it is
-      part of the gradient, as published.
-    * After a dense phase (`sparsity.start` above 0) the second moment of the pruned layers keeps its value
-    from the
-      dense phase. STEP ignores the newest gradient; here the newest gradient counts for its own step.
-    * A weight that hardly saw a gradient in the dense phase, as behind a ReLU that was never active, keeps
-    Adam's
-      own second moment. The momentum of its first gradient, divided by a value near zero in the steps that
-      follow, would move it without bound.
+    - The decay is decoupled, as in AdamW: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD
+      it is part of the gradient, as published.
+    - After a dense phase (`sparsity.start` above 0) the second moment of the pruned layers keeps its value
+      from the dense phase. STEP ignores the newest gradient; here it counts for its own step.
+    - A weight that hardly saw a gradient in the dense phase, as behind a ReLU that was never active, keeps
+      Adam's own second moment. Otherwise the momentum of its first gradient, divided by a value near zero,
+      would move it without bound.
 
     decay: λ.
     """

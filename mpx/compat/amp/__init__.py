@@ -12,16 +12,13 @@ Interface and defaults: apex 25.05, apex/amp/frontend.py and handle.py. On a CPU
 FP32. Differences from apex:
 
 - O1 casts with torch.autocast inside the forward of the initialised models, instead of patching torch
-  everywhere. Their
-  outputs are FP32 (`cast_model_outputs` chooses another type), so a loss computed outside runs in FP32, as in
-  apex.
+  everywhere. Their outputs are FP32 (`cast_model_outputs` chooses another type), so a loss computed outside
+  runs in FP32, as in apex.
 - FP32 master weights start from the model's FP32 weights instead of their FP16 rounding. model.state_dict()
-  returns the
-  master weights, and loading it restores them, so training resumes exactly. With several processes they start
-  from FP16 as in apex, because DistributedDataParallel synchronises only the FP16 weights.
+  returns the master weights, and loading it restores them, so training resumes exactly. Several processes
+  start from FP16 as in apex, because DistributedDataParallel synchronises only the FP16 weights.
 - initialize may be called again for other models. Each optimizer keeps the loss scales of its own call.
-  amp.state_dict(),
-  amp.load_state_dict() and amp._amp_state refer to the newest call.
+  amp.state_dict(), amp.load_state_dict() and amp._amp_state refer to the newest call.
 - nn.DataParallel is not supported; use DistributedDataParallel.
 - Errors are mpx.errors.UserError (a ValueError).
 
@@ -33,9 +30,9 @@ The names are those of apex's documentation and test suite. Of its internal ones
 `_deactivate` of its handle; amp._amp_state with handle, loss_scalers (loss_scale(), _loss_scale),
 opt_properties and allow_incoming_model_not_fp32.
 
-frontend.py has initialize and the model's new forward; casting.py casts weights, casts.py casts around
-operations, also by the user's word; scale_loss.py has the backward pass; optimizers.py gives an optimizer
-master weights; state.py checks a level and its overrides, and has the loss scales.
+frontend.py has initialize and the model's new forward; casting.py casts weights, casts.py around operations;
+scale_loss.py has the backward pass; optimizers.py gives an optimizer master weights; state.py checks a level
+and has the loss scales.
 """
 
 from mpx.compat.amp.casts import (

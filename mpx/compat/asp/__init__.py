@@ -9,23 +9,17 @@ masks are mpx.sparsity's, on CPUs and GPUs; of candidates with equal sums of mag
 than apex does. Differences from apex:
 
 - Masks are enforced by torch's step hooks; optimizer.step is not replaced. A closure's gradients are masked
-  after each
-  evaluation. Zeros are selected, not multiplied, so infinite and NaN gradients become zero too, and no -0
-  appears.
+  after each evaluation. Zeros are selected, not multiplied, so infinite and NaN gradients become zero too.
 - The optimizer state of pruned weights is also zeroed, and several optimizers are allowed. An optimizer that
-  moves pruned
-  weights without gradients is refused after its first step.
+  moves pruned weights without gradients is refused after its first step.
 - The FP32 master weights of mpx.compat.amp (O2) are masked too, in either order of initialisation.
 - model.state_dict() has apex's mask buffers, and loading them restores the masks. A plain state_dict loads as
   well; ASP.compute_sparse_masks() then finds the masks of pruned weights again.
 - A model may be initialised again, and so may another one; ASP's methods act on the newest.
-  init_model_for_pruning returns the
-  model's own Pruning, which has the same methods.
+  init_model_for_pruning returns the model's own Pruning, which has the same methods.
 - Every data type needs size(0) % 8 == 0 and size(1) % 16 == 0; subclasses of the listed layers count.
 - Permutation needs one batch, example_input=, and a model that amp.initialize has not changed yet. It applies
-  to m4n2_1d only.
-  One line counts the permuted weights, or says why none is. Copies of the weights from before it, such as
-  averages, keep the old order of channels.
+  to m4n2_1d only. Copies of the weights from before it, such as averages, keep the old order of channels.
 - Errors are mpx.errors.UserError (a ValueError).
 
 api.py has ASP and the choice of the weights, pruning.py the pruning of one model.
