@@ -30,7 +30,7 @@ The names are those of apex's documentation and test suite. Of its internal ones
 `_deactivate` of its handle; amp._amp_state with handle, loss_scalers (loss_scale(), _loss_scale),
 opt_properties and allow_incoming_model_not_fp32.
 
-frontend.py has initialize and the model's new forward; casting.py casts weights, casts.py around operations;
+frontend.py has initialize and the model's new forward; casts.py casts weights, and around operations;
 scale_loss.py has the backward pass; optimizers.py gives an optimizer master weights; state.py checks a level
 and has the loss scales.
 """

@@ -12,8 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.compat.amp.casting import HALVES, cast, cast_model, castable
-from mpx.compat.amp.casts import Handle, cast_everywhere, casts, emulated, here
+from mpx.compat.amp.casts import (
+    HALVES,
+    Handle,
+    cast,
+    cast_everywhere,
+    cast_model,
+    castable,
+    casts,
+    emulated,
+    here,
+)  # fmt: skip
 from mpx.compat.amp.optimizers import attach
 from mpx.compat.amp.state import OFF, LossScaler, Properties, Session, _amp_state, positive, resolve, wrong
 from mpx.errors import UserError

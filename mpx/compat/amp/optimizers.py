@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.compat.amp.casting import HALVES, MASTER, agreeing
+from mpx.compat.amp.casts import HALVES, MASTER, agreeing
 from mpx.compat.amp.state import Session
 from mpx.errors import UserError
 from mpx.system.processes import rank_and_world

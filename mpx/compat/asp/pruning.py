@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from mpx.compat.amp.casting import MASTER
+from mpx.compat.amp.casts import MASTER
 from mpx.errors import UserError
 from mpx.precision.ops import with_closure
 from mpx.sparsity.layers import Weight

@@ -49,9 +49,8 @@ MIN_ROWS = 16
 # and waits for the host four times. ResNet-20, with 23,315 steps of at most 3e5 comparisons, took 60 to 91 s
 # on a shared H200 (experiments/sparsity_pilot) and 5.4 s on one core of a Xeon.
 ON_CPU = 1e6
-# Up to this many comparisons a step runs in one thread. On two idle cores, 6000 steps of 128 × 64 take 0.9 s
-# in one or two threads. Beside two other jobs they take 1.4 to 2.8 s in one thread and 20 to 28 s in two,
-# since every step waits for both.
+# Up to this many comparisons a step runs in one thread. On two idle cores two threads gain nothing, and
+# beside other jobs they take ten times as long, since every step waits for both.
 ONE_THREAD = 3e5
 AT_ONCE = 128  # stripes per chunk, which bounds the memory
 NOISE = 0.05  # × the mean magnitude × √rows, which is the spread of a column's sum
