@@ -23,7 +23,6 @@ from torch import Tensor, nn
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import Arguments, bert_without_mask, printed, write
 
-from mpx.acceleration.apply import searching
 from mpx.data.spec import Spec
 from mpx.deploy import algorithms
 from mpx.deploy.backends import REFUSED, Served, latency, relative_error, throughput
@@ -32,6 +31,7 @@ from mpx.deploy.choose import Way, choose, free, plans
 from mpx.deploy.kernels import layers, with_kernels
 from mpx.deploy.prepare import folded, ranges
 from mpx.models import build
+from mpx.precision.switches import searching
 from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
 from mpx.sparsity.patterns import mask_2of4

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import WARMUP, StepGraph
+from mpx.precision.switches import searching
 from mpx.system.launch import launch
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
@@ -62,19 +63,6 @@ class Choice:
     def record(self) -> dict:
         chosen = ("cuda_graphs", "compile", "benchmark", "channels_last", "loader")
         return {name: getattr(self, name) for name in chosen} | {"why": dict(self.why)}
-
-
-@contextmanager
-def searching() -> Iterator[None]:
-    """A context in which cuDNN times its algorithms for a convolution that it first sees, and keeps the
-    fastest.
-    """
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 class CudnnSearch:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.backends import mha
 
-from mpx.acceleration.apply import searching
 from mpx.data.spec import Spec
 from mpx.data.tasks import primary_metric
 from mpx.data.unlabelled import unlabelled
@@ -35,7 +34,7 @@ from mpx.measure.environment import environment
 from mpx.measure.exclusive import CpuUse, ExclusivityChecks
 from mpx.measure.memory import out_of_memory, peak_memory, reset_peak
 from mpx.precision.formats import FORMATS
-from mpx.precision.switches import float32_matmuls
+from mpx.precision.switches import float32_matmuls, searching
 from mpx.settings.deploy import listed
 from mpx.system.machine import GIB
 from mpx.system.whole_file import to_text

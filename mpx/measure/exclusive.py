@@ -34,15 +34,6 @@ class CpuUse:
         return min(max((now - self._before) / (took * len(os.sched_getaffinity(0))), 0.0), 1.0)
 
 
-def alone_on_cpu(used_by_others: float | None) -> Answer:
-    """Whether a speed that was measured on the CPU counts. used_by_others: as CpuUse tells."""
-    if used_by_others is None:
-        return None, "it is unknown how much of the CPU other programs used"
-    if used_by_others < BUSY:
-        return True, None
-    return False, f"other programs used {used_by_others:.0%} of the CPU"
-
-
 def _seconds_of_others() -> float | None:
     """The time that the cores have spent on other programs since the machine started. Source:
     proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal."""
@@ -82,12 +73,16 @@ class ExclusivityChecks:
     def verdict(self, cpu_used_by_others: float | None = None) -> Answer:
         """Check once more. Returns the first result that found the device shared, otherwise the newest.
 
-        cpu_used_by_others: while the speed was measured, which decides for a CPU.
+        cpu_used_by_others: as CpuUse tells, while the speed was measured; it decides for a CPU.
         """
-        if self.device.type == "cpu":
-            return alone_on_cpu(cpu_used_by_others)
-        self.look()
-        return self._shared or self._newest
+        if self.device.type != "cpu":
+            self.look()
+            return self._shared or self._newest
+        if cpu_used_by_others is None:
+            return None, "it is unknown how much of the CPU other programs used"
+        if cpu_used_by_others < BUSY:
+            return True, None
+        return False, f"other programs used {cpu_used_by_others:.0%} of the CPU"
 
 
 def exclusive(device: torch.device) -> Answer:

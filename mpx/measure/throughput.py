@@ -1,7 +1,6 @@
 """The Lightning callback that times a training with the windows of mpx/measure/windows.py."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -9,18 +8,6 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.measure.batches import samples_in
 from mpx.measure.windows import Windows
-
-
-def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
-    """(mark of the request, mark of the arrival) of each batch since the last call; none if the loader does
-    not time them.
-    """
-    return getattr(trainer.train_dataloader, "take_waits", list)()
-
-
-def replicas(trainer: pl.Trainer) -> int:
-    """Processes with samples of their own. With tensor parallelism, several share theirs."""
-    return (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
 
 
 class Throughput(Windows, Callback):
@@ -53,7 +40,10 @@ class Throughput(Windows, Callback):
         # a Trainer may fit again, and go on
         self.earlier_s = self.time_to_train_s if trainer.global_step or not self._fitted else 0.0
         self._fitted = True
-        self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
+        # a loader that does not time its batches has no waits
+        self.begin(
+            trainer.strategy.root_device, lambda: getattr(trainer.train_dataloader, "take_waits", list)()
+        )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let the loader mark batches on the device's time line, where waiting counts only if the device
@@ -84,7 +74,9 @@ class Throughput(Windows, Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         samples = self.samples_of(batch)
-        self.stepped(None if samples is None else samples * replicas(trainer))
+        # processes with samples of their own; with tensor parallelism, several share theirs
+        replicas = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
+        self.stepped(None if samples is None else samples * replicas)
 
     def pause(self) -> None:
         """Leave out everything until `resume`. Call both between two steps."""

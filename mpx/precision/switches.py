@@ -52,16 +52,24 @@ def multiplied_now(device: torch.device) -> dict[str, str]:
 
 
 @contextmanager
+def searching(on: bool = True) -> Iterator[None]:
+    """A context in which cuDNN times its algorithms for a convolution that it first sees, and keeps the
+    fastest; or in which it does not.
+    """
+    before, CUDNN.benchmark = CUDNN.benchmark, on
+    try:
+        yield
+    finally:
+        CUDNN.benchmark = before
+
+
+@contextmanager
 def tf32_products() -> Iterator[None]:
     """A context in which FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would
     need gigabytes of memory.
     """
-    search, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
-    try:
-        with _on_a_gpu("tf32"):
-            yield
-    finally:
-        torch.backends.cudnn.benchmark = search
+    with searching(False), _on_a_gpu("tf32"):
+        yield
 
 
 @contextmanager

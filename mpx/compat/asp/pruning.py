@@ -45,9 +45,6 @@ class Pruning:
         self._permuted = False
         # ids of the optimizers that have stepped without moving pruned weights
         self._proven: set[int] = set()
-        self._attach(model)
-
-    def _attach(self, model: nn.Module) -> None:
         if (before := model.__dict__.get(PRUNING)) is not None:
             before.detach()
         elif PRUNING not in model.__dict__:  # a copy of an initialised model already has the hooks
