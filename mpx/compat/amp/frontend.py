@@ -85,7 +85,10 @@ def initialize(
     _check_optimizers(optimizer_list)
     scalers = _loss_scalers(properties, model_list, num_losses, min_loss_scale, max_loss_scale)
     handle = Handle() if properties.patch_torch_functions else None
-    session = _begin(Session(properties, scalers, handle, verbosity))
+    session = Session(properties, scalers, handle, verbosity)
+    _amp_state.session, _amp_state.handle = session, handle or _amp_state.handle
+    session.say(f"Selected optimization level {properties.opt_level}: {properties.brief}")
+    session.say(", ".join(f"{item.name}={getattr(properties, item.name)}" for item in fields(properties)[2:]))
     _change(model_list, optimizer_list, session, cast_model_outputs)
     return models if optimizers is None else (models, optimizers)
 
@@ -99,15 +102,6 @@ def _loss_scalers(
     largest = None if largest is None else positive("max_loss_scale", largest)
     first = next(chain.from_iterable(model.parameters() for model in models), torch.empty(0))
     return [LossScaler(properties.loss_scale, first.device, smallest, largest) for _ in range(count)]
-
-
-def _begin(session: Session) -> Session:
-    """Make it the newest, and print its level."""
-    _amp_state.session, _amp_state.handle = session, session.handle or _amp_state.handle
-    properties = session.properties
-    session.say(f"Selected optimization level {properties.opt_level}: {properties.brief}")
-    session.say(", ".join(f"{item.name}={getattr(properties, item.name)}" for item in fields(properties)[2:]))
-    return session
 
 
 def _change(

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ def _search(
     left_out: dict[str, str] = {}
     sizes = {axis: len(why) for axis, why in reasons.items()}
     tensors = {name: weight.parameter.detach() for name, weight in pruned.items()}
-    made = [objective(group, tensors) for group in groups]
+    made = [Objective(group, tensors) for group in groups]
     for one in made:
         left_out |= one.left_out
     made = [one for one in made if one.columns]
@@ -126,37 +126,32 @@ def _search(
     return permutation, left_out
 
 
-@dataclass
 class Objective:
-    """The weights for which the order of a group's channels is chosen."""
-
-    group: Group
-    slots: np.ndarray  # int64 [channels]: the channels, in the order of their columns
-    # positions of the columns, as in Group, of the weights that count
-    columns: dict[Axis, np.ndarray] = field(default_factory=dict)
-    rows: int = 0  # in total, of these weights
-    left_out: dict[str, str] = field(default_factory=dict)  # weight name -> why it does not count
-
-
-def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
-    """The objective over all of `weights` (those to be pruned) whose columns are channels of this group.
+    """The weights for which the order of a group's channels is chosen: those of `weights` (to be pruned)
+    whose columns are channels of the group.
 
     A weight only counts if channels of the group fill its stripes of four, in the same fours as in the other
     weights.
     """
-    made = Objective(group, np.arange(len(next(iter(group.values())))))
-    for axis, places in group.items():
-        if axis.dim != 1 or axis.name not in weights:
-            continue
-        slots = made.slots if made.columns else np.argsort(places[:, 0])
-        if reason := _misfit(places, slots):
-            made.left_out[axis.name] = reason
-        elif not (own := _columns(weights[axis.name], axis, places)).isfinite().all():
-            made.left_out[axis.name] = "it holds an infinity or NaN"
-        else:
-            made.slots, made.columns[axis] = slots, places
-            made.rows += len(own)
-    return made
+
+    def __init__(self, group: Group, weights: dict[str, Tensor]):
+        self.group = group
+        # int64 [channels]: the channels, in the order of their columns
+        self.slots = np.arange(len(next(iter(group.values()))))
+        self.columns: dict[Axis, np.ndarray] = {}  # as in Group: positions of the columns of those that count
+        self.rows = 0  # in total, of these weights
+        self.left_out: dict[str, str] = {}  # weight name -> why it does not count
+        for axis, places in group.items():
+            if axis.dim != 1 or axis.name not in weights:
+                continue
+            slots = self.slots if self.columns else np.argsort(places[:, 0])
+            if reason := _misfit(places, slots):
+                self.left_out[axis.name] = reason
+            elif not (own := _columns(weights[axis.name], axis, places)).isfinite().all():
+                self.left_out[axis.name] = "it holds an infinity or NaN"
+            else:
+                self.slots, self.columns[axis] = slots, places
+                self.rows += len(own)
 
 
 def choose(made: Objective, weights: dict[str, Tensor], share: Share, *, seed: int) -> np.ndarray:
