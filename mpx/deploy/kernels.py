@@ -19,7 +19,7 @@ from mpx.deploy.products import EPILOGUES, Epilogue, Fp8, Product, Product2of4, 
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
 from mpx.settings.deploy import QUANTISED
-from mpx.sparsity.kernels import MULTIPLES, NO_2OF4, misfit, unsupported_gpu, unsupported_layer
+from mpx.sparsity.kernels import MULTIPLES, NO_2OF4, misfit, unsupported_device, unsupported_layer
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM, is_2of4
 
@@ -76,7 +76,7 @@ def dense_kernels(layer: Replaceable, fmt: str) -> tuple[list[Kernel], str | Non
 
 def no_2of4(fmt: str, device: torch.device) -> str | None:
     """Why no 2:4 weight of any shape can be served in `fmt` on the GPU `device`; None if some can."""
-    return NO_2OF4.get(fmt) or unsupported_gpu(device)
+    return NO_2OF4.get(fmt) or unsupported_device(device)
 
 
 def sparse_kernels(layer: Replaceable, fmt: str, device: torch.device) -> tuple[list[Kernel], str | None]:

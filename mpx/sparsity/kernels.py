@@ -60,10 +60,6 @@ def unsupported_layer(layer: nn.Module) -> str | None:
 def unsupported_device(device: torch.device) -> str | None:
     if device.type != "cuda":
         return "needs a CUDA device"
-    return unsupported_gpu(device)
-
-
-def unsupported_gpu(device: torch.device) -> str | None:
     if torch.cuda.get_device_capability(device) < AMPERE:
         return f"{torch.cuda.get_device_name(device)} has no sparse Tensor Cores"
     return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
