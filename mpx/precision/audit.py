@@ -221,10 +221,6 @@ class Audit(KnowsUpdates):
         """The shares of this audit's own mode. A kind without FLOPs breaks no promise."""
         return dict.fromkeys(self.observed(), 1.0) | self.shares(self.mode)
 
-    def broken(self) -> list[Operation]:
-        """Operations in another format than the mode promises."""
-        return [row for row in self.rows() if not row.keeps(self.mode)]
-
     def record(self) -> dict[str, Any]:
         """For result.json."""
         rows = self.rows()
@@ -249,7 +245,7 @@ def complaint(audit: Audit) -> str | None:
     """One line about the operation with the most FLOPs in another format than promised, with a remedy; None
     if all keep the promise.
     """
-    rows = audit.broken()
+    rows = [row for row in audit.rows() if not row.keeps(audit.mode)]
     if not rows:
         return None
     worst, shares = rows[0], audit.as_promised()

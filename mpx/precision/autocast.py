@@ -84,7 +84,8 @@ class Casts:
         given = (*args, *kwargs.values())
         if name in TO_FP32 and not any(isinstance(value, torch.dtype) for value in given):
             return _to_fp32(args, kwargs)
-        if name in TO_THE_WIDEST and _any_fp32(given):
+        fp32 = (isinstance(value, Tensor) and value.dtype == torch.float32 for value in given)
+        if name in TO_THE_WIDEST and any(fp32):
             return _to_fp32(args, kwargs)
         return args, kwargs
 
@@ -96,10 +97,6 @@ def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     return tuple(_cast(value, torch.float32) for value in args), {
         key: _cast(value, torch.float32) for key, value in kwargs.items()
     }
-
-
-def _any_fp32(values: tuple) -> bool:
-    return any(isinstance(value, Tensor) and value.dtype == torch.float32 for value in values)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
