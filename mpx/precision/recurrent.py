@@ -40,19 +40,17 @@ def gru_step(from_input: Tensor, from_state: Tensor, h: Tensor) -> States:
     return (n + torch.sigmoid(z + state_z) * (h - n),)
 
 
-def tanh_step(from_input: Tensor, from_state: Tensor, h: Tensor) -> States:
-    return (torch.tanh(from_input + from_state),)
-
-
-def relu_step(from_input: Tensor, from_state: Tensor, h: Tensor) -> States:
-    return (torch.relu(from_input + from_state),)
+def plain_step(
+    squash: Callable[[Tensor], Tensor], from_input: Tensor, from_state: Tensor, h: Tensor
+) -> States:
+    return (squash(from_input + from_state),)
 
 
 LAYERS: dict[Callable, Step] = {
     torch.lstm: lstm_step,
     torch.gru: gru_step,
-    torch.rnn_tanh: tanh_step,
-    torch.rnn_relu: relu_step,
+    torch.rnn_tanh: partial(plain_step, torch.tanh),
+    torch.rnn_relu: partial(plain_step, torch.relu),
 }
 
 
