@@ -9,6 +9,6 @@ draws (plot).
 
 formats.py: the number formats' reference card. gemm.py: matrix products, dense and 2:4. attention.py: scaled
 dot-product attention. conv.py: convolutions of a ResNet. lstm.py: a two-layer LSTM. triton.py: the making of
-2:4 masks. blas.py: AXPY, GEMV and GEMM beneath the roofs. copy.py: copy bandwidth. work.py checks a kernel
-against float64 and times it. tables.py prints tables.
+2:4 masks. blas.py: COPY, AXPY, GEMV and GEMM beneath the roofs. work.py checks a kernel against float64 and
+times it. tables.py prints tables.
 """

@@ -2,7 +2,7 @@
 and .json.
 
 $ python -m mpx.bench what=formats  # what each number format can hold, and how fast it multiplies
-$ python -m mpx.bench what=gemm                              # the limit of arithmetic; what=copy: of memory
+$ python -m mpx.bench what=gemm                              # the limits of arithmetic; what=blas: of memory
 $ python -m mpx.bench what=formats accelerator=cpu size=512  # on the CPU, smaller
 $ python -m mpx.bench --help                                 # every key
 """

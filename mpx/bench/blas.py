@@ -1,4 +1,4 @@
-"""One routine of each level of BLAS: AXPY, GEMV and GEMM, beneath the roofs of this machine.
+"""Routines of BLAS beneath the roofs of this machine: COPY, which is the memory's, and AXPY, GEMV and GEMM.
 
 Each does more arithmetic per byte than the one before, so that first the memory is the limit, then the
 processor. Source: Williams et al., Roofline, CACM 52(4), 2009.
@@ -10,8 +10,7 @@ from functools import partial
 
 import torch
 
-from mpx.bench import copy
-from mpx.bench.tables import About, device_name, notes, pivot, say
+from mpx.bench.tables import About, device_name, notes, pivot, say, vendor
 from mpx.bench.work import Row, Work, against, ladder, multiplied, timed
 from mpx.measure.ceilings import fastest
 from mpx.measure.matmul import product, random_matrix, tolerance
@@ -25,38 +24,33 @@ MEASURED = ("fp64", "fp32", "tf32", "fp16", "bf16")
 SIZE = {"cpu": 1024, "cuda": 8192}
 SIZES = 4
 LEAST = 1 / 16  # operations per byte, of AXPY in FP64 about
+COPIED = {"cpu": 8192, "cuda": 16384}  # size² FP32 numbers: 256 MiB and 1 GiB, which no cache holds
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
-    """One row per routine, format and size n: vectors of n² numbers (AXPY) or n×n matrices.
+    """One row per routine, format and size n: vectors of n² numbers (COPY, AXPY) or n×n matrices.
 
-    The first row is a copy, the memory's limit.
+    The first row is the only one of COPY.
     """
-    announce("copy, the memory's limit")
-    n = copy.SIZE[device.type] if size == "auto" else int(size)
-    about = {
-        "device": device.type,
-        "routine": "copy",
-        "format": "fp32",
-        "size": n,
-        "flops": 0,
-        "bytes": 8 * n * n,
-    }
-    yield about | {"flops_per_byte": 0.0} | timed(partial(copy.work, n, device), device)
+    largest, copied = (int(usual[device.type] if size == "auto" else size) for usual in (SIZE, COPIED))
+    cases = [("copy", "fp32", [copied])]
     for routine in ROUTINES:
         # TF32 is for GEMM alone
-        for fmt in MEASURED if routine == "gemm" else [fmt for fmt in MEASURED if fmt != "tf32"]:
-            announce(f"{routine} in {fmt}")
-            for n in ladder(SIZE[device.type] if size == "auto" else int(size), SIZES):
-                flops, moved = cost(routine, n, FORMATS[fmt].dtype.itemsize)
-                made = timed(partial(_work, routine, fmt, n, device), device, fmt)
-                about |= {"routine": routine, "format": fmt, "size": n, "flops": flops, "bytes": moved}
-                yield about | {"flops_per_byte": flops / moved} | made
+        formats = [fmt for fmt in MEASURED if routine == "gemm" or fmt != "tf32"]
+        cases += [(routine, fmt, ladder(largest, SIZES)) for fmt in formats]
+    for routine, fmt, sizes in cases:
+        announce(f"{routine} in {fmt}")
+        for n in sizes:
+            flops, moved = cost(routine, n, FORMATS[fmt].dtype.itemsize)
+            about = {"device": device.type, "routine": routine, "format": fmt, "size": n}
+            about |= {"flops": flops, "bytes": moved, "flops_per_byte": flops / moved}
+            yield about | timed(partial(_work, routine, fmt, n, device), device, fmt)
 
 
 def cost(routine: str, n: int, size: int) -> tuple[int, int]:
     """(operations, the least bytes that must move). size: bytes of a number."""
     return {
+        "copy": (0, 2 * n * n * size),
         "axpy": (2 * n * n, 3 * n * n * size),  # reads x and y, writes y
         "gemv": (2 * n * n, (n * n + 2 * n) * size),
         "gemm": (2 * n**3, 3 * n * n * size),
@@ -71,8 +65,11 @@ def _work(routine: str, fmt: str, n: int, device: torch.device) -> Work:
         matrix, x = random_matrix(fmt, (n, n), device, 0), random_matrix(fmt, (n,), device, 1)
         error = against(lambda: matrix.double() @ x.double(), tolerance(fmt, n))
         return Work(lambda: torch.mv(matrix, x), error, flops, moved)
-    x, y = (random_matrix(fmt, (n * n,), device, seed) for seed in (0, 1))
-    out = torch.empty_like(y)  # not y, so that a repetition changes nothing
+    x = random_matrix(fmt, (n * n,), device, 0)
+    out = torch.empty_like(x)
+    if routine == "copy":
+        return Work(lambda: out.copy_(x), against(x.double, 0.0), flops, moved)
+    y = random_matrix(fmt, (n * n,), device, 1)  # not `out`, so that a repetition changes nothing
     error = against(lambda: y.double() + 2.5 * x.double(), tolerance(fmt, 4))
     return Work(lambda: torch.add(y, x, alpha=2.5, out=out), error, flops, moved)
 
@@ -87,7 +84,9 @@ def show(about: About, rows: list[Row]) -> None:
     pivot("Arithmetic intensity, operations per byte by size", routines, down, "size", "flops_per_byte")
     pivot("Share of the roof", routines, down, "size", "of_roof", ".0%")
     seen = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in tops.items())
-    say(f"Roofs seen in this run: {bandwidth or 0:,.0f} GB/s copied; {seen}.")
+    card = vendor(about)
+    peak = f" of the vendor's {card.bandwidth_gb_per_s:,.0f}" if card else ""
+    say(f"Roofs seen in this run: {bandwidth or 0:,.0f}{peak} GB/s read and written; {seen}.")
     say("AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory.")
     notes(about, rows, down)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from mpx.bench.work import Row
 from mpx.compare.served import cpu, device_of
-from mpx.measure.ceilings import card
+from mpx.measure.ceilings import Card, card
 from mpx.render.table import Column, Table, console, print_table
 from mpx.system.printing import number, rate
 
@@ -59,6 +59,11 @@ def device_name(about: About) -> str:
     return device_of(about) or "a GPU"
 
 
+def vendor(about: About) -> Card | None:
+    """The vendor's figures of the device, if its data sheet is known."""
+    return card(about["environment"]["device"][0]) if about["device"] == "cuda" else None
+
+
 def notes(about: About, rows: Iterable[Row], names: Sequence[str]) -> None:
     """Print why kernels were not measured, whose the vendor's figures are, and that other programs disturbed.
 
@@ -72,8 +77,7 @@ def notes(about: About, rows: Iterable[Row], names: Sequence[str]) -> None:
         few = list(kernels)
         more = f" and {len(few) - MAX_NAMED} more" if len(few) > MAX_NAMED else ""
         say(f"– {', '.join(few[:MAX_NAMED])}{more}: {reason}")
-    vendor = card(about["environment"]["device"][0]) if about["device"] == "cuda" else None
-    if vendor is not None:
-        say(f"Vendor's peaks: {vendor.source}.")
+    if (known := vendor(about)) is not None:
+        say(f"Vendor's peaks: {known.source}.")
     if about["exclusive"] is False:
         say(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.")

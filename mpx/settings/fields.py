@@ -217,7 +217,7 @@ PROJECT = {
 FIELDS = {**RUN, **UNTIL, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
 SIDES = range(32, 32_769, 16)  # of a matrix; FP8 and int8 products on CUDA need multiples of 16
 # values of `what`: mpx/bench/<what>.py
-BENCHMARKS = ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
+BENCHMARKS = ("formats", "gemm", "blas", "conv", "lstm", "attention", "triton")
 BENCH = {  # of mpx.bench
     "what": choice(*BENCHMARKS),
     "accelerator": choice("auto", "cpu", "gpu"),

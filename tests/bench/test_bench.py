@@ -91,7 +91,7 @@ def test_rows_are_formats_with_a_rate_or_a_reason(rows):
 
 
 MISTAKES = [
-    (["what=format"], "what=format must be one of formats, copy, gemm"),
+    (["what=format"], "what=format must be one of formats, gemm, blas"),
     (["size=100"], "size=100 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
     (["-m", "size=64,128"], "mpx.bench has no sweeps"),
     (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each,"),
@@ -113,7 +113,6 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
 @pytest.mark.parametrize(
     ("what", "shown"),
     [
-        ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
         (
             "gemm",
             (
@@ -299,5 +298,5 @@ def test_a_disk_that_fills_up_does_not_cost_the_table(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(at, full)
     with pytest.raises(UserError, match=r"output_dir: cannot write .*bench \(No space left on device\)"):
-        run("copy", "cpu", 32, str(tmp_path))
+        run("blas", "cpu", 32, str(tmp_path))
     assert "GB/s" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, scaled_dot_product_attention
 
-from mpx.bench import attention, blas, conv, copy, gemm, lstm
+from mpx.bench import attention, blas, conv, gemm, lstm
 from mpx.bench.work import RESULT, Work, against, lacking, ladder, timed
 from mpx.measure import matmul
 from mpx.measure.matmul import WrongProductError, linear, relative_error
@@ -66,9 +66,8 @@ def test_sizes_double(largest, steps, sizes):
 
 
 def test_copy_counts_what_is_read_and_written(measured):
-    for row in measured(copy, 64):
-        assert row["gb_per_s"] == pytest.approx(2 * 4 * row["size"] ** 2 / (row["ms"] / 1e3) / 1e9)
-        assert row["mib"] == row["size"] ** 2 / 2**18
+    (row,) = (row for row in measured(blas, 64) if row["routine"] == "copy")
+    assert row["gb_per_s"] == pytest.approx(2 * 4 * 64**2 / (row["ms"] / 1e3) / 1e9)
 
 
 def test_flops_of_a_product_are_two_per_multiply_add(measured):
