@@ -161,7 +161,7 @@ def by_hand(seed: int, steps: int | None, gpu: bool) -> dict:
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-    from mpx.models.tokens import masked_mean
+    from mpx.models.mlp import masked_mean
 
     data, tokens = sst2()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,7 +2,7 @@
 Lightning.
 
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
-    trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
+    trainer.fit(model, datamodule=DataModule(data, cfg.data, 0, "resident", {}))
 
 A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and `LICENCES`, its name and what
 it refuses in mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md.
@@ -14,18 +14,21 @@ mpx/settings/reachable.py looks for its files.
     lengths.py       texts of similar length in a batch
     loaders.py       the loaders that Lightning sees, made by datamodule.py; they get batches from readers.py
     image_sets.py    images in memory; synthetic.py: samples without files
-    image_folder.py  images that stay on disk, decoded by decoding.py and cut out by crops.py
+    image_folder.py  images that stay on disk, decoded and cut by decoding.py
     text_sets.py     texts with labels: SST-2, CSV; huggingface.py: those that the datasets library reads
-    targets.py       labels, and the parts of labelled texts; encode.py: texts to token ids, by tokenizer.py
+    targets.py       labels, and the parts of labelled texts; tokenizer.py: texts to token ids
     language.py      texts to continue
     custom.py        what a function of the user's makes
-    files.py         finding, reading and downloading files; unlabelled.py: samples to answer, without labels
+    files.py         finding, reading and downloading files
 """
 
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from mpx.data.splits import Data
+from mpx.errors import UserError
 from mpx.settings.data import OWN_FAMILIES, check_batch, check_data, family
 from mpx.settings.values import as_dict
 
@@ -55,7 +58,7 @@ LICENCES = {  # family of the data -> the licence of its files, as their publish
     **dict.fromkeys(OWN_FAMILIES, "yours"),
 }
 
-__all__ = ["Data", "DataModule", "load"]
+__all__ = ["Data", "DataModule", "load", "unlabelled"]
 
 
 def load(data_cfg) -> Data:
@@ -71,6 +74,22 @@ def load(data_cfg) -> Data:
     data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
     check_batch(settings, len(data.train))
     return data
+
+
+def unlabelled(data_cfg, data: Data, given: str) -> tuple[list[str], Any]:
+    """(what each sample is called: its path, or its text; the samples as a split whose labels mean nothing).
+
+    data_cfg: of the run's `data`, as whose test set they are made. given: a folder of images, or a CSV or TSV
+    file with the column of the texts. Raises UserError if it does not fit.
+    """
+    kind, tasks = family(data_cfg), ("classification", "regression")
+    if kind not in ("image_folder", "text_csv") or data.spec.task not in tasks:
+        raise UserError(
+            f"predict={given} needs a run of data=image_folder or data=text_csv with data.task="
+            f"{' or '.join(tasks)}; this one has data={kind}, data.task={data.spec.task}. Leave it out."
+        )
+    module = import_module(f"mpx.data.{SETS[kind].partition(':')[0]}")
+    return module.unlabelled(SimpleNamespace(**data_cfg), data, Path(given).expanduser())
 
 
 def __getattr__(name: str):

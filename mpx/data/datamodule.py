@@ -1,7 +1,6 @@
 """The data module for Lightning. No other file of mpx/data imports Lightning."""
 
-from collections.abc import Mapping
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,10 +11,9 @@ from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.order import generator
 from mpx.data.readers import Reader, images_per_s, reader_of
 from mpx.data.splits import Data
-from mpx.settings.values import as_dict
 from mpx.system.launch import launch
 
-# Train tensors stay on a GPU if they take less than 1/SHARE of what is free before the model is there.
+# A data set stays on a GPU if it takes less than 1/SHARE of what is free before the model is there.
 SHARE = 4
 
 
@@ -23,23 +21,13 @@ class DataModule(pl.LightningDataModule):
     """Makes loaders on the trainer's device. They shard themselves by rank, so the Trainer needs
     use_distributed_sampler=False.
 
-    data_cfg: the settings that `data` was loaded with. loader: "resident", "workers" or "device"; None:
-    `choose_loader` decides when the trainer's device is known. lengths: of the batches of texts, by the
-    split; {}: those of the data.
+    cfg: the settings that `data` was loaded with. loader: "resident", "workers" or "device". lengths: of the
+    batches of texts, by the split; {}: those of the data.
     """
 
-    def __init__(
-        self, data: Data, data_cfg, seed: int, loader: str | None = None,
-        lengths: Mapping[str, Lengths] | None = None,
-    ):  # fmt: skip
+    def __init__(self, data: Data, cfg: Any, seed: int, loader: str, lengths: Mapping[str, Lengths]):
         super().__init__()
-        self.lengths = lengths or {}
-        self.data, self.cfg, self.seed, self.loader = (
-            data,
-            SimpleNamespace(**as_dict(data_cfg)),
-            seed,
-            loader,
-        )
+        self.data, self.cfg, self.seed, self.loader, self.lengths = data, cfg, seed, loader, lengths
         self._readers: dict[str, Reader] = {}  # of each split
 
     def train_dataloader(self) -> TrainLoader:
@@ -86,29 +74,29 @@ class DataModule(pl.LightningDataModule):
         """(reader of the split on the trainer's device, rank, number of ranks)."""
         trainer = self.trainer
         assert trainer is not None, "Lightning asks for loaders"
-        device = trainer.strategy.root_device
-        if self.loader is None:
-            self.loader, _ = choose_loader(self.cfg.loader, self.data.train, device, self.cfg.workers)
         if name not in self._readers:
-            split = getattr(self.data, name)
+            split, device = getattr(self.data, name), trainer.strategy.root_device
             self._readers[name] = reader_of(self.loader, split, self.seed, device, self.cfg.workers)
         return self._readers[name], trainer.global_rank, trainer.world_size
 
 
-def choose_loader(wanted: str, split, device: torch.device, workers: int | str) -> tuple[str, str]:
-    """("resident", "workers" or "device", why) for the train split. wanted: data.loader. workers:
-    data.workers.
+def choose_loader(
+    wanted: str, splits: Sequence[Any], device: torch.device, workers: int | str
+) -> tuple[str, str]:
+    """("resident", "workers" or "device", why). wanted: data.loader. splits: that are loaded so, the largest
+    first. workers: data.workers.
     """
+    split = splits[0]
     if split.nbytes is None:
         return "workers", "samples are made one by one"
     if wanted != "auto":
         return wanted, f"data.loader={wanted}"
     if device.type != "cuda":
         return ("workers", "images in files") if split.on_disk else ("resident", "in memory as they are")
-    free = torch.cuda.mem_get_info(device)[0]
-    fits = split.nbytes * SHARE < free
+    free, nbytes = torch.cuda.mem_get_info(device)[0], sum(part.nbytes or 0 for part in splits)
+    fits = nbytes * SHARE < free
     share = "less" if fits else "not less"
-    why = f"{split.nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
+    why = f"{nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"
     if fits or not split.on_disk:
         return "resident" if fits else "workers", why
     if launch().world > 1:

@@ -45,25 +45,24 @@ def missing(path: Path, what: str = " is missing") -> UserError:
     )
 
 
-def read_text(path: Path) -> str:
-    """The content as text, unpacked if the name ends in .gz. Raises UserError if it cannot be read or is not
-    UTF-8.
-    """
+def read_bytes(path: Path) -> bytes:
+    """The content, unpacked if the name ends in .gz. Raises UserError if it cannot be read."""
     try:
         content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"data file {path} is not a whole gzip file ({error}): delete it and fetch it again"
+            f"data file {path} cannot be read ({reason}): check its permissions, or fetch it again"
         ) from error
+
+
+def read_text(path: Path) -> str:
+    """The content as text. Raises UserError as `read_bytes`, or if it is not UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"data file {path} is not UTF-8 text ({error.reason}): save it as UTF-8") from error
-    except OSError as error:
-        raise UserError(
-            f"data file {path} cannot be read ({error.strerror or error}): check the path and its permissions"
-        ) from error
 
 
 def download(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = bytes) -> None:

@@ -31,9 +31,8 @@ def load(cfg: SimpleNamespace) -> Data:
         splits = _read(path, Path(cfg.cache).expanduser() / "datasets")
     except Exception as error:  # damaged files raise nearly anything
         raise UserError(
-            f"data.path={path} cannot be read as a data set ({first_line(error)[:200]}): give a folder "
-            "saved by "
-            f"save_to_disk, or with files such as train.parquet ({', '.join(READERS)})"
+            f"data.path={path} cannot be read as a data set ({first_line(error)[:200]}): give a folder saved "
+            f"by save_to_disk, or with files such as train.parquet ({', '.join(READERS)})"
         ) from error
     used = {mine: splits[name] for name, mine in SPLITS.items() if name in splits}
     if "train" not in used or not all(len(split) for split in used.values()):
@@ -44,9 +43,8 @@ def load(cfg: SimpleNamespace) -> Data:
     if len(splits) > len(used) < len(SPLITS):  # else test rows under another name would be left out unnoticed
         unused = ", ".join(name for name in splits if name not in SPLITS)
         print(
-            f"data.path={path}: {unused} is not used, and a tenth of the train rows takes the place of "
-            "each split that is "
-            f"missing. Splits, and the files of one, are called {', '.join(SPLITS)}.",
+            f"data.path={path}: {unused} is not used, and a tenth of the train rows takes the place of each "
+            f"split that is missing. Splits, and the files of one, are called {', '.join(SPLITS)}.",
             file=sys.stderr,
             flush=True,
         )

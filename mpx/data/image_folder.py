@@ -10,7 +10,7 @@ epoch is never chosen by the test set. torchvision's ImageFolder lists the files
 
 import zlib
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -25,8 +25,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms.v2.functional import get_size, pil_to_tensor
 
 from mpx.data.augment import normalise
-from mpx.data.crops import Box, crop, cut, random_box, whole_box
-from mpx.data.decoding import check_image, decode
+from mpx.data.decoding import Box, check_image, crop, cut, decode, random_box, whole_box
 from mpx.data.image_sets import per_channel
 from mpx.data.order import SPLIT_SEED, generator, hold_out, stratified_order
 from mpx.data.spec import Spec
@@ -189,3 +188,14 @@ def check_images(paths: list[str]) -> list[tuple[int, int]]:
     some = paths[:: -(-len(paths) // CHECKED)]
     with ThreadPool(usable_cores()) as pool:  # Pillow decodes without Python's lock
         return list(pool.imap_unordered(check_image, some, chunksize=16))
+
+
+def unlabelled(cfg: SimpleNamespace, data: Data, folder: Path) -> tuple[list[str], Files]:
+    """The image files below a folder, sorted, as a split whose labels mean nothing. Raises UserError if there
+    is none, or one cannot be read.
+    """
+    paths = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in IMG_EXTENSIONS)
+    if not paths:
+        raise UserError(f"predict={folder} is no folder with images (.jpg, .png and others). Give one.")
+    check_images(paths)
+    return paths, replace(data.test, paths=tuple(paths), labels=torch.zeros(len(paths), dtype=torch.int64))

@@ -1,19 +1,14 @@
-"""Image sets that fit in memory: scikit-learn's digits, and MNIST, Fashion-MNIST and CIFAR-10 as torchvision
-reads them.
-"""
+"""Image sets that fit in memory: scikit-learn's digits, MNIST, Fashion-MNIST and CIFAR-10."""
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mpx.data.files import downloading, folder, missing
+from mpx.data.files import downloading, find, folder, missing, need, read_bytes
 from mpx.data.order import SPLIT_SEED, hold_out, stratified_order
 from mpx.data.spec import Spec
 from mpx.data.splits import Data, Images
@@ -48,30 +43,35 @@ def _digits() -> Part:
 
 
 def load_mnist(cfg: SimpleNamespace) -> Data:
-    """MNIST or Fashion-MNIST: 60,000 train and 10,000 test grey images of 28×28 pixels in ten classes."""
-    return published(cfg, *read_mnist(cfg.name, folder(cfg), download=cfg.download))
+    """MNIST or Fashion-MNIST: 60,000 train and 10,000 test grey images of 28×28 pixels in ten classes.
 
-
-def read_mnist(name: str, root: Path, *, download: bool) -> tuple[Part, Part]:
-    """(train, test) of "mnist" or "fashion_mnist". Raises UserError for files that are missing or damaged.
-
-    Files as torchvision has them, packed or not: `<root>/MNIST/raw/train-images-idx3-ubyte[.gz]` and so on.
+    Files as torchvision has them, packed or not: `<data.root>/MNIST/raw/train-images-idx3-ubyte[.gz]`.
     """
     from torchvision import datasets
 
-    kind = {"mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
-    raw = root / kind.__name__ / "raw"
-    packed = [raw / name for name, _ in kind.resources]
-    absent = [path for path in packed if not path.is_file() and not path.with_suffix("").is_file()]
-    if absent:
-        _fetch(kind, root, absent[0], download)
-    with _unpacked(kind, root) as where:
-        try:
-            parts = [kind(where, train=train) for train in (True, False)]
-        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError, OSError) as error:
-            raise _damaged(raw, first_line(error)) from error
-    train, test = ((part.data[:, None], part.targets.long()) for part in parts)
-    return train, test
+    kind = {"mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[cfg.name]
+    raw = folder(cfg) / kind.__name__ / "raw"
+    sums = {name.removesuffix(".gz"): md5 for name, md5 in kind.resources}  # of the packed files
+    if absent := [name for name in sums if find(raw, name) is None]:
+        _fetch(kind, folder(cfg), raw / f"{absent[0]}.gz", cfg.download)
+    x, y, test_x, test_y = (_array(need(raw, name), md5) for name, md5 in sums.items())
+    return published(cfg, (x[:, None], y.long()), (test_x[:, None], test_y.long()))
+
+
+def _array(path: Path, md5: str) -> Tensor:
+    """The bytes of a file: two zeros, the type, the number of sides; each side in four bytes; the values."""
+    from torchvision.datasets.utils import check_integrity
+
+    if path.suffix == ".gz" and not check_integrity(str(path), md5):
+        raise _damaged(path, "its MD5 sum is not the publisher's")
+    content = read_bytes(path)
+    try:
+        sides = np.frombuffer(content, ">i4", content[3], offset=4)
+        return torch.from_numpy(
+            np.frombuffer(content, np.uint8, offset=4 + sides.nbytes).reshape(sides).copy()
+        )
+    except (IndexError, ValueError) as error:
+        raise _damaged(path, first_line(error)) from error
 
 
 def load_cifar10(cfg: SimpleNamespace) -> Data:
@@ -104,28 +104,6 @@ def _fetch(kind: type, root: Path, path: Path, download: bool) -> None:
         raise missing(path)
     with downloading(path):
         kind(str(root), download=True)
-
-
-@contextmanager
-def _unpacked(kind: Any, root: Path) -> Iterator[str]:
-    """A root in which torchvision finds the set's files unpacked: `root` itself, or a temporary folder.
-
-    data.root may be read-only, and its packed files are checked against the publisher's MD5 sums.
-    """
-    from torchvision.datasets.utils import check_integrity, extract_archive
-
-    packed = {root / kind.__name__ / "raw" / name: md5 for name, md5 in kind.resources}
-    if all(path.with_suffix("").is_file() for path in packed):
-        yield str(root)
-        return
-    with TemporaryDirectory(prefix="mpx-") as made:
-        raw = Path(made) / kind.__name__ / "raw"
-        raw.mkdir(parents=True)
-        for path, md5 in packed.items():
-            if not check_integrity(str(path), md5):
-                raise _damaged(path, "its MD5 sum is not the publisher's")
-            extract_archive(str(path), str(raw))
-        yield made
 
 
 def published(cfg: SimpleNamespace, train: Part, test: Part) -> Data:

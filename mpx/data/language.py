@@ -37,8 +37,7 @@ def load_wikitext2(cfg: SimpleNamespace) -> Data:
     if len(place) != WORDS:
         raise UserError(
             f"data.root: the files in {where} have {len(place):,} different words where WikiText-2 has "
-            f"{WORDS:,}: "
-            "fetch them again"
+            f"{WORDS:,}: fetch them again"
         )
     return lm_data(cfg, streams, len(place))
 

@@ -20,7 +20,6 @@ MOST = 6  # lengths that `auto` chooses
 STEP = 8  # tokens: lengths are multiples of it, as Tensor Cores need
 CANDIDATES = 64  # lengths that `auto` chooses from
 WINDOW = 50  # batches that are sorted together
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def lengths_of(data: Data, wanted: str | Sequence[int]) -> dict[str, Lengths]:
     spec = data.spec
     if not isinstance(data.train, Texts) or spec.pad_id is None:
         return {}
-    tokens = {name: tokens_of(getattr(data, name).ids, spec.pad_id) for name in SPLITS}
+    tokens = {name: tokens_of(split.ids, spec.pad_id) for name, split in data.splits.items()}
     needed, (longest,) = max(int(of_split.max()) for of_split in tokens.values()), spec.shape
     if wanted == "fixed":
         allowed: tuple[int, ...] = (longest,)

@@ -13,7 +13,7 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from mpx.data.decoding import decode_on, read
 from mpx.errors import UserError
@@ -67,7 +67,8 @@ class WorkerReader:
 
     def __init__(self, split, seed: int, device: torch.device, workers: int | str):
         count = count_of(workers)
-        self.split, self.device, self.keys = split, device, Keys()
+        self.split, self.device = split, device
+        self.keys: list[tuple[int, Tensor]] = []  # of the batches of one pass, set before it starts
         self.loader: DataLoader = DataLoader(
             Batches(split, seed),
             batch_size=None,  # a key is a whole batch
@@ -84,7 +85,7 @@ class WorkerReader:
         """One finished (x, y) on the device per entry of `indices` (int64 [B]). Raises UserError from a
         worker.
         """
-        self.keys.keys = [(epoch, index) for index in indices]
+        self.keys[:] = [(epoch, index) for index in indices]
         for batch in self._start():
             if isinstance(batch, UserError):
                 raise batch
@@ -215,19 +216,6 @@ class Batches(Dataset):
             return (*self.split.raw(index, rows), rows)
         except UserError as error:  # returned, because a raised exception arrives wrapped in a traceback
             return error
-
-
-class Keys(Sampler):
-    """The keys of one pass, which are set before it starts."""
-
-    def __init__(self):
-        self.keys: list[tuple[int, Tensor]] = []
-
-    def __iter__(self):
-        return iter(self.keys)
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
 
 def _ignore_signals(worker: int) -> None:

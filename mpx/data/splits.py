@@ -161,16 +161,20 @@ class Data:
     settings: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
+    def splits(self) -> dict[str, Any]:
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Samples in each split (lm: windows)."""
-        return {name: len(getattr(self, name)) for name in ("train", "val", "test")}
+        return {name: len(split) for name, split in self.splits.items()}
 
     @property
     def checksums(self) -> list[int]:
         """The checksum of each split. A checkpoint keeps them, so that a run does not continue with other
         data unnoticed.
         """
-        return [split.checksum for split in (self.train, self.val, self.test)]
+        return [split.checksum for split in self.splits.values()]
 
 
 def samples_line(data: Data, batch_size: int, batches: int) -> str:

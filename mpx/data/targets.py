@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpx.data.encode import encode, encode_words
 from mpx.data.order import SPLIT_SEED, stratified_order
 from mpx.data.spec import NO_LABEL, Spec
 from mpx.data.splits import Data, Texts
+from mpx.data.tokenizer import encode, encode_words
 from mpx.errors import UserError, nearest
 from mpx.system.printing import how_many
 
@@ -126,10 +126,8 @@ def _words(source: str, part: Part) -> list[list[str]]:
         if len(words) != len(names):
             raise UserError(
                 f"data file {source}: the text '{' '.join(words)[:60]}' has {how_many(len(words), 'word')} "
-                "and "
-                f"{how_many(len(names), 'label')}: data.task=tokens needs a label for each word, with "
-                "spaces between "
-                "them: correct it"
+                f"and {how_many(len(names), 'label')}: data.task=tokens needs a label for each word, with "
+                "spaces between them: correct it"
             )
     return split
 
@@ -204,8 +202,7 @@ def _values(labels: Sequence[Sequence[float]], count: int, source: str) -> Tenso
     if (row := next((row for row in labels if len(row) != count), None)) is not None:
         raise UserError(
             f"data file {source} has the label {row}, and the first train row has "
-            f"{how_many(count, 'number')}: "
-            "give all as many"
+            f"{how_many(count, 'number')}: give all as many"
         )
     return torch.tensor(labels, dtype=torch.float32)
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from mpx.data.files import download, find, folder, need, read_text
-from mpx.data.splits import Data
+from mpx.data.splits import Data, Texts
 from mpx.data.targets import Named, Part, from_cell, held_out, text_data
+from mpx.data.tokenizer import encode
 from mpx.errors import UserError
 from mpx.system.printing import how_many
 
@@ -88,6 +91,15 @@ def load_csv(cfg: SimpleNamespace) -> Data:
     return text_data(cfg, csv_parts(cfg), cfg.task)
 
 
+def unlabelled(cfg: SimpleNamespace, data: Data, path: Path) -> tuple[list[str], Texts]:
+    """The texts of a CSV or TSV file, and these as a split whose labels mean nothing. Raises UserError if they
+    cannot be read.
+    """
+    texts, _ = read_table(path, cfg.text_column, None, is_tsv(path))
+    ids, _, _ = encode(cfg, {"train": csv_parts(cfg)["train"][1][0], "predict": texts})
+    return texts, Texts(ids["predict"], torch.zeros(len(texts), dtype=torch.int64))
+
+
 def csv_parts(cfg: SimpleNamespace) -> Named:
     """The rows of each split, and the file that each comes from."""
     keys = {"train": "path", "val": "val_path", "test": "test_path"}
@@ -153,9 +165,8 @@ def _column(path: Path, header: list[str], name: str) -> int:
     if header.count(name) != 1:
         raise UserError(
             f"data file {path}, line 1: {header.count(name) or 'no'} column '{name}' among "
-            f"{', '.join(header) or 'no columns'}: correct the header, or for data=text_csv name the "
-            "columns with "
-            "data.text_column and data.label_column"
+            f"{', '.join(header) or 'no columns'}: correct the header, or for data=text_csv name the columns "
+            "with data.text_column and data.label_column"
         )
     return header.index(name)
 
@@ -169,8 +180,7 @@ def _checked(
     if len(row) != len(header):
         raise UserError(
             f"data file {path}, line {line}: {how_many(len(row), 'column')} where the header has "
-            f"{len(header)} "
-            f"({', '.join(header)}): correct that line; in CSV, quote texts that contain commas"
+            f"{len(header)} ({', '.join(header)}): correct that line; in CSV, quote texts that contain commas"
         )
     text, *label = cells = [row[i].strip() for i in at]
     if not text or not (all(label) or empty):

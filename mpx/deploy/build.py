@@ -94,16 +94,14 @@ def of_run(folder: Path, config: Settings, target: str | list[str] | None) -> Tr
         )
         raise UserError(
             f"run={folder}: its model and data cannot be made from its {RESULT} ({reason}). Put back the "
-            "data or code that "
-            "it names, or start mpx.deploy where the training was started."
+            "data or code that it names, or start mpx.deploy where the training was started."
         ) from error
     checkpoint = read_checkpoint(folder / LAST, model, "run")
     # Published sets do not change, and their images, resized on another machine, may differ in a bit.
     if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):
         raise UserError(
-            f"run={folder}: the {changed} data are no longer those that it was trained on, so what it "
-            "serves cannot be "
-            "judged. Put the old files back."
+            f"run={folder}: the {changed} data are no longer those that it was trained on, so what it serves "
+            "cannot be judged. Put the old files back."
         )
     model.load_state_dict(checkpoint["state_dict"])
     if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
@@ -184,7 +182,7 @@ class Samples:
     def __init__(self, split: Images | Texts | Windows, spec: Spec, settings: Settings, device: torch.device):
         self.spec, self.split, self.device = spec, split, device
         workers = settings["workers"]
-        loader, _ = choose_loader(settings["loader"], split, device, workers)
+        loader, _ = choose_loader(settings["loader"], [split], device, workers)
         self.reader = reader_of(loader, split, 0, device, workers)
 
     def __len__(self) -> int:

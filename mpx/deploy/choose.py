@@ -151,8 +151,7 @@ def differs_from(reference: Tensor, allowed: float, out: Tensor) -> str | None:
 def impossible(way: Way, size: int, reason: str) -> UserError:
     return UserError(
         f"batch={size} is not possible by backend={way.backend}: {reason}. Leave that size out, or use "
-        "another backend=, "
-        "format= or weights=."
+        "another backend=, format= or weights=."
     )
 
 

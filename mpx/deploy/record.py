@@ -111,6 +111,5 @@ def rows_of(folder: Path) -> list[Row]:
 def _unwritable(folder: Path, error: OSError) -> UserError:
     return UserError(
         f"{folder}: cannot write {error.filename or DEPLOYED} ({error.strerror}). Make room there or allow "
-        "it; or give run= of "
-        "a copy, or with ckpt= another out=."
+        "it; or give run= of a copy, or with ckpt= another out=."
     )

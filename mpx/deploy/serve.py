@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.backends import mha
 
+from mpx.data import unlabelled
 from mpx.data.spec import Spec
 from mpx.data.tasks import primary_metric
-from mpx.data.unlabelled import unlabelled
 from mpx.deploy import algorithms, onnx
 from mpx.deploy.backends import Served, backends, latency, relative_error, throughput
 from mpx.deploy.build import Samples, cast, mode_of, of_run, own

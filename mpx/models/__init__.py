@@ -6,7 +6,7 @@
 T, vocab_size]. Input shape and number of classes come from the data set. Parameters keep the names of the
 network's library (torchvision, transformers, timm), so that a checkpoint loads into that library's own class.
 
-    resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
+    resnet.py, bert.py, lstm.py, mlp.py   mpx's own
     lookup.py       any network of torchvision or timm, and the user's own; hf.py: of transformers, loaded by
                     pretrained.py
     probe.py        tries a network on one sample before training

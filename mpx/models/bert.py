@@ -15,8 +15,8 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 
 from mpx.data.spec import Spec
 from mpx.errors import UserError
+from mpx.models.mlp import masked_mean
 from mpx.models.pretrained import check_vocabulary, load
-from mpx.models.tokens import masked_mean
 
 MAX_PATCHES = 64  # tokens per image with patch=auto, since attention grows with their square
 
@@ -202,8 +202,7 @@ def _pretrained(network: type, name: str, spec: Spec, tokens: int, settings: dic
         check_vocabulary(config.vocab_size, spec, f"model.pretrained={name}")
     if tokens > config.max_position_embeddings:
         raise UserError(
-            f"model.pretrained={name} takes at most {config.max_position_embeddings} tokens and the data "
-            f"set has {tokens}; "
-            "shorten the data's sequences."
+            f"model.pretrained={name} takes at most {config.max_position_embeddings} tokens and the data set "
+            f"has {tokens}; shorten the data's sequences."
         )
     return model

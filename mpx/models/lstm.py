@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from mpx.data.spec import Spec
-from mpx.models.tokens import masked_mean
+from mpx.models.mlp import masked_mean
 
 # A decoder with a multiple of so many rows suits Tensor Cores, and 2:4 sparsity. Its products are else three
 # times as slow in 16 bits (experiments/language_model).

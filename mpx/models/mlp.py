@@ -1,4 +1,4 @@
-"""A multilayer perceptron: linear layers of any widths with ReLUs."""
+"""A multilayer perceptron: linear layers of any widths with ReLUs; and the mean over tokens without padding."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -7,7 +7,18 @@ from math import prod
 from torch import Tensor, nn
 
 from mpx.data.spec import Spec
-from mpx.models.tokens import masked_mean
+
+
+def masked_mean(features: Tensor, ids: Tensor, pad_id: int | None) -> Tensor:
+    """Mean over the tokens that are not padding: features [B, T, H], ids [B, T] -> [B, H]; zeros for a text
+    of padding only.
+    """
+    if pad_id is None:
+        return features.mean(1)
+    # A product reads the features once. A masked sum writes them again, and under autocast once more in FP32.
+    mask = (ids != pad_id).to(features.dtype)  # [B, T]
+    weights = mask / mask.sum(1, keepdim=True).clamp(min=1)
+    return (weights.unsqueeze(1) @ features).squeeze(1)
 
 
 class MLP(nn.Module):

@@ -47,8 +47,7 @@ def check_crop(model: nn.Module, spec: Spec, crop: int | None) -> None:
         size = "×".join(map(str, spec.shape[1:]))
         raise UserError(
             f"data.crop={crop} is not for this model, which only takes images of {size} pixels. Use "
-            "data.crop=null, or a network for "
-            "images of any size, such as model=resnet18."
+            "data.crop=null, or a network for images of any size, such as model=resnet18."
         )
 
 
@@ -117,6 +116,5 @@ def _check_causal(model: nn.Module, spec: Spec, who: str) -> None:
     if not torch.allclose(model(ids)[:, :-1], model(changed)[:, :-1], atol=1e-4):
         raise UserError(
             f"{who} sees the tokens that it must predict: on lm data a network must be causal; choose a "
-            "causal one, such as gpt2 "
-            "(for BERT-like ones: model.kwargs.is_decoder=true)."
+            "causal one, such as gpt2 (for BERT-like ones: model.kwargs.is_decoder=true)."
         )

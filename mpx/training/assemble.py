@@ -144,7 +144,7 @@ def build_inputs(cfg: DictConfig, folder: Folder) -> Inputs:
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg.precision, devices.root)
     data = load(cfg.data)
-    loader = choose_loader(cfg.data.loader, data.train, devices.root, cfg.data.workers)
+    loader = choose_loader(cfg.data.loader, [*data.splits.values()], devices.root, cfg.data.workers)
     check_limits(cfg.trainer, cfg.data.eval_batch_size, data.sizes, devices.count)
     model = build(cfg.model, data.spec)
     check_crop(model, data.spec, cfg.data.get("crop"))

@@ -5,7 +5,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 
-from mpx.data.crops import Box, crop, cut, random_box, whole_box
+from mpx.data.decoding import Box, crop, cut, random_box, whole_box
 from mpx.data.order import seeded
 
 SIZES = [(375, 500), (64, 64), (1000, 90), (90, 1000), (1, 1), (2, 300)]

@@ -174,19 +174,19 @@ class Split:
 def test_choice_of_the_loader(monkeypatch):
     cuda, mib = torch.device("cuda"), 2**20
 
-    def chosen(wanted, split, device):
-        return datamodule.choose_loader(wanted, split, device, "auto")
+    def chosen(wanted, train, device):
+        return datamodule.choose_loader(wanted, [train, Split(mib), Split(None)], device, "auto")
 
     assert chosen("auto", Split(10**12), CPU) == ("resident", "in memory as they are")
     assert chosen("auto", Split(10**3, on_disk=True), CPU) == ("workers", "images in files")
     assert chosen("auto", Split(None), CPU) == ("workers", "samples are made one by one")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 * mib, 2000 * mib))
     for on_disk in (False, True):
-        assert chosen("auto", Split(249 * mib, on_disk), cuda) == (
+        assert chosen("auto", Split(248 * mib, on_disk), cuda) == (
             "resident",
             "249 MiB, less than 1/4 of 1,000 MiB that are free",
         )
-    assert chosen("auto", Split(250 * mib), cuda) == (
+    assert chosen("auto", Split(249 * mib), cuda) == (
         "workers",
         "250 MiB, not less than 1/4 of 1,000 MiB that are free",
     )
@@ -199,7 +199,7 @@ def test_the_faster_of_two_loaders_is_chosen(monkeypatch, rates, faster):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 1))
     monkeypatch.setattr(datamodule, "reader_of", lambda loader, *_: loader)
     monkeypatch.setattr(datamodule, "images_per_s", lambda reader, order: found[reader])
-    chosen = datamodule.choose_loader("auto", Split(10**9, on_disk=True), torch.device("cuda"), "auto")
+    chosen = datamodule.choose_loader("auto", [Split(10**9, on_disk=True)], torch.device("cuda"), "auto")
     assert chosen == (faster, f"images/s: workers 3,900, device {found['device']:,}")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mpx.data
-from mpx.data import encode, tokenizer
+from mpx.data import tokenizer
 from mpx.errors import UserError
 
 WORDS = ["good film", "bad film", "Good, very GOOD plot", 'a "bad" plot', "dull and bad", "fine and good"]
@@ -91,7 +91,7 @@ def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, m
     def never(*_):
         raise AssertionError("trained although cached")
 
-    monkeypatch.setattr(encode, "encode_trained", never)
+    monkeypatch.setattr(tokenizer, "encode_trained", never)
     assert torch.equal(mpx.data.load(cfg).train.ids, first.train.ids)
     with pytest.raises(AssertionError, match="trained although cached"):
         mpx.data.load(csv_config(config, rows, tokenizer="bpe"))

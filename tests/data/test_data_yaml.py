@@ -82,7 +82,7 @@ def test_batches_are_as_the_spec_says(prepared, name):
     assert cfg.kind == data.spec.kind
 
     def reader(split):
-        return reader_of(choose_loader(cfg.loader, data.train, CPU, 0)[0], split, 0, CPU, cfg.workers)
+        return reader_of(choose_loader(cfg.loader, [data.train], CPU, 0)[0], split, 0, CPU, cfg.workers)
 
     train = TrainLoader(reader(data.train), len(data.train), cfg.batch_size, seed=0)
     check(next(iter(train)), data.spec, cfg.batch_size)

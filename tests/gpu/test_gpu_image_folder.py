@@ -101,7 +101,7 @@ def test_every_loader_gives_the_same_batches(data):
 
 def test_the_faster_loader_is_chosen_where_the_set_is_too_large(data, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**20, 2**30))
-    chosen, why = choose_loader("auto", data.train, DEVICE, 2)
+    chosen, why = choose_loader("auto", [data.train], DEVICE, 2)
     assert chosen in ("workers", "device")
     assert why.startswith("images/s: workers ")
 
