@@ -92,9 +92,7 @@ def load_csv(cfg: SimpleNamespace) -> Data:
 
 
 def unlabelled(cfg: SimpleNamespace, data: Data, path: Path) -> tuple[list[str], Texts]:
-    """The texts of a CSV or TSV file, and these as a split whose labels mean nothing. Raises UserError if they
-    cannot be read.
-    """
+    """The texts of a CSV or TSV file, and they as a split whose labels mean nothing. Raises UserError."""
     texts, _ = read_table(path, cfg.text_column, None, is_tsv(path))
     ids, _, _ = encode(cfg, {"train": csv_parts(cfg)["train"][1][0], "predict": texts})
     return texts, Texts(ids["predict"], torch.zeros(len(texts), dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Texts to rows of token ids: by a tokenizer that the `tokenizers` library trains here, cached with its ids, or by
+"""Texts to rows of token ids: by a tokenizer that the `tokenizers` library trains, cached with its ids, or by
 one that transformers loads.
 """
 

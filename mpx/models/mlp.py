@@ -1,4 +1,4 @@
-"""A multilayer perceptron: linear layers of any widths with ReLUs; and the mean over tokens without padding."""
+"""A multilayer perceptron: linear layers of any widths with ReLUs; and the mean over a text's tokens."""
 
 from collections.abc import Mapping
 from itertools import pairwise
