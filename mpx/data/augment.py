@@ -80,4 +80,5 @@ def normalise(x: Tensor, top: int, mean: Tensor, std: Tensor) -> Tensor:
     """(x / top − mean) / std per channel. x: uint8 [B, C, H, W] in 0..top; mean, std: [C, 1, 1]. Returns
     float32.
     """
-    return torch.div(x, top).sub_(mean).div_(std)  # converts and divides in one pass
+    # division converts, too, in one pass
+    return torch.div(x, top).sub_(mean.to(x.device)).div_(std.to(x.device))

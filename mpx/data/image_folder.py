@@ -94,7 +94,7 @@ class Files:
         return crop(images, [self.box(image, seed) for image, seed in drawn], self.size)
 
     def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        return normalise(x, 255, self.mean.to(x.device), self.std.to(x.device)), y
+        return normalise(x, 255, self.mean, self.std), y
 
     def one(self, path: str, seed: int | None) -> Tensor:
         """Decode and crop one image: uint8 [3, size, size]."""

@@ -53,7 +53,7 @@ def load_mnist(cfg: SimpleNamespace) -> Data:
     raw = folder(cfg) / kind.__name__ / "raw"
     sums = {name.removesuffix(".gz"): md5 for name, md5 in kind.resources}  # of the packed files
     if absent := [name for name in sums if find(raw, name) is None]:
-        _fetch(kind, folder(cfg), raw / f"{absent[0]}.gz", cfg.download)
+        _fetch(kind, cfg, raw / f"{absent[0]}.gz")
     x, y, test_x, test_y = (_array(need(raw, name), md5) for name, md5 in sums.items())
     return published(cfg, (x[:, None], y.long()), (test_x[:, None], test_y.long()))
 
@@ -87,7 +87,7 @@ def load_cifar10(cfg: SimpleNamespace) -> Data:
     names = [*(name for name, _ in lists), CIFAR10.meta["filename"]]
     absent = [where / name for name in names if not (where / name).is_file()]
     if absent:
-        _fetch(CIFAR10, folder(cfg), absent[0], cfg.download)
+        _fetch(CIFAR10, cfg, absent[0])
     try:
         parts = [CIFAR10(str(folder(cfg)), train=train) for train in (True, False)]
     except RuntimeError as error:
@@ -98,12 +98,12 @@ def load_cifar10(cfg: SimpleNamespace) -> Data:
     return published(cfg, train, test)
 
 
-def _fetch(kind: type, root: Path, path: Path, download: bool) -> None:
+def _fetch(kind: type, cfg: SimpleNamespace, path: Path) -> None:
     """Let torchvision download a set of which `path` is missing, and check its MD5 sums. Raises UserError."""
-    if not download:
+    if not cfg.download:
         raise missing(path)
     with downloading(path):
-        kind(str(root), download=True)
+        kind(str(folder(cfg)), download=True)
 
 
 def published(cfg: SimpleNamespace, train: Part, test: Part) -> Data:

@@ -94,7 +94,7 @@ class Images(InMemory):
     def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         if rows is not None and self.augment != "none":
             x = augment.crop_flip(x, rows[:, :3], self.pad, self.crop)
-        x = augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device))
+        x = augment.normalise(x, self.top, self.mean, self.std)
         return (
             (x, y) if rows is None or not self.cutout else (augment.cut_out(x, rows[:, -2:], self.cutout), y)
         )

@@ -57,10 +57,8 @@ def encode_words(cfg: SimpleNamespace, words: dict[str, list[list[str]]]) -> tup
     ids.
     """
     if cfg.tokenizer in ("wordpiece", "bpe"):
-        trained = _trained(cfg, [" ".join(part) for part in words["train"]])
-        words = {name: _as_in_a_text(trained, part) for name, part in words.items()}
-        encoded = {name: trained.encode_batch(part, is_pretokenized=True) for name, part in words.items()}
-        size, pad_id = trained.get_vocab_size(), trained.token_to_id("[PAD]")
+        tokenizer = _trained(cfg, [" ".join(part) for part in words["train"]])
+        size, pad_id = tokenizer.get_vocab_size(), tokenizer.token_to_id("[PAD]")
     else:
         loaded = existing(str(cfg.tokenizer), pads=True)
         if not loaded.is_fast:
@@ -68,15 +66,12 @@ def encode_words(cfg: SimpleNamespace, words: dict[str, list[list[str]]]) -> tup
                 f"data.tokenizer={cfg.tokenizer} does not tell of which word a token is, and "
                 "data.task=tokens needs that. Choose one with tokenizer.json."
             )
-        words = {name: _as_in_a_text(loaded.backend_tokenizer, part) for name, part in words.items()}
-        how = {
-            "is_split_into_words": True,
-            "truncation": True,
-            "padding": "max_length",
-            "max_length": cfg.seq_len,
-        }
-        encoded = {name: loaded(part, **how).encodings for name, part in words.items()}
-        size, pad_id = len(loaded), loaded.pad_token_id
+        tokenizer, size, pad_id = loaded.backend_tokenizer, len(loaded), loaded.pad_token_id
+        fixed_length(tokenizer, cfg.seq_len, loaded.pad_token)
+    encoded = {
+        name: tokenizer.encode_batch(_as_in_a_text(tokenizer, part), is_pretokenized=True)
+        for name, part in words.items()
+    }
     ids = {name: rows([one.ids for one in part]) for name, part in encoded.items()}
     places = {name: rows([_first_tokens(one.word_ids) for one in part]) for name, part in encoded.items()}
     return ids, places, size, pad_id
@@ -113,11 +108,16 @@ def encode_trained(cfg: SimpleNamespace, texts: dict[str, list[str]]) -> Made:
 
 
 def _trained(cfg: SimpleNamespace, texts: list[str]):
+    """A tokenizer that writes `[CLS] text [SEP]`, cut and padded to `seq_len` tokens."""
+    from tokenizers.processors import TemplateProcessing
+
     if cfg.tokenizer == "wordpiece":
         trained = train_wordpiece(texts, cfg.vocab_size)
     else:
         trained = train_bpe(texts, cfg.vocab_size, SPECIAL)
-    fixed_length(trained, cfg.seq_len)
+    ends = [(name, trained.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    trained.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    fixed_length(trained, cfg.seq_len, "[PAD]")
     return trained
 
 
@@ -187,14 +187,10 @@ def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
     return tokenizer
 
 
-def fixed_length(tokenizer, length: int) -> None:
-    """Make the tokenizer write `[CLS] text [SEP]`, cut and padded to `length` tokens."""
-    from tokenizers.processors import TemplateProcessing
-
-    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+def fixed_length(tokenizer, length: int, pad: str) -> None:
+    """Make the tokenizer cut and pad each text to `length` tokens. pad: the token that fills it."""
     tokenizer.enable_truncation(length)
-    tokenizer.enable_padding(length=length, pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
+    tokenizer.enable_padding(length=length, pad_id=tokenizer.token_to_id(pad), pad_token=pad)
 
 
 def existing(name: str, *, pads: bool):

@@ -117,7 +117,6 @@ def _serve(
 
     row, files, predicted = serve(folder, record, chosen(accelerator), announce, ckpt=ckpt, **options)
     way = "-".join(row[key] for key in ROW_KEY)
-    row["exports"] = {}
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
     show(row, record)  # first, since the folder may have become full
@@ -129,8 +128,7 @@ def _serve(
         if predicted is not None:
             write_whole(folder / PREDICTIONS.format(way), predicted)
             print(f"predictions written to {folder / PREDICTIONS.format(way)}")
-    written = f"{folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}"
-    print(f"written to {written}")
+    print(f"written to {folder / DEPLOYED}" + (f" and {CARD}" if ckpt is None else ""))
     return folder, record, row
 
 

@@ -88,8 +88,7 @@ def _fastest(table: list[Layer], allowed: Callable[[Kernel], bool], own: bool = 
     """The fastest allowed kernel of each layer, without the layers that are fastest themselves, which count
     if `own`.
     """
-    fastest = {layer.name: layer.fastest(allowed, own) for layer in table}
-    return {name: kernel for name, kernel in fastest.items() if kernel is not None}
+    return {layer.name: kernel for layer in table if (kernel := layer.fastest(allowed, own)) is not None}
 
 
 def _no_layer(what: str, table: list[Layer], instead: str) -> UserError:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,9 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
         }
         if static:
             formats = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
-            quantize_static(str(plain), str(made), _Reader(batches()), **formats, **per_row)
+            inputs = ({INPUT: x.numpy()} for x in batches())
+            calibrating = SimpleNamespace(get_next=lambda: next(inputs, None))
+            quantize_static(str(plain), str(made), calibrating, **formats, **per_row)
         else:
             quantize_dynamic(str(plain), str(made), op_types_to_quantize=QUANTISED, **per_row)
         return made.read_bytes()
@@ -127,17 +129,6 @@ def largest_weight() -> int:
         or capabilities.get("architecture") == "aarch64"
     )
     return 127 if exact else 64
-
-
-class _Reader:
-    """Gives onnxruntime's calibration one batch at a time, and None at the end."""
-
-    def __init__(self, batches: Iterable[Tensor]):
-        self.batches: Iterator[Tensor] = iter(batches)
-
-    def get_next(self) -> dict[str, Any] | None:
-        x = next(self.batches, None)
-        return None if x is None else {INPUT: x.numpy()}
 
 
 @contextmanager

@@ -239,11 +239,6 @@ def _notes(row: Row, record: dict[str, Any]) -> Iterator[str]:
     for file, why in row["exports_refused"].items():
         yield f"not exported: {file} ({why})"
     yield f"weights {_mib(row['weights_gib'])} MiB, peak memory {_memory(row['memory'])}"
-    yield from _on_other_work(row)
-
-
-def _on_other_work(row: Row) -> Iterator[str]:
-    """Whether other work on the machine made the speed too low."""
     if row["exclusive"] is False:
         yield f"Not alone on the device ({row['exclusive_reason']}): the speed is too low."
     elif row["exclusive"] is None:
