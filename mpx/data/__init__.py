@@ -1,8 +1,7 @@
-"""Data sets as a model sees them: `load(cfg.data)` reads and checks files, `DataModule` feeds them to
+"""Data sets as a model sees them: `load(cfg.data)` reads and checks files, datamodule.py feeds them to
 Lightning.
 
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
-    trainer.fit(model, datamodule=DataModule(data, cfg.data, 0, "resident", {}))
 
 A new set needs one function `cfg -> Data` in one file, its lines in `SETS` and `LICENCES`, its name and what
 it refuses in mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md.
@@ -58,7 +57,7 @@ LICENCES = {  # family of the data -> the licence of its files, as their publish
     **dict.fromkeys(OWN_FAMILIES, "yours"),
 }
 
-__all__ = ["Data", "DataModule", "load", "unlabelled"]
+__all__ = ["Data", "load", "unlabelled"]
 
 
 def load(data_cfg) -> Data:
@@ -90,12 +89,3 @@ def unlabelled(data_cfg, data: Data, given: str) -> tuple[list[str], Any]:
         )
     module = import_module(f"mpx.data.{SETS[kind].partition(':')[0]}")
     return module.unlabelled(SimpleNamespace(**data_cfg), data, Path(given).expanduser())
-
-
-def __getattr__(name: str):
-    """Import `DataModule` on demand: importing Lightning takes seconds, and `load` does not need it."""
-    if name == "DataModule":
-        from mpx.data.datamodule import DataModule
-
-        return DataModule
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,14 +42,8 @@ class TrainLoader:
     ):  # fmt: skip
         self.lengths = lengths
         self.allowed = _order_of(None if lengths is None else lengths.allowed)
-        self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = (
-            reader,
-            count,
-            batch_size,
-            seed,
-            rank,
-            world,
-        )
+        self.reader, self.count, self.batch_size = reader, count, batch_size
+        self.seed, self.rank, self.world = seed, rank, world
         self.epoch = 0
         self.position = 0  # batches handed out in this epoch
         self._mark: Callable[[], Any] | None = None  # see time_waits

@@ -15,8 +15,8 @@ from torch import nn
 
 from mpx.acceleration.apply import Acceleration, Choice, apply, say
 from mpx.acceleration.decide import decide
-from mpx.data import Data, DataModule, load
-from mpx.data.datamodule import choose_loader
+from mpx.data import Data, load
+from mpx.data.datamodule import DataModule, choose_loader
 from mpx.data.lengths import Lengths, lengths_of
 from mpx.data.loaders import full_batches
 from mpx.data.tasks import TrainingLoss, monitored

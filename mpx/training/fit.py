@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from mpx.data import DataModule
+from mpx.data.datamodule import DataModule
 from mpx.data.splits import samples_line
 from mpx.errors import Diverged, UserError, first_line
 from mpx.measure.environment import environment

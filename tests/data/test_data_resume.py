@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from silent import silent_trainer
 
 import mpx.data
+from mpx.data.datamodule import DataModule
 
 # what Lightning itself does with torch 2.15, and advice on loggers and workers that does not concern these
 # tests
@@ -64,7 +65,7 @@ def trainer(folder, checkpoint, stop=None):
 def fit(config, tmp_path):
     def run(loader, checkpoint, stop=None, resume=False, seed=0):
         cfg = config("digits", batch_size=1297 // STEPS, loader=loader, workers=2)
-        module, model = mpx.data.DataModule(mpx.data.load(cfg), cfg, seed, loader, {}), Recorder()
+        module, model = DataModule(mpx.data.load(cfg), cfg, seed, loader, {}), Recorder()
         path = tmp_path / "last.ckpt" if resume else None
         try:
             trainer(tmp_path, checkpoint, stop).fit(
