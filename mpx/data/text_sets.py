@@ -47,9 +47,7 @@ def load_sst2(cfg: SimpleNamespace) -> Data:
         "val": need(where, "dev.tsv"),
         "test": need(where, TEST, "test.tsv"),
     }
-    parts = {
-        name: (str(path), read_table(path, "sentence", "label", literal=True)) for name, path in files.items()
-    }
+    parts = {name: (str(path), read_table(path, "sentence", "label")) for name, path in files.items()}
     return text_data(cfg, parts, "classification")
 
 
@@ -93,7 +91,7 @@ def load_csv(cfg: SimpleNamespace) -> Data:
 
 def unlabelled(cfg: SimpleNamespace, data: Data, path: Path) -> tuple[list[str], Texts]:
     """The texts of a CSV or TSV file, and they as a split whose labels mean nothing. Raises UserError."""
-    texts, _ = read_table(path, cfg.text_column, None, is_tsv(path))
+    texts, _ = read_table(path, cfg.text_column, None)
     ids, _, _ = encode(cfg, {"train": csv_parts(cfg)["train"][1][0], "predict": texts})
     return texts, Texts(ids["predict"], torch.zeros(len(texts), dtype=torch.int64))
 
@@ -110,33 +108,27 @@ def _rows(cfg: SimpleNamespace, key: str) -> tuple[str, Part]:
     path = Path(str(getattr(cfg, key))).expanduser()
     parse = partial(from_cell, cfg.task)
     empty = cfg.task == "multilabel"
-    part = read_table(path, cfg.text_column, cfg.label_column, is_tsv(path), empty=empty, parse=parse)
-    return str(path), part
-
-
-def is_tsv(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith(".tsv")
+    return str(path), read_table(path, cfg.text_column, cfg.label_column, empty=empty, parse=parse)
 
 
 def read_table(
     path: Path,
     text_column: str,
     label_column: str | None,
-    literal: bool,
     *,
     empty: bool = False,
     parse: Callable[[str], Any] = str,
 ) -> Part:
     """(texts, labels) of a file whose first line names the columns. label_column: None for no labels.
 
-    literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with
-    quoting. empty: whether labels may be empty. parse: makes the label of a cell, or raises ValueError.
+    In a .tsv file tabs separate the columns and quotes are part of the text, as in GLUE; other files are CSV
+    with quoting. empty: whether labels may be empty. parse: makes the label of a cell, or raises ValueError.
     Raises a UserError that names the line.
     """
     source = io.StringIO(read_text(path), newline="")
     rows = (
         csv.reader(source, csv.excel_tab, quoting=csv.QUOTE_NONE)
-        if literal
+        if path.name.removesuffix(".gz").endswith(".tsv")
         else csv.reader(source, strict=True)
     )
     texts: list[str] = []
