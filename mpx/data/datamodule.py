@@ -83,8 +83,8 @@ class DataModule(pl.LightningDataModule):
 def choose_loader(
     wanted: str, splits: Sequence[Any], device: torch.device, workers: int | str
 ) -> tuple[str, str]:
-    """("resident", "workers" or "device", why). wanted: data.loader. splits: train, and those that stay on the
-    device beside it. workers: data.workers.
+    """("resident", "workers" or "device", why). wanted: data.loader. splits: train, and those that stay on
+    the device beside it. workers: data.workers.
     """
     split = splits[0]
     if split.nbytes is None:
