@@ -28,7 +28,7 @@ from typing import Any
 
 from mpx.data.splits import Data
 from mpx.errors import UserError
-from mpx.settings.data import OWN_FAMILIES, check_batch, check_data, family
+from mpx.settings.data import OWN_FAMILIES, check_data, family
 from mpx.settings.values import as_dict
 
 SETS = {  # family of the data -> "module:function"; a module is imported when its set is chosen
@@ -70,9 +70,7 @@ def load(data_cfg) -> Data:
     settings = as_dict(data_cfg)
     check_data(settings)
     module, function = SETS[family(settings)].split(":")
-    data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
-    check_batch(settings, len(data.train))
-    return data
+    return getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
 
 
 def unlabelled(data_cfg, data: Data, given: str) -> tuple[list[str], Any]:

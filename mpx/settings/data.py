@@ -79,15 +79,6 @@ def check_data(data: Mapping[str, Any]) -> None:
         _check_tokens(data)
 
 
-def check_batch(data: Mapping[str, Any], samples: int) -> None:
-    """Raise UserError where an epoch has no full batch. samples: of the training split."""
-    if data["batch_size"] > samples:
-        raise UserError(
-            f"data.batch_size={data['batch_size']} must be at most the {samples} training samples of "
-            f"data={family(data)}. Lower data.batch_size."
-        )
-
-
 def _check_images(data: Mapping[str, Any]) -> None:
     known, size = IMAGES[data["name"]], data["image_size"]
     largest = (size or known.side) + 2 * data["pad"]
