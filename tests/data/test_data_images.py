@@ -1,5 +1,6 @@
 """MNIST, Fashion-MNIST and CIFAR-10 on the real files, and files that are missing or damaged."""
 
+import gzip
 import os
 import pickle
 
@@ -51,6 +52,30 @@ def test_a_missing_file_is_named(config, tmp_path, name, file):
         r".*data\.download=true",
     ):
         mpx.data.load(config(name, download=False))
+
+
+def test_files_of_bytes(config, tmp_path):
+    (raw := tmp_path / "root" / FOLDERS["mnist"]).mkdir(parents=True)
+    images = torch.arange(40 * 28 * 28).reshape(40, 28, 28).to(torch.uint8)
+    labels = (torch.arange(40) % 10).to(torch.uint8)
+    for name in NAMES:
+        values = images if "images" in name else labels
+        sides = b"".join(side.to_bytes(4, "big") for side in values.shape)
+        (raw / name).write_bytes(bytes([0, 0, 8, values.dim()]) + sides + values.numpy().tobytes())
+    cfg = config("mnist", val_size=10, download=False)
+    data = mpx.data.load(cfg)
+    assert data.sizes == {"train": 30, "val": 10, "test": 40}
+    assert torch.equal(data.test.images[:, 0], images)
+    assert torch.equal(data.test.labels, labels.long())
+    whole = (raw / NAMES[2]).read_bytes()
+    for damaged in (b"", whole[:10], whole[:-1]):
+        (raw / NAMES[2]).write_bytes(damaged)
+        with pytest.raises(UserError, match=rf"{NAMES[2]} is damaged \("):
+            mpx.data.load(cfg)
+    (raw / NAMES[2]).unlink()
+    (raw / f"{NAMES[2]}.gz").write_bytes(gzip.compress(whole))
+    with pytest.raises(UserError, match=r"\.gz is damaged \(its MD5 sum is not the publisher's"):
+        mpx.data.load(cfg)
 
 
 class Evil:
