@@ -6,7 +6,7 @@ y), which stay in memory.
 """
 
 import zlib
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -195,14 +195,15 @@ def load(cfg: SimpleNamespace) -> Data:
         cfg.classes if cfg.task in Y else None,
         cfg.vocab_size if cfg.kind == "text" else None,
     )
-    splits = [split(part, name, form) for part, name in zip(made, SPLITS, strict=True)]
-    for part, name in zip(splits, SPLITS, strict=True):
-        if part.shapes != splits[0].shapes:
+    splits = {name: split(part, name, form) for name, part in zip(SPLITS, made, strict=True)}
+    shapes = splits["train"].shapes
+    for name, part in splits.items():
+        if part.shapes != shapes:
             raise UserError(
                 f"data._target_: the {name} data have x and y of shapes {part.shapes}, the train data "
-                f"{splits[0].shapes}: make them alike"
+                f"{shapes}: make them alike"
             )
-    return Data(spec_of(cfg, form, splits), *splits)
+    return Data(spec_of(cfg, form, splits), *splits.values())
 
 
 def split(part: Any, name: str, form: Form) -> Tensors | Samples:
@@ -231,12 +232,12 @@ def split(part: Any, name: str, form: Form) -> Tensors | Samples:
     return replace(samples, shapes=(list(x.shape), list(y.shape)))
 
 
-def spec_of(cfg: SimpleNamespace, form: Form, splits: Sequence[Any]) -> Spec:
+def spec_of(cfg: SimpleNamespace, form: Form, splits: Mapping[str, Any]) -> Spec:
     """What models see: what the settings leave open is taken from the tensors. Raises UserError for values
     outside of their range.
     """
-    tensors = {name: part for name, part in zip(SPLITS, splits, strict=True) if isinstance(part, Tensors)}
-    shape, width = splits[0].shapes
+    tensors = {name: part for name, part in splits.items() if isinstance(part, Tensors)}
+    shape, width = splits["train"].shapes
     if cfg.task in Y and form.classes is None:
         form = replace(form, classes=max(2, 1 + int(tensors["train"].y.max())))
     if cfg.kind == "text" and form.vocab_size is None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -177,7 +177,7 @@ def cast(x: Tensor, mode: Mode) -> Tensor:
 
 
 class Samples:
-    """A split of a data set on `device`, as a context, since it may have worker processes."""
+    """A split of a data set on `device`. Its `reader`, which may have worker processes, must be closed."""
 
     def __init__(self, split: Images | Texts | Windows, spec: Spec, settings: Settings, device: torch.device):
         self.spec, self.split, self.device = spec, split, device
@@ -205,9 +205,3 @@ class Samples:
             meters.add(call(x), y)
         found = {f"test/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.reader.close()

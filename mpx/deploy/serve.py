@@ -65,7 +65,9 @@ def serve(
     checks, predicted = ExclusivityChecks(device), None
 
     def samples(split: Any) -> Samples:
-        return opened.enter_context(Samples(split, given.data.spec, config["data"], device))
+        made = Samples(split, given.data.spec, config["data"], device)
+        opened.callback(made.reader.close)
+        return made
 
     with as_served(sizes[0]), ExitStack() as opened:
         test = samples(given.data.test)

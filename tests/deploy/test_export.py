@@ -88,10 +88,8 @@ def tested(deploy):
     def load():
         record = json.loads((deploy.folder / "result.json").read_text())
         found = of_run(deploy.folder, record["config"], None)
-        with Samples(
-            found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu")
-        ) as samples:
-            x, y = zip(*samples.batches(50), strict=True)
+        samples = Samples(found.data.test, found.data.spec, record["config"]["data"], torch.device("cpu"))
+        x, y = zip(*samples.batches(50), strict=True)
         return found.model, torch.cat(x), torch.cat(y)
 
     return load
