@@ -46,7 +46,7 @@ class TrainLoader:
         self.seed, self.rank, self.world = seed, rank, world
         self.epoch = 0
         self.position = 0  # batches handed out in this epoch
-        self._mark: Callable[[], Any] | None = None  # see time_waits
+        self._mark: Callable[[], Any] = lambda: None  # see time_waits
         self._waits: list[tuple[Any, Any]] = []
         self._start = 0  # first batch of the next pass
         # (epoch, first batch) -> its batches, before the first is taken
@@ -58,7 +58,7 @@ class TrainLoader:
         return self.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        asked = self._now()
+        asked = self._mark()
         self.position, self._start = self._start, 0
         batches = self._drawn.pop((self.epoch, self.position), None) or self._draw(self.epoch, self.position)
         while (batch := next(batches, None)) is not None:
@@ -67,9 +67,9 @@ class TrainLoader:
             if self.position == self.batches:
                 self._drawn = {(self.epoch + 1, 0): self._draw(self.epoch + 1, 0)}
             if asked is not None:
-                self._waits.append((asked, self._now()))
+                self._waits.append((asked, self._mark()))
             yield batch
-            asked = self._now()
+            asked = self._mark()
 
     def _draw(self, epoch: int, position: int) -> Iterator[Batch]:
         """The batches of `epoch` from number `position` on."""
@@ -91,9 +91,6 @@ class TrainLoader:
         """The noted times (asked for, arrived) since the last call."""
         waits, self._waits = self._waits, []
         return waits
-
-    def _now(self) -> Any:
-        return None if self._mark is None else self._mark()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`, unless it is the epoch of the loaded checkpoint, which keeps its
