@@ -55,7 +55,7 @@ model=custom model._target_=Net | model._target_=Net is not a path as in an impo
 ckpt_path=a/lr=1/last.ckpt | ckpt_path=a/lr=1/last.ckpt is not a file
 # combinations
 model=resnet18 data=sst2 | model=resnet18 with data=sst2: this model takes images, the data set is labelled text.
-data.batch_size=2000 | data.batch_size=2000 must be at most the 1297 training samples of data=digits.
+data.batch_size=2000 | data.batch_size=2000 on 1 device needs 2000 train samples but there are 1297: lower data.batch_size
 trainer.cuda_graphs=true trainer.accelerator=cpu | trainer.cuda_graphs=true is not possible: trainer.accelerator=cpu. Use
 trainer.cuda_graphs=true trainer.compile=reduce-overhead | trainer.compile=reduce-overhead makes its own. Use
 precision=tf32 precision.emulate=never trainer.accelerator=cpu | precision.emulate=never with precision=tf32 on a CPU
