@@ -156,14 +156,14 @@ def extras() -> dict[str, list[str]]:
         return {}
     required = [Requirement(text) for text in about.get_all("Requires-Dist", [])]
     return {
-        extra: [f"{one.name}{one.specifier}" for one in required if _is_of(one, extra)]
+        extra: [
+            f"{one.name}{one.specifier}"
+            for one in required
+            if one.marker is not None and one.marker.evaluate({"extra": extra})
+        ]
         for extra in about.get_all("Provides-Extra", [])
         if extra != FOR_DEVELOPERS
     }
-
-
-def _is_of(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
 
 
 def _satisfied(requirement: Requirement) -> bool:

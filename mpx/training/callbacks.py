@@ -166,11 +166,6 @@ class EndsEarly(EarlyStopping):
         if pruning is None or pruning.masks.complete or pruning.recipe.after_training:
             super().on_validation_end(trainer, pl_module)
 
-    def record(self) -> dict[str, Any]:
-        """For the record of a run that it has ended."""
-        ended = {"metric": self.monitor, "epochs": self.stopped_epoch + 1}
-        return {"stopped_early": ended} if self.stopped_epoch else {}
-
 
 class EpochLines(Callback):
     """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch. within: also

@@ -109,7 +109,7 @@ def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Fold
     other data of the same name.
     """
     record["environment"]["resumed_from_steps"] = run.history.steps
-    if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
+    if not is_project(cfg) and cfg.data.get("family") == "custom":
         record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])

@@ -54,7 +54,9 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if isinstance(run.module, TrainingModule):
         name, goal = primary_metric(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
-        record.setdefault("data", {}).update(train_set=f"{run.history.data[0]:08x}", test_set=test_set(run))
+        # checksums of samples, labels and order
+        train_set, _, test_set = (f"{checksum:08x}" for checksum in run.history.data)
+        record.setdefault("data", {}).update(train_set=train_set, test_set=test_set)
         record["data"] |= run.padding()
     # of a project
     record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)
@@ -69,19 +71,14 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         rate = record["speed"]["train_samples_per_s"]
         record["speed"]["train_tokens_per_s"] = rate * tokens if rate else None
     record["memory"] = peak_memory(run.devices.root)
-    if (early := find(run.trainer, EndsEarly)) is not None:
-        record |= early.record()
+    if (early := find(run.trainer, EndsEarly)) is not None and early.stopped_epoch:
+        record["stopped_early"] = {"metric": early.monitor, "epochs": early.stopped_epoch + 1}
     record["precision"] = precision_part(
         precision, measuring.first.audit, measuring.numerics, precision.steps
     )
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record(record["speed"], record["precision"])
     record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
-
-
-def test_set(run: Run) -> str:
-    """The checksum of the test set's samples, labels and order."""
-    return f"{run.history.data[-1]:08x}"
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
@@ -107,7 +104,9 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     if isinstance(run.module, TrainingModule) and run.module.right is not None:
         write_predictions(
             folder.path,
-            Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()),
+            Predictions(
+                record["data"]["test_set"], len(run.module.right), np.packbits(run.module.right).tobytes()
+            ),
         )
     trainer, numerics = run.trainer, run.measuring.numerics
     logger: Any = trainer.logger
