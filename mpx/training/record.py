@@ -56,8 +56,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         # checksums of samples, labels and order
         train_set, _, test_set = (f"{checksum:08x}" for checksum in run.history.data)
-        record.setdefault("data", {}).update(train_set=train_set, test_set=test_set)
-        record["data"] |= run.padding()
+        record["data"] |= {"train_set": train_set, "test_set": test_set} | run.padding()
     # of a project
     record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)
     record["speed"] = speed_part(
@@ -67,7 +66,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         record["config"]["output_dir"],
         devices=run.trainer.world_size,
     ) | {"chosen": run.chosen()}
-    if (tokens := record.get("data", {}).get("tokens_per_sample")) is not None:
+    if (tokens := record["data"].get("tokens_per_sample")) is not None:
         rate = record["speed"]["train_samples_per_s"]
         record["speed"]["train_tokens_per_s"] = rate * tokens if rate else None
     record["memory"] = peak_memory(run.devices.root)
