@@ -58,7 +58,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         train_set, _, test_set = (f"{checksum:08x}" for checksum in run.history.data)
         record["data"] |= {"train_set": train_set, "test_set": test_set} | run.padding()
     # of a project
-    record["config"].setdefault("data", {}).setdefault("batch_size", measuring.first.samples or None)
+    record["config"]["data"].setdefault("batch_size", measuring.first.samples or None)
     record["speed"] = speed_part(
         measuring.throughput,
         measuring.first,
