@@ -115,7 +115,7 @@ OTHERS = [  # the command, its words, what lies in its folder, words of the line
     (compare, ["margin=1e400"], None, "margin=inf must be a number"),
     (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd has no result.json"),
     (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a whole number"),
-    (bench, ["what=[]"], None, "what=[] must be a text"),
+    (bench, ["what=[]"], None, "what=[] must be one of formats"),
     (doctor, ["a=b"], None, "a=b: mpx.doctor takes no settings"),
 ]  # fmt: skip
 
