@@ -36,6 +36,7 @@ ENVIRONMENT = (
     "started_at", RESUMED,
 )  # fmt: skip
 ROUNDING = 1e-9  # of an accuracy
+MOSTLY = 0.5  # share of its FLOPs in the formats of its mode with which a run counts as one of the mode
 
 
 class LeftOut(Exception):
@@ -109,6 +110,8 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         if record["status"] not in DONE:
             raise LeftOut("still running" if goes_on(folder) else _ended(record))
         run = run_of(record, name)
+        if (broken := _broken_promise(record)) is not None:
+            raise LeftOut(broken)
         served, rows_left_out = read_served(
             folder, run.metrics, judged_by(run.metrics, run.metric, run.metric_goal)
         )
@@ -124,6 +127,16 @@ def _ended(record: dict[str, Any]) -> str:
         f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
     )
     return LEFT_OUT.get(status, f"status {status}") + error
+
+
+def _broken_promise(record: dict[str, Any]) -> str | None:
+    """Why the run is not one of its precision mode, such as a loop that never enters autocast; None if it
+    is.
+    """
+    shares = (record["precision"].get("audit") or {}).get("as_promised") or {}
+    kept = ", ".join(f"{share:.0%} of the {kind} FLOPs" for kind, share in shares.items() if share < MOSTLY)
+    mode = record["setting"]["precision"]
+    return f"did not compute in the formats of precision={mode}: {kept} are as promised" if kept else None
 
 
 def _in_short(error: Exception) -> str:

@@ -76,11 +76,13 @@ def read_results(path: Path) -> list[Run]:
 
 
 def _run(line: int, row: dict[str, str]) -> Run:
+    if lacking := [name for name in FIELDS if name not in row and name not in OPTIONAL]:
+        raise BadRow(f"which has no column {lacking[0]}, is not a results.csv of mpx")
     column = ""
     try:
         values: dict[str, Any] = {}
         for column in FIELDS:
-            values[column] = _read(column, row.get(column, "") if column in OPTIONAL else row[column])
+            values[column] = _read(column, row.get(column, ""))
         for column in filter(row.get, (name for name in row if "/" in name)):
             values.setdefault("metrics", {})[column] = float(row[column])
         for column, read in NESTED.items():

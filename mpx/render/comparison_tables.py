@@ -55,11 +55,15 @@ def _setting(row: Row, group: Group, styles: "Styles") -> dict[str, Cell | str]:
     time, peak, lost = (
         one.mean if one else None for one in (row.time_to_train_s, row.peak_gib, row.underflow)
     )
+    lacking = len(row.completed) - (row.metric.n if row.metric else 0)
+    uncounted = {"diverged": row.diverged, f"without {group.metric.words}": lacking}
     others = row.cpu_used_by_others.mean if row.cpu_used_by_others else None
     unshared = CONTROL if control and row.throughput else UNKNOWN
     return {
         "setting": setting(row.setting, styles),
-        "seeds": ", ".join([str(len(row.runs))] + [f"{row.diverged} diverged"] * bool(row.diverged)),
+        "seeds": ", ".join(
+            [str(len(row.runs)), *(f"{count} {why}" for why, count in uncounted.items() if count)]
+        ),
         "metric": spread(row.metric, spec),
         "difference": words.difference(decision, spec) if decision else UNKNOWN,
         "population": words.population(decision, spec),

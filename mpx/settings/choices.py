@@ -119,6 +119,9 @@ def help_text(program: str, docstring: str, topic: str | None = None) -> str:
         head = [row(f"{topic}={path.stem}", description(path)) for path in files.get(topic, ())]
         names = [key.name for key in keys]
         keys = [key for key in keys if topic in (key.group, key.name) or key.name.startswith(f"{topic}.")]
+        for group, paths in files.items():
+            if not keys and topic in (path.stem for path in paths):
+                raise UserError(f"--help {topic}: it is a choice of {group}. Use --help {group}.")
         if not head and not keys:
             raise UserError(f"--help {topic}: no such group or key.{nearest_key(topic, [*files, *names])}")
     return "\n".join([*head, *(row(f"{key.name}={key.value}", key.comment) for key in keys)])

@@ -23,9 +23,9 @@ MULTIRUN = {"-m", "--multirun"}
 NAME = re.compile(r"[\w.+/]+")  # of a key
 # by these characters Hydra knows lists, mappings, functions, sweeps and other keys' values
 SYNTAX = set("'[]{}(),$\\")
-# Hydra reads some values as no text, and drops a path and an ending: it would name the choice otherwise than
-# mpx.
-NO_CHOICE = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|.*[/.].*", re.IGNORECASE)
+# Hydra reads some values as no text or as a list, and drops a path and an ending: it would name the choice
+# otherwise than mpx.
+NO_CHOICE = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|.*[/.[].*", re.IGNORECASE)
 
 
 @contextmanager

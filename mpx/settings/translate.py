@@ -12,7 +12,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from mpx.errors import DISK_FULL, UserError, nearest, nearest_key
-from mpx.settings.choices import KEYS, no_such_key
+from mpx.settings.choices import GROUPS, KEYS, no_such_key
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.system.printing import shown
 
@@ -57,12 +57,10 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
 def _several(word: str, program: str) -> str:
     """The line for a word with several values, as for a sweep, where there is none."""
     key = word.partition("=")[0]
-    or_list = f"or write {key}=[…] if it takes a list"
+    or_list = "" if key in GROUPS else f", or write {key}=[…] if it takes a list"
     if program != "mpx.train":
-        return f"{word} gives several values, and {program} takes one. Start it once for each, {or_list}."
-    return (
-        f"{word} gives several values to a single run. Start a sweep with python -m {program} -m, {or_list}."
-    )
+        return f"{word} gives several values, and {program} takes one. Start it once for each{or_list}."
+    return f"{word} gives several values to a single run. Start a sweep with python -m {program} -m{or_list}."
 
 
 def _missing_choice(error: MissingConfigException) -> str:

@@ -80,11 +80,14 @@ def test_on_a_cpu_threads_are_part_of_the_device_and_ram_is_the_memory(tmp_path)
 
 
 UNREADABLE = "result.json cannot be read, or was not written by mpx"
+IN_FP32 = record()
+IN_FP32["precision"]["audit"] = {"as_promised": {"conv": 0.9, "matmul": 0.1}}
 DAMAGED = [
     ('{"schema_version": 1, "status": "compl', f"{UNREADABLE} (JSONDecodeError"),
     (record() | {"schema_version": 2}, "result.json has schema_version 2, this mpx reads 1"),
     (record(status="interrupted"), "interrupted; the same command with if_exists=resume continues it"),
     (record(status="failed") | {"error": "out of memory\nhere"}, "failed: out of memory here"),
+    (IN_FP32, "did not compute in the formats of precision=fp32: 10% of the matmul FLOPs are as promised"),
     (record(accuracy=math.nan), f"{UNREADABLE} (ValueError: a metric is no number"),
 ]
 
