@@ -16,8 +16,12 @@ sparsity=0.5 | 2of4, 2of4_2d, dense, nofm, unstructured; or leave it out.
 model=resnet34 | is a network of torchvision: use model=torchvision model.name=resnet34.
 model=convnext_atto | is a network of timm: use model=timm model.name=convnext_atto.
 model=mlp.yaml | model=mlp.yaml: no such choice. Allowed: bert_base,
+precision=[amp,fp32] | precision=[amp: no such choice. Allowed: amp,
 # keys
 optimizer.lrr=0.1 | optimizer.lrr: no such key. Did you mean optimizer.lr?
+gpu_share=4 | gpu_share is not a setting of mpx.train. Each job has its GPU to itself. Use hydra.launcher.n_jobs=N
+data.global_batch_size=256 | data.global_batch_size is not a setting of mpx.train. Use data.batch_size, the samples
++sparsity.dense_last=true | sparsity.dense_last is not a setting of mpx.train. Use sparsity.skip=[NAME].
 precison=amp | precison: no such key. Did you mean precision?
 lr=0.1 | lr: no such key. Did you mean optimizer.lr?
 control=fp32 | control: no such key. Did you mean until.control?
@@ -30,6 +34,7 @@ model=custom model._target_=a.Net model.kwargs.width=8 | model.kwargs.width: an 
 model=custom model._target_=a.Net +model.width=8 | Did you mean model.widths? An argument of your own class is +model.kwargs.width=
 # words
 --help sparsit | --help sparsit: no such group or key. Did you mean sparsity?
+--help text_csv | --help text_csv: it is a choice of data. Use --help data.
 --max-epochs 3 | --max-epochs: no such option. Settings are written key=value, without dashes. Did you mean trainer.max_epochs?
 resnet20 | 'resnet20' is not a setting: write key=value, as precision=amp, and quote values
 optimizer.lr=[0.1 | 'optimizer.lr=[0.1' is not a setting

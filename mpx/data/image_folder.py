@@ -35,7 +35,7 @@ from mpx.system.machine import usable_cores
 
 Part = tuple[tuple[str, ...], Tensor]  # paths, labels int64 [N]
 SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from
-USUAL = 224  # pixels a side of images that differ in size, or are larger
+USUAL = 224  # pixels a side, if the images are not smaller
 LARGER = 256 / 224  # shorter side before the evaluation crop, relative to the crop's
 CHECKED = 20_000  # images that are read before training; 2,000 photographs take 2 s on two cores
 
@@ -120,7 +120,7 @@ def load(cfg: SimpleNamespace) -> Data:
     classes, parts = splits_of(Path(str(cfg.path)).expanduser(), cfg.val_share)
     sizes = check_images([path for paths, _ in parts for path in paths])
     sides = {side for size in sizes for side in size}
-    size = cfg.image_size or (min(sides) if len(sides) == 1 and min(sides) <= USUAL else USUAL)
+    size = cfg.image_size or min(max(sides), USUAL)
     resize = cfg.resize or (size if sides == {size} else round(size * LARGER))
     mean, std = per_channel(cfg.mean), per_channel(cfg.std)
     splits = [

@@ -180,7 +180,7 @@ class Data:
 def samples_line(data: Data, batch_size: int, batches: int) -> str:
     """What an epoch trains on. batch_size: of all devices together."""
     shape = " × ".join(map(str, data.spec.shape[-2:]))
-    what = {"image": f"images of {shape} pixels", "text": f"texts of {shape} tokens"}
+    what = {"image": f"images of {shape} pixels", "text": f"texts of up to {shape} tokens"}
     sample = what.get(data.spec.kind, f"windows of {shape} tokens")
     many = "batch" if batches == 1 else "batches"
     line = f"{len(data.train):,} training {sample}, {batches:,} {many} of {batch_size} an epoch"

@@ -155,8 +155,8 @@ def _column(path: Path, header: list[str], name: str) -> int:
     if header.count(name) != 1:
         raise UserError(
             f"data file {path}, line 1: {header.count(name) or 'no'} column '{name}' among "
-            f"{', '.join(header) or 'no columns'}: correct the header, or for data=text_csv name the columns "
-            "with data.text_column and data.label_column"
+            f"{', '.join(header) or 'no columns'}: correct the header (commas separate columns, in a .tsv "
+            "file tabs), or for data=text_csv name them with data.text_column and data.label_column"
         )
     return header.index(name)
 

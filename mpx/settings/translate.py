@@ -14,6 +14,7 @@ from yaml import YAMLError
 from mpx.errors import DISK_FULL, UserError, nearest, nearest_key
 from mpx.settings.choices import GROUPS, KEYS, no_such_key
 from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
+from mpx.settings.values import removed
 from mpx.system.printing import shown
 
 FIRST = {
@@ -95,6 +96,8 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
+    if (line := removed(key)) is not None:
+        return line
     below = (*FREE_BELOW, *(f"{free}." for free in FREE))
     if key in FREE or (key.startswith(below) and not key.endswith("._target_")):
         return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."

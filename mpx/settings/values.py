@@ -46,6 +46,22 @@ def _has_keys(name: str) -> bool:
     return any(key.startswith(f"{name}.") for key in FIELDS)
 
 
+REMOVED = {  # keys that mpx had -> what to use instead
+    "gpu_share": "Each job has its GPU to itself. Use hydra.launcher.n_jobs=N with N GPUs.",
+    "trainer.strategy": "Several devices train by DDP. Leave it out.",
+    "data.global_batch_size": "Use data.batch_size, the samples per step of one device.",
+    "fail_fast": "Ctrl-C ends a sweep, and the same command goes on with it.",
+    "sparsity.recompute_every": "Use sparsity.recipe=sr_ste, which chooses the masks at every step.",
+    "sparsity.start_epoch": "Use sparsity.start, a share of the run, or sparsity.start_step.",
+    **{f"sparsity.{key}": "Use sparsity.skip=[NAME]." for key in ("min_size", "dense_first", "dense_last")},
+}
+
+
+def removed(key: str) -> str | None:
+    """The line for a key that mpx.train had."""
+    return f"{key} is not a setting of mpx.train. {REMOVED[key]}" if key in REMOVED else None
+
+
 def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, program: str = "mpx.train") -> None:
     """Raise UserError if `program` has no such key or the value breaks the key's rule."""
     if key in FREE:
@@ -57,6 +73,8 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
     rule = rules.get(key)
     if rule is None and key.startswith(FREE_BELOW):
         return
+    if (line := removed(key)) is not None:
+        raise UserError(line)
     if rule is None:
         raise UserError(
             f"{key} is not a setting of {program}.{nearest(key, rules)}{_argument(key)} See "
