@@ -13,7 +13,7 @@ from mpx.measure.ceilings import Card, card
 from mpx.measure.matmul import Product, WrongProductError, float32_as, missing, relative_error
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import cpu_has_bf16
+from mpx.precision.modes import cpu_has_bf16, lacks_instructions
 
 Row = dict[str, Any]
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
@@ -132,7 +132,7 @@ def lacking(fmt: str, device: torch.device) -> str | None:
     A CPU without instructions for a format can be 100 times slower in it than in FP32.
     """
     if device.type == "cpu" and (fmt == "fp16" or (fmt == "bf16" and not cpu_has_bf16())):
-        return f"this CPU has no instructions for {fmt.upper()}"
+        return lacks_instructions(fmt)
     return missing(fmt, device)
 
 

@@ -23,7 +23,7 @@ from mpx.deploy.backends import Call
 from mpx.errors import UserError, first_line
 from mpx.models import build
 from mpx.models.probe import sample
-from mpx.precision.modes import MODES, Mode, emulated
+from mpx.precision.modes import MODES, Mode, emulated, lacks_instructions
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.folder import LAST, RESULT
 from mpx.runs.history import changed_data
@@ -69,7 +69,7 @@ def no_instructions(fmt: str, device: torch.device) -> str | None:
     if not emulated(MODES["fp8"] if fmt == "fp8" else _mode(fmt, device), device, "auto"):
         return None
     name = "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
-    return f"this {name} has no instructions for {fmt.upper()}"
+    return lacks_instructions(fmt, name)
 
 
 def _mode(fmt: str, device: torch.device) -> Mode:

@@ -17,7 +17,7 @@ from mpx.deploy.build import no_instructions
 from mpx.deploy.kernels import no_2of4
 from mpx.measure.devices import why_no_gpu
 from mpx.measure.environment import environment
-from mpx.precision.modes import MODES, emulated, lacking
+from mpx.precision.modes import MODES, emulated, lacking, lacks_instructions
 from mpx.render.table import Table, words
 from mpx.settings.choices import CONF, install
 from mpx.settings.deploy import FORMATS
@@ -88,7 +88,7 @@ def modes(device: torch.device) -> Table:
     rows = []
     for name, choice in _choices("precision"):
         mode = MODES[choice.get("mode") or choice.defaults[0]]
-        slow = f"this CPU has no instructions for {mode.narrowest.upper()}, so emulation is faster"
+        slow = f"{lacks_instructions(mode.narrowest)}, so emulation is faster"
         why = lacking(mode, device) or f"{slow}; precision.emulate=never turns it off"
         rows.append((name, "emulated", why) if emulated(mode, device, "auto") else (name, "natively", ""))
     return Table(f"precision= on {_name(device)}", words("mode", "computes", "why"), rows)

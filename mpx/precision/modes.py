@@ -143,6 +143,12 @@ def _native(fmt: str, device: torch.device) -> bool:
     return device.type != "cuda" or fmt not in NEEDS or torch.cuda.get_device_capability(device) >= NEEDS[fmt]
 
 
+def lacks_instructions(fmt: str, name: str = "CPU") -> str:
+    """Why `fmt` is slow on a device of this kind or name."""
+    who = "most CPUs have" if (name, fmt) == ("CPU", "fp16") else f"this {name} has"
+    return f"{who} no instructions for {fmt.upper()}"
+
+
 def cpu_has_bf16() -> bool:
     """Whether this CPU has instructions for BF16, and oneDNN uses them.
 

@@ -154,8 +154,7 @@ def test_a_labelled_word_has_the_tokens_that_it_has_within_a_text(config, table,
     [
         (
             "words,label\nx,1\n",
-            r"line 1: no column 'text' among words, label: correct the header, or for "
-            r"data=text_csv",
+            r"line 1: no column 'text' among words, label: correct the header",
         ),
         ("text,label\nx,1\ny,\n", r"line 3: the label is empty: fill it or remove the line"),
         (
