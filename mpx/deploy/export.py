@@ -84,10 +84,11 @@ def _program(serving: Serving, test: Samples) -> File:
 
 
 def _graph(serving: Serving, test: Samples) -> File:
-    """The ONNX graph, with its error by ONNX Runtime."""
+    """The ONNX graph, with its metrics and error on the test set by ONNX Runtime."""
     model, size = serving.onnx_model(), min(serving.references)
+    metrics = test.evaluate(lambda x: model(x.cpu()).to(x.device), max(serving.references))
     error = relative_error(model(test.batch(size).cpu()), serving.references[size])
-    return File(model.content, {"relative_error": error})
+    return File(model.content, {"metrics": metrics, "relative_error": error})
 
 
 def _weights(serving: Serving, way: Way, config: dict[str, Any]) -> File:
@@ -173,4 +174,7 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
         raise UserError(
             f"{folder}: cannot write {EXPORTS}/{name} there ({error.strerror}). Make room, or allow it."
         ) from error
-    return {kind: {"file": f"{EXPORTS}/{name}/model.{kind}"} | file.about for kind, file in files.items()}
+    return {
+        kind: {"file": f"{EXPORTS}/{name}/model.{kind}", "bytes": len(file.content)} | file.about
+        for kind, file in files.items()
+    }

@@ -106,6 +106,7 @@ def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"model.{kind}" for kind in kinds)
     assert row["exports"].keys() == set(kinds)
     for kind, file in row["exports"].items():
+        assert file["bytes"] == (deploy.folder / file["file"]).stat().st_size
         assert file["file"] == f"served/{fmt}-auto-cpu/model.{kind}"
     model, x, _ = tested()
     x = x[:SAMPLES]
@@ -145,13 +146,14 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     out = torch.from_numpy(np.load(folder / "out64.npy"))
     accuracy = (out.argmax(-1) == y).double().mean().item()
     found = row["exports"]["onnx"]
+    assert found["metrics"] == row["metrics"]
     assert row["weights_gib"] * 2**30 == (folder / "model.onnx").stat().st_size
     trained = json.loads((deploy.folder / "result.json").read_text())["metrics"]
     assert accuracy == pytest.approx(trained["test/accuracy"], abs=0.05)
     # among which ONNX Runtime divides an LSTM's batch, and finds a scale for each part
     threads = name == "lstm"
     expected = model(x)
-    assert accuracy == pytest.approx(row["metrics"]["test/accuracy"], abs=0.002 if threads else 1e-6)
+    assert accuracy == pytest.approx(found["metrics"]["test/accuracy"], abs=0.002 if threads else 1e-6)
     assert found["relative_error"] == pytest.approx(relative_error(out[:64], expected[:64]), rel=0.1)
     assert 1e-4 < found["relative_error"] <= 0.1
     if name == "mlp":
