@@ -80,26 +80,23 @@ def remove_failed(output_dir: str, study: str | None = None, setting: str | None
 
 
 def show_runs(output_dir: str, study: str | None, status: str | None, setting: str | None) -> None:
-    """Print a table of the runs."""
+    """Print a line per run. It ends with the setting, which a narrow terminal continues on its next line."""
     from mpx.compare.words import shared
     from mpx.render.comparison_tables import marked
-    from mpx.render.table import Column, Table, print_table, words
-    from mpx.system.printing import UNKNOWN, digits, number, rate
+    from mpx.system.printing import UNKNOWN, digits, number, rate, shown
 
-    rows = []
-    runs = list_runs(output_dir, study=study, status=status, setting=setting)
-    if not runs:
-        print(f"no such run below {output_dir}")
-        return
-    for run in runs:
+    rows = [("study", "seed", "status", "metric", "value", "samples/s", "time to train", "setting")]
+    for run in list_runs(output_dir, study=study, status=status, setting=setting):
         speed, seconds = run["train_samples_per_s"], run["time_to_train_s"]
-        row = [run["study"], run["label"] or run["setting"], str(run.get("seed", UNKNOWN)), run["status"]]
-        row += [run["metric"] or UNKNOWN, number(run.get(run["metric"]), ".4f")]
         alone = "" if run["exclusive"] else shared(run["cpu_used_by_others"])
         mark = "" if speed is None else marked("emulated" if run["emulated"] else alone)
-        row += [rate(speed) + mark, number(seconds, digits(seconds, 1), " s")]
-        rows.append(row)
-    names = [Column(head, words=True, whole=True) for head in ("study", "setting")]
-    numbers = map(Column, ("value", "samples/s", "time to train"))
-    heads = [*names, Column("seed"), *words("status", "metric"), *numbers]
-    print_table(Table("", heads, rows).known(3), framed=False)
+        row = (run["study"], str(run.get("seed", UNKNOWN)), run["status"], run["metric"] or UNKNOWN)
+        figures = (number(run.get(run["metric"]), ".4f"), rate(speed) + mark)
+        time = number(seconds, digits(seconds, 1), " s")
+        rows.append((*row, *figures, time, shown(run["label"] or run["setting"])))
+    if len(rows) == 1:
+        print(f"no such run below {output_dir}")
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())

@@ -32,7 +32,6 @@ class Cell:
 class Column:
     head: str
     words: bool = False  # left-aligned, may wrap; numbers are right-aligned and do not wrap
-    whole: bool = False  # words that do not wrap, such as a name to be copied
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,8 @@ def parts(table: Table, width: int) -> list[Table]:
 
 
 def room(table: Table, i: int) -> tuple[int, int]:
-    """The least and the greatest width of column i in characters, with the gap beside it. Words and heads
-    break at spaces only, or above LONG_WORD.
+    """The least and the greatest width of column i in characters, with the gap beside it. Numbers do not
+    break, and words and heads at spaces only.
     """
     from rich.cells import cell_len
 
@@ -119,10 +118,9 @@ def room(table: Table, i: int) -> tuple[int, int]:
     lines = [line for row in table.rows for line in shown(text_of(row[i])).split("\n")]
     widest = max(map(cell_len, lines), default=0)
     whole = max(widest, cell_len(shown(column.head)))
-    breaks = column.words and not column.whole
-    breaking = [column.head, *lines] if breaks else [column.head]
+    breaking = [column.head, *lines] if column.words else [column.head]
     word = max((cell_len(word) for line in breaking for word in line.split()), default=0)
-    least = min(max(word, -(-whole // 2)), LONG_WORD) if breaks else max(word, widest)
+    least = min(max(word, -(-whole // 2)), LONG_WORD) if column.words else max(word, widest)
     return min(whole, least) + GAP, whole + GAP
 
 
