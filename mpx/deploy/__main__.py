@@ -81,7 +81,7 @@ def serve_all(run: str | None, format: str | list[str], weights: str | list[str]
         from mpx.deploy.show import show_all
 
         show_all(served)
-    for line in errors:
+    for line in errors if served else ():  # otherwise they stand together already
         print(f"error: {line}", file=sys.stderr)
     if errors:
         sys.exit(1)
