@@ -53,4 +53,6 @@ def parse_status(output: str) -> dict[str, Any]:
     """`git status --porcelain=v2 --branch`: headers begin with '# ', every other line is a changed file."""
     lines = output.splitlines()
     commit = next(line.split()[2] for line in lines if line.startswith("# branch.oid"))
+    if commit == "(initial)":
+        return {"git": None, "git_reason": "the checkout has no commit yet", "git_dirty": None}
     return {"git": commit, "git_dirty": any(not line.startswith("# ") for line in lines)}

@@ -148,7 +148,7 @@ def validation_loss(trainer: pl.Trainer, module: TrainingModule, data: DataModul
     """
     device, limit, batches = trainer.strategy.root_device, trainer.limit_val_batches, data.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))
-    mean = MeanMetric(nan_strategy="disable").set_dtype(torch.float64).to(device)
+    mean = MeanMetric(nan_strategy="disable").to(device).set_dtype(torch.float64)  # `to` resets the dtype
     with evaluating(module), torch.random.fork_rng([device] if device.type == "cuda" else []):
         for _, batch in zip(range(most), batches, strict=False):
             x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))

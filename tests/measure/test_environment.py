@@ -105,6 +105,7 @@ def test_command_can_be_pasted(monkeypatch):
             "abc123",
             True,
         ),
+        ("# branch.oid (initial)\n# branch.head main\n", None, None),
     ],
 )
 def test_git_status(output, commit, dirty):
