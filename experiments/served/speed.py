@@ -76,8 +76,10 @@ def main() -> None:
                 else:
                     yield row
 
-    write(HERE / "speed.csv", COLUMNS, printed(of_models(), COLUMNS))
-    write(HERE / "layers.csv", LAYER_COLUMNS, printed(of_layers, LAYER_COLUMNS))
+    try:
+        write(HERE / "speed.csv", COLUMNS, printed(of_models(), COLUMNS))
+    finally:  # also of the models before one that failed
+        write(HERE / "layers.csv", LAYER_COLUMNS, printed(of_layers, LAYER_COLUMNS))
 
 
 def measured(name: str, formats: str) -> Iterator[dict]:

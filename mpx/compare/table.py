@@ -77,7 +77,7 @@ def read_results(path: Path) -> list[Run]:
 
 def _run(line: int, row: dict[str, str]) -> Run:
     if lacking := [name for name in FIELDS if name not in row and name not in OPTIONAL]:
-        raise BadRow(f"which has no column {lacking[0]}, is not a results.csv of mpx")
+        raise BadRow(f"which has no column {lacking[0]}, is not as mpx wrote it")
     column = ""
     try:
         values: dict[str, Any] = {}

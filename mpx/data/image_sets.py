@@ -59,18 +59,20 @@ def load_mnist(cfg: SimpleNamespace) -> Data:
 
 
 def _array(path: Path, md5: str) -> Tensor:
-    """The bytes of a file: two zeros, the type, the number of sides; each side in four bytes; the values."""
+    """Of images or labels. A file's bytes: two zeros, the type, the number of sides; each side in four bytes;
+    the values.
+    """
     from torchvision.datasets.utils import check_integrity
 
     if path.suffix == ".gz" and not check_integrity(str(path), md5):
         raise _damaged(path, "its MD5 sum is not the publisher's")
     content = read_bytes(path)
     try:
-        sides = np.frombuffer(content, ">i4", content[3], offset=4)
+        sides = np.frombuffer(content, ">i4", 3 if "images" in path.name else 1, offset=4)
         return torch.from_numpy(
             np.frombuffer(content, np.uint8, offset=4 + sides.nbytes).reshape(sides).copy()
         )
-    except (IndexError, ValueError) as error:
+    except ValueError as error:
         raise _damaged(path, first_line(error)) from error
 
 

@@ -51,6 +51,7 @@ def check_single(config: DictConfig) -> None:
 
 def check_sweep(config: DictConfig) -> None:
     """Raise UserError for a sweep that cannot begin. config: of the sweep."""
+    check_value("output_dir", config.output_dir)
     hydra = config.hydra
     if cluster.launcher_of(hydra) is None and hydra.launcher["_target_"] != TARGET:
         given = hydra.runtime.choices["hydra/launcher"]

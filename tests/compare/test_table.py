@@ -69,7 +69,7 @@ def test_a_column_that_no_run_fills_is_not_there():
 DAMAGE = [
     (lambda text: text.replace("completed", "finished", 1), "line 2: .*status is 'finished'"),
     (lambda text: text.replace("0.95", "0.9x", 1), "line 2: test/accuracy=0.9x cannot be read"),
-    (lambda text: text.replace("seed,", "sead,", 1), "which has no column seed, is not a results.csv of mpx"),
+    (lambda text: text.replace("seed,", "sead,", 1), "which has no column seed, is not as mpx wrote it"),
     (lambda text: text[:-40], "cut off|fields, the header|unexpected end"),
 ]
 

@@ -68,7 +68,7 @@ def test_files_of_bytes(config, tmp_path):
     assert torch.equal(data.test.images[:, 0], images)
     assert torch.equal(data.test.labels, labels.long())
     whole = (raw / NAMES[2]).read_bytes()
-    for damaged in (b"", whole[:10], whole[:-1]):
+    for damaged in (b"", whole[:10], whole[:-1], (raw / NAMES[3]).read_bytes()):
         (raw / NAMES[2]).write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{NAMES[2]} is damaged \("):
             mpx.data.load(cfg)
