@@ -90,10 +90,10 @@ def show_runs(output_dir: str, study: str | None, status: str | None, setting: s
         speed, seconds = run["train_samples_per_s"], run["time_to_train_s"]
         alone = "" if run["exclusive"] else shared(run["cpu_used_by_others"])
         mark = "" if speed is None else marked("emulated" if run["emulated"] else alone)
-        row = (run["study"], str(run.get("seed", UNKNOWN)), run["status"], run["metric"] or UNKNOWN)
+        about = (run["study"], str(run.get("seed", UNKNOWN)), run["status"], run["metric"] or UNKNOWN)
         figures = (number(run.get(run["metric"]), ".4f"), rate(speed) + mark)
         time = number(seconds, digits(seconds, 1), " s")
-        rows.append((*row, *figures, time, shown(run["label"] or run["setting"])))
+        rows.append((*about, *figures, time, shown(run["label"] or run["setting"])))
     if len(rows) == 1:
         print(f"no such run below {output_dir}")
         return
