@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Queue
@@ -62,9 +61,6 @@ def _become(words: list[str], environment: dict[str, str], log: Path) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)
-    from mpx.measure import environment as recorded  # PyTorch
-
-    recorded.STARTED = datetime.now(UTC)  # preload.py has imported it before
     sys.argv[1:] = words
     sys.modules.pop("mpx.train", None)  # the script mpx-train imports it, and runpy would warn
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)

@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from datetime import datetime
 
 import pytest
 from filelock import FileLock
@@ -89,14 +87,9 @@ def test_started_again_a_sweep_skips_what_is_finished(train):
     """Also where the study was carried to another machine without its checkpoints; a run that was cut off
     there begins again."""
     words = ["-m", *FEW, "seed=0,1,2", TWO_AT_ONCE]
-    begun = time.time()
     first = train(*words)
     assert first.code == 0, first.out + first.err
     assert all("test accuracy" in (path / "log.txt").read_text() for path in first.folders)
-    for path in first.folders:
-        started = json.loads((path / "result.json").read_text())["environment"]["started_at"]
-        # that of its job, and not of the process which jobs are forks of, which first imports PyTorch
-        assert datetime.fromisoformat(started).timestamp() > begun + 1
     for path in first.folders:
         shutil.rmtree(path / "checkpoints")
     (first.folders[2] / "result.json").unlink()
