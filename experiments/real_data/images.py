@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import Pool, get_context
+from multiprocessing import Pool, get_context, set_start_method
 from pathlib import Path
 from statistics import mean
 
@@ -310,8 +310,15 @@ def cifar10_by_hand(compiled: bool, folder: Path, size: Size, tiny: bool) -> lis
 
 def apart(contender: Callable[..., list[dict]], *arguments: object) -> list[dict]:
     """Its rows, of a process of its own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), forking) as pool:
         return pool.submit(contender, *arguments).result()
+
+
+def forking() -> None:
+    """Loaders fork their workers, as in a script of its own: a spawned process spawns, and each worker would import
+    PyTorch first.
+    """
+    set_start_method("fork", force=True)
 
 
 CONTENDERS: dict[tuple[str, str], Callable[[Path, Size, bool], list[dict]]] = {
@@ -342,7 +349,8 @@ def measure(given: argparse.Namespace) -> Iterator[dict]:
             sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
             seconds = time.perf_counter() - began
             print(f"{len(sizes):,} JPEGs of {mean(sizes) / 1e3:.0f} kB: {seconds:.0f} s", flush=True)
-        for part, contender in (key for key in CONTENDERS if key[0] in parts):
+        wanted = (key for key in CONTENDERS if key[0] in parts and key[1] in given.contenders)
+        for part, contender in wanted:
             began = time.perf_counter()
             try:
                 if began > ends:
@@ -378,5 +386,9 @@ if __name__ == "__main__":
     parser = Arguments()
     parser.add_argument("--seconds", type=float, default=3600, help="begin no contender after so many")
     parser.add_argument("--parts", type=some_of(PARTS), default=list(PARTS))
+    names = list(dict.fromkeys(name for _, name in CONTENDERS))
+    parser.add_argument(
+        "--contenders", type=lambda text: text.split(";"), default=names, help=";".join(names)
+    )
     parser.add_argument("--tiny", action="store_true", help="small images and few steps")
     experiment(HERE, COLUMNS, measure, card, parser=parser, file="images.csv")

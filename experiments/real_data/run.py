@@ -10,6 +10,7 @@ results.csv of a study (the card has its command).
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from statistics import mean
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "speed"))
 from collecting import Arguments, experiment, markdown, origin_of, read, said, train
 
 HERE = Path(__file__).parent
@@ -98,14 +100,18 @@ class Clock:
         return (self.steps - WARMUP) * BATCH / (time.perf_counter() - self.began)
 
 
-def transformers_trainer(seed: int, steps: int | None, gpu: bool) -> dict:
-    """Its best: similar lengths in a batch, padded to the longest; BF16 and a fused AdamW on a GPU."""
+def transformers_trainer(compiled: bool, seed: int, steps: int | None, gpu: bool) -> dict:
+    """Its best: similar lengths in a batch, padded to the longest; BF16 and a fused AdamW on a GPU.
+
+    compiled: by torch.compile, once for all lengths.
+    """
     import numpy as np
     import torch
     from transformers import BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
     data, tokens = sst2()
     clock, pad = Clock(), data.spec.pad_id
+    os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(compiled)  # else it compiles for each length
     values, config = tuned("bert_small"), network("bert_small", data.spec).bert.config
     config.num_labels = data.spec.classes
     torch.manual_seed(seed)
@@ -139,7 +145,7 @@ def transformers_trainer(seed: int, steps: int | None, gpu: bool) -> dict:
             weight_decay=values.optimizer.weight_decay, label_smoothing_factor=values.label_smoothing,
             warmup_steps=0.05, lr_scheduler_type="cosine", bf16=gpu, optim="adamw_torch_fused",
             dataloader_num_workers=4 if gpu else 0, report_to="none",
-            save_strategy="no", logging_strategy="no", disable_tqdm=True,
+            save_strategy="no", logging_strategy="no", disable_tqdm=True, torch_compile=compiled,
             train_sampling_strategy="group_by_length", remove_unused_columns=False,
         )  # fmt: skip
         watch, start = Steps(), time.perf_counter()
@@ -156,9 +162,12 @@ def transformers_trainer(seed: int, steps: int | None, gpu: bool) -> dict:
     }  # fmt: skip
 
 
-def by_hand(seed: int, steps: int | None, gpu: bool) -> dict:
-    """The LSTM in a loop with packed sequences of similar length; the data stay on the device."""
+def by_hand(packed: bool, seed: int, steps: int | None, gpu: bool) -> dict:
+    """The LSTM in a loop; the data stay on the device. packed: sequences of similar length, without padding; else
+    each has 64 tokens, and the step is one CUDA graph.
+    """
     import torch
+    from hand import recorded
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
     from mpx.models.mlp import masked_mean
@@ -168,45 +177,61 @@ def by_hand(seed: int, steps: int | None, gpu: bool) -> dict:
     torch.manual_seed(seed)
     model = network("lstm", data.spec).to(device)
     total = steps or EPOCHS * (len(data.train) // BATCH)
-    optimizer = torch.optim.AdamW(model.parameters(), tuned("lstm").model.lr.adamw, fused=True)
+    rate = torch.tensor(
+        tuned("lstm").model.lr.adamw, device=device
+    )  # where a graph finds what the schedule writes
+    optimizer = torch.optim.AdamW(model.parameters(), rate, fused=True, capturable=gpu)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
     clock, start = Clock(), time.perf_counter()
 
-    def logits(split, name: str, index):
-        lengths = tokens[name][index]
-        x = split.ids[index.to(device)][:, : int(lengths.max())].long()
-        packed = pack_padded_sequence(
-            model.dropout(model.embedding(x)), lengths, batch_first=True, enforce_sorted=False
-        )
-        outputs, _ = pad_packed_sequence(model.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+    def logits(x, lengths=None):
+        embedded = model.dropout(model.embedding(x))
+        if lengths is None:
+            outputs = model.lstm(embedded)[0]
+        else:
+            sequences = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+            outputs, _ = pad_packed_sequence(
+                model.lstm(sequences)[0], batch_first=True, total_length=x.shape[1]
+            )
         return model.classifier(model.dropout(masked_mean(outputs, x, data.spec.pad_id)))
 
+    def train_on(x, y, lengths=None):
+        with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
+            loss = torch.nn.functional.cross_entropy(logits(x, lengths), y)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    def batch_of(split, name: str, index) -> tuple:
+        """x, y and the lengths."""
+        x, y = split.ids[index.to(device)].long(), split.labels[index.to(device)]
+        lengths = tokens[name][index]
+        return (x[:, : int(lengths.max())], y, lengths) if packed else (x, y)
+
     train, test = data.train.to(device), data.test.to(device)
+    step = train_on if packed else recorded(train_on, batch_of(train, "train", torch.arange(BATCH)))
     while clock.steps < total:
         for window in torch.randperm(len(train)).split(WINDOW * BATCH):
-            batches = window[tokens["train"][window].argsort()].split(BATCH)
+            similar = window[tokens["train"][window].argsort()] if packed else window
+            batches = similar.split(BATCH)
             for place in torch.randperm(len(batches)).tolist():
                 if len(batches[place]) < BATCH or clock.steps == total:
                     continue
-                with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
-                    y = train.labels[batches[place].to(device)]
-                    loss = torch.nn.functional.cross_entropy(logits(train, "train", batches[place]), y)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
+                step(*batch_of(train, "train", batches[place]))
                 schedule.step()
                 clock.step()
-    rate, trained = clock.rate(), time.perf_counter() - start
+    speed, trained = clock.rate(), time.perf_counter() - start
     model.eval()
+    right = 0
     with torch.no_grad():
-        right = [
-            (logits(test, "test", i).argmax(-1) == test.labels[i.to(device)]).sum()
-            for i in torch.arange(len(test)).split(256)
-        ]
+        for index in torch.arange(len(test)).split(256):
+            x, y, *lengths = batch_of(test, "test", index)
+            right += int((logits(x, *lengths).argmax(-1) == y).sum())
     return {
-        "steps": clock.steps, "samples_per_s": rate, "train_s": trained,
-        "wall_s": time.perf_counter() - start, "accuracy": int(sum(right)) / len(test),
+        "steps": clock.steps, "samples_per_s": speed, "train_s": trained,
+        "wall_s": time.perf_counter() - start, "accuracy": right / len(test),
     }  # fmt: skip
 
 
@@ -215,10 +240,12 @@ CONTENDERS = {
     ("bert_small", "mpx, fixed"): partial(mpx, "bert_small", "fixed"),
     ("bert_small", "mpx, auto"): partial(mpx, "bert_small", "auto"),
     ("bert_small", "mpx, auto, compiled"): partial(mpx, "bert_small", "auto", compiling="default"),
-    ("bert_small", "transformers"): transformers_trainer,
+    ("bert_small", "transformers"): partial(transformers_trainer, False),
+    ("bert_small", "transformers, compiled"): partial(transformers_trainer, True),
     ("lstm", "mpx, fixed"): partial(mpx, "lstm", "fixed"),
     ("lstm", "mpx, auto"): partial(mpx, "lstm", "auto"),
-    ("lstm", "by hand"): by_hand,
+    ("lstm", "by hand"): partial(by_hand, True),
+    ("lstm", "by hand, padded, graphed"): partial(by_hand, False),
 }
 
 

@@ -56,6 +56,8 @@ def start(words: list[str], environment: dict[str, str], log: Path) -> BaseProce
 def _become(words: list[str], environment: dict[str, str], log: Path) -> None:
     """Be the job, in a session of its own: Ctrl-C in a terminal reaches it once, through the sweep."""
     os.setsid()
+    # else its loaders start their workers by CONTEXT, too, and each of these imports PyTorch first
+    multiprocessing.set_start_method(None, force=True)
     os.environ.clear()
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

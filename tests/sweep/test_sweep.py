@@ -2,6 +2,7 @@
 code."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -100,6 +101,20 @@ def test_started_again_a_sweep_skips_what_is_finished(train):
     assert again.out.count("finished earlier") == 2
     assert list(statuses(again).values()) == ["completed"] * 3
     assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
+
+
+@pytest.mark.slow
+def test_loaders_of_a_job_start_their_workers_as_those_of_a_run(command, tmp_path):
+    net = "import multiprocessing\n" + NET.replace(
+        "    if", "    print(multiprocessing.get_start_method(), 'it is')\n    if"
+    )
+    (tmp_path / "method_net.py").write_text(net)
+    done = command(
+        "-m", "model=custom", "model._target_=method_net.Net", *FEW[1:], "+model.kwargs.width=8", "seed=0,1"
+    )
+    assert done.code == 0, done.err
+    logs = [log.read_text() for log in tmp_path.glob("outputs/*/*/seed?/log.txt")]
+    assert [f"{multiprocessing.get_start_method()} it is" in log for log in logs] == [True, True]
 
 
 def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
