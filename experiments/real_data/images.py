@@ -118,8 +118,6 @@ def recorded_run(words: Sequence[str]) -> list[dict]:
 
 def alone(folder: Path, size: Size, tiny: bool) -> list[dict]:
     """mpx's loaders without a training, and the parts of decoding on the device."""
-    from multiprocessing.pool import ThreadPool
-
     import torch
     from hand import synchronize
     from omegaconf import OmegaConf
@@ -142,22 +140,21 @@ def alone(folder: Path, size: Size, tiny: bool) -> list[dict]:
     }
     index, plan = order[: size.batch], split.plan(0, 0)
     paths = [split.paths[i] for i in index.tolist()]
-    with ThreadPool(readers.count_of("auto")) as pool:
-        contents = pool.map(read_file, paths)
-        images = decode_on(device(), paths, contents)
-        parts: dict[str, Callable] = {
-            "reading alone": lambda: pool.map(read_file, paths),
-            "decoding alone": lambda: decode_on(device(), paths, contents),
-            "cropping alone": lambda: split.crop(images, plan[index]),
-        }
-        for name, part in parts.items():
+    contents = [read_file(path) for path in paths]
+    images = decode_on(device(), paths, contents)
+    parts: dict[str, Callable] = {
+        "reading alone": lambda: [read_file(path) for path in paths],
+        "decoding alone": lambda: decode_on(device(), paths, contents),
+        "cropping alone": lambda: split.crop(images, plan[index]),
+    }
+    for name, part in parts.items():
+        part()
+        synchronize()
+        began = time.perf_counter()
+        for _ in range(5):
             part()
-            synchronize()
-            began = time.perf_counter()
-            for _ in range(5):
-                part()
-            synchronize()
-            rates[name] = 5 * size.batch / (time.perf_counter() - began)
+        synchronize()
+        rates[name] = 5 * size.batch / (time.perf_counter() - began)
     return [{"contender": name, "samples_per_s": rate} for name, rate in rates.items()]
 
 

@@ -7,7 +7,7 @@ import signal
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
@@ -21,7 +21,7 @@ from mpx.private.torch_modules import stop_workers
 from mpx.system.launch import launch
 from mpx.system.machine import TOLD_TO_GO, cpu_threads, usable_cores
 
-MOST = 16  # processes or threads
+MOST = 16  # processes
 AHEAD = 3  # batches that are decoded before they are asked for
 MEASURED_S, MEASURED_BATCH = 2.0, 64
 
@@ -110,10 +110,11 @@ class DecodingReader:
     there, so that each file is read once.
     """
 
-    def __init__(self, split, seed: int, device: torch.device, workers: int | str, *, keep: bool):
+    def __init__(self, split, seed: int, device: torch.device, *, keep: bool):
         self.split, self.seed, self.device, self.keep = split, seed, device, keep
         self.kept: dict[int, Tensor] = {}  # decoded images, uint8 [3, H, W] on the device
-        self.files = ThreadPoolExecutor(max(1, count_of(workers)))  # read at the same time
+        # each reads a whole batch: a thread for each file would wait for Python's lock most of the time
+        self.files = ThreadPoolExecutor(AHEAD)
         self.thread = ThreadPoolExecutor(1)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -128,7 +129,7 @@ class DecodingReader:
     def _begin(self, index: Tensor, rows: Tensor | None) -> Future:
         """Read the files while those of the batches before are decoded."""
         paths = {i: self.split.paths[i] for i in index.tolist() if i not in self.kept}
-        contents = self.files.map(read, paths.values())  # begins at once
+        contents = self.files.submit(lambda: [read(path) for path in paths.values()])
         return self.thread.submit(self._make, index, rows, paths, contents)
 
     def _serve(self, ahead: deque[Future], begun: Iterator[Future]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -141,10 +142,10 @@ class DecodingReader:
             yield self.split.finish(x, y, None)
 
     def _make(
-        self, index: Tensor, rows: Tensor | None, paths: dict[int, str], contents: Iterable[Tensor]
+        self, index: Tensor, rows: Tensor | None, paths: dict[int, str], contents: Future
     ) -> tuple[Tensor, Tensor]:
         with torch.cuda.stream(self.stream):
-            images = decode_on(self.device, list(paths.values()), list(contents))
+            images = decode_on(self.device, list(paths.values()), contents.result())
             decoded = dict(zip(paths, images, strict=True))
             if self.keep:
                 self.kept |= decoded
@@ -170,12 +171,12 @@ def reader_of(loader: str, split, seed: int, device: torch.device, workers: int 
     if loader == "workers" or split.nbytes is None:  # a Dataset beside a user's tensors
         return WorkerReader(split, seed, device, workers)
     if split.on_disk:
-        return DecodingReader(split, seed, device, workers, keep=loader == "resident")
+        return DecodingReader(split, seed, device, keep=loader == "resident")
     return ResidentReader(split, seed, device)
 
 
 def count_of(workers: int | str) -> int:
-    """Processes or threads that load in this process of a run. workers: data.workers."""
+    """Processes that load for this process of a run. workers: data.workers."""
     return min(max(1, usable_cores() // launch().local_world), MOST) if workers == "auto" else int(workers)
 
 

@@ -1,6 +1,5 @@
 import shutil
 import time
-from functools import partial
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from PIL import Image
 
 import mpx.data
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.readers import DecodingReader, WorkerReader, images_per_s, reader_of
+from mpx.data.readers import images_per_s, reader_of
 from mpx.errors import UserError
 
 CPU = torch.device("cpu")
@@ -155,12 +154,12 @@ def test_the_speed_of_a_reader_of_which_two_batches_take_the_time(monkeypatch):
     assert 300 < images_per_s(Slow(), torch.arange(1000)) <= 640
 
 
-@pytest.mark.parametrize("make", [WorkerReader, partial(DecodingReader, keep=False)])
-def test_evaluation_is_resize_and_centre_crop(cfg, make):
+@pytest.mark.parametrize("loader", ["workers", "device"])
+def test_evaluation_is_resize_and_centre_crop(cfg, loader):
     from torchvision.transforms import v2
 
     data = mpx.data.load(cfg)
-    reader = make(data.test, 0, CPU, 0)
+    reader = reader_of(loader, data.test, 0, CPU, 0)
     x = torch.cat([x for x, _ in EvalLoader(reader, len(data.test), 7)])
     reader.close()
     how = v2.Compose(
@@ -168,7 +167,7 @@ def test_evaluation_is_resize_and_centre_crop(cfg, make):
     )
     how = v2.Compose([how, v2.Normalize(list(cfg.mean), list(cfg.std))])
     expected = torch.stack([how(Image.open(path).convert("RGB")) for path in data.test.paths])
-    if make is WorkerReader:
+    if loader == "workers":
         torch.testing.assert_close(x, expected)
     assert (x - expected).abs().mean() < 2 / 255 / 0.229
 

@@ -23,7 +23,6 @@ DEVICE = "cuda"
 IMAGES, TOKENS = Spec("image", (3, 64, 64), 10), Spec("text", (32,), 2, 1000, 0)
 CASES = {
     "resnet20": (["data=synthetic"], IMAGES),
-    "resnet50": (["data=synthetic"], IMAGES),
     "bert_small": (["data=synthetic", "data.kind=text"], TOKENS),
     "lstm": (["data=synthetic", "data.kind=text"], TOKENS),
 }
