@@ -24,7 +24,7 @@ NAMES = [
     [
         ("fashion_mnist", [2342992898, 2940559430, 2784682106]),
         ("mnist", [2062973447, 2033271875, 1634826521]),
-        ("cifar10", [2768797353, 480357616, 996130193]),
+        pytest.param("cifar10", [2768797353, 480357616, 996130193], marks=pytest.mark.slow),
     ],
 )
 def test_real_sets(config, real, request, name, checksums):

@@ -38,6 +38,7 @@ def csv_config(config, path, **more):
     return config("text_csv", **{"path": path, "batch_size": 2, "seq_len": 8, "vocab_size": 300, **more})
 
 
+@pytest.mark.slow
 def test_sst2_real_files(config, real, session_cache):
     cfg = config("sst2", root=str(real("sst2").parent), vocab_size=2000, cache=session_cache)
     data = mpx.data.load(cfg)

@@ -14,23 +14,19 @@ from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
 from mpx.deploy import backends, build, choose, prepare, serve
 from mpx.deploy.__main__ import main
+from mpx.deploy.onnx import largest_weight
 from mpx.measure.exclusive import BUSY
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
 from mpx.system.machine import builds_kernels
 
 SIZES = (1, 7, 64)  # the largest leaves a smaller last batch of every test set
-TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon, "int8": 0.1}
+TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon, "int8": 0.1 * 127 / largest_weight()}
 # the compiler, which takes longest, once for each kind of layer; it compiles again for every batch size
 SLOW = [
-    ("mlp", "eager", "bf16"),
-    ("bert", "eager", "fp32"),
     ("bert", "compile", "bf16"),
-    ("resnet", "eager", "fp32"),
     ("resnet", "onnx", "fp32,int8"),
     ("lstm", "eager", "fp32"),
-    ("custom", "onnx", "fp32,int8"),
-    ("custom", "compile", "fp32"),
 ]
 CASES = [
     ("mlp", "eager", "fp32"),
@@ -48,7 +44,7 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
         pytest.skip("this CPU has no BF16 instructions")
     if backend == "compile" and not builds_kernels("cpu"):
         pytest.skip("no compiler")
-    sizes = SIZES[:1] if backend == "compile" and name != "custom" else SIZES
+    sizes = SIZES[:1] if backend == "compile" else SIZES
     done, rows = deploy(name, f"format=[{formats}]", f"batch={list(reversed(sizes))}", f"backend={backend}")
     assert done.code == 0, done.err
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
@@ -67,10 +63,10 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
         assert row["quantised_layers"]
         assert row["sparse_layers"] == []
         assert f"layers that multiply INT8: {len(row['quantised_layers'])}" in done.words
-        # whose file is mostly the graph
-        assert row["weights_gib"] < rows[0]["weights_gib"] or name == "custom"
+        assert row["weights_gib"] < rows[0]["weights_gib"]
 
 
+@pytest.mark.slow
 def test_row(deploy):
     # which divide the test set, since the compiler compiles every batch size
     done, (row,) = deploy("mlp", "batch=[60,4]")

@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
         return self.out(self.lstm(self.embedding(x))[0].mean(1))
 
 
-@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("static", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_int8_of_an_lstm(static):
     """Of texts it multiplies bytes; of images it keeps the FP32 weights that it was trained with."""
     import numpy as np

@@ -1,6 +1,4 @@
-"""Runs that are not judged by accuracy are served, too: regression, several labels of a text, and labels of
-tokens.
-"""
+"""Runs that are not judged by accuracy are served, too: regression and labels of tokens."""
 
 import json
 from pathlib import Path
@@ -18,14 +16,11 @@ from mpx.train import main as train
 
 ROWS = {
     "regression": [f"a film {'good ' * (i % 4)},{3 * (i % 4) - 0.5}" for i in range(120)],
-    "multilabel": [
-        f"a {'good ' * (i % 3)}film {i},{';'.join(['good', 'long'][: i % 3])}" for i in range(120)
-    ],
     "tokens": [
         f"some {'good' if i % 3 else 'bad'} film{i},O {'POS' if i % 3 else 'NEG'} O" for i in range(120)
     ],
 }
-JUDGED = {"regression": "mse", "multilabel": "map", "tokens": "f1"}
+JUDGED = {"regression": "mse", "tokens": "f1"}
 
 
 @pytest.fixture(scope="module")

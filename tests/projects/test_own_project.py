@@ -119,6 +119,7 @@ class Net(L.LightningModule):
 """
 
 
+@pytest.mark.slow
 def test_a_project_of_the_package_lightning(forked, tmp_path):
     """The same classes under another name, whether or not that package is there."""
     shutil.copy(own_projects.__file__, tmp_path)

@@ -133,7 +133,7 @@ LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 
 @pytest.mark.slow
 # two ranks take long to start
-@pytest.mark.parametrize(("devices", "kills", "epochs"), [(1, 20, 60), (2, 5, 30)])
+@pytest.mark.parametrize(("devices", "kills", "epochs"), [(1, 8, 24), (2, 3, 18)])
 def test_killed_many_times_at_random(tmp_path, devices, kills, epochs):
     """Weights, masks, averages, loss scale, metrics and curves are those of the run that was never killed; no
     step is there twice.
