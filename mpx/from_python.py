@@ -16,7 +16,7 @@ from mpx.compare.comparison import Comparison
 from mpx.errors import UserError
 from mpx.runs.folder import DONE, read_result
 from mpx.settings.choices import KEYS
-from mpx.settings.compare import USUAL, check_compare
+from mpx.settings.compare import LISTING, USUAL, check_compare
 from mpx.settings.front_door import checked_words
 from mpx.settings.project import with_project
 from mpx.system.environment_variables import RUN_REPORT, for_run
@@ -79,6 +79,8 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
     """
     from mpx.compare.__main__ import run as compare
 
+    if key := next((key for key in settings if key in LISTING), None):
+        raise UserError(f"{key} is not a setting of mpx.judge, which compares. mpx.list_runs lists the runs.")
     given = {
         key: os.fspath(value) if isinstance(value, os.PathLike) else value
         for key, value in (USUAL | {"study": study} | settings).items()

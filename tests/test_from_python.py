@@ -138,6 +138,7 @@ def test_judge_returns_the_comparison(train, tmp_path):
         ({"margin": 2}, ("margin=2", "below 1")),
         ({"margins": 0.1}, ("margins", "margin")),
         ({"results": "a.csv", "output_dir": "b"}, ("results", "output_dir")),
+        ({"list": True}, ("list", "mpx.list_runs")),
     ],
 )
 def test_mistakes_of_judge(tmp_path, monkeypatch, settings, words):

@@ -98,9 +98,10 @@ class Acceleration:
         parts = {"cuda_graphs": self.graph, "compile": self.compiled}
         return {name: part.given_up for name, part in parts.items() if part is not None and part.given_up}
 
-    def counts(self) -> tuple[int, int]:
-        """(steps replayed, compiled calls) so far."""
-        return self.graph.replayed if self.graph else 0, self.compiled.calls if self.compiled else 0
+    @property
+    def replayed(self) -> int:
+        """Steps so far."""
+        return self.graph.replayed if self.graph else 0
 
     @property
     def steady_after(self) -> int:

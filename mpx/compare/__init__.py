@@ -9,7 +9,7 @@ group     groups.py: which run is compared with which control
 decide    decisions.py: test, correct, decide; with statistics.py over seeds, population.py over test samples,
           looks.py and boundaries.py for planned looks
 speed     speed.py: the Place in which speeds count, and speed-ups
-say       fastest.py: who is fastest; verdict.py: the sentences; notes.py: caveats; words.py: figures,
+say       fastest.py: who is fastest; verdict.py: the sentences; notes.py: caveats; words.py: phrases,
           and how to repeat a study
 list      listing.py: all runs as flat records, and the removal of failed ones
 __main__  `python -m mpx.compare`

@@ -74,8 +74,8 @@ def run(
     how: the other keys of conf/compare.yaml.
     """
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
-    control = by_label(runs, " ".join(control.split()))  # text copied from a terminal may contain line breaks
-    _check_control(runs, control)
+    control = " ".join(control.split())  # text copied from a terminal may contain line breaks
+    _check_control(runs, by_label(runs, control))
     from mpx.compare.aggregate import compare, question
     from mpx.render.comparison_tables import print_comparison
 

@@ -47,9 +47,8 @@ def compare(
     looks.
     """
     refuse_other_contents(runs)
-    asked, control = replace(asked, plan=plan_of(runs)), asked.control
-    if asked.plan is not None and control == AUTO:
-        control = by_label(runs, asked.plan.control)
+    asked = replace(asked, plan=(plan := plan_of(runs)))
+    control = by_label(runs, plan.control if plan is not None and asked.control == AUTO else asked.control)
     names = {pair: labels(of_pair) for pair, of_pair in by_pair(runs).items()}
     metric = choose(runs, asked) if asked.metric != AUTO else None
     groups = [

@@ -69,7 +69,7 @@ class Method(StrEnum):
 
     PAIRED = "paired t"
     WELCH = "Welch"
-    TIED = "equal seeds"  # all values of a side are equal, which does not show how they scatter
+    TIED = "equal seeds"  # all values of one side are equal, so that their scatter is unknown
     LENGTH = "other length"  # it trained for another number of steps than the control
     NONE = "none"  # a side has fewer than two values
     UNSAMPLED = "no predictions"  # the margin is for the population, but the runs have no predictions
@@ -103,7 +103,7 @@ class Decision:
     p_holm: float | None = None
     # for the opposite hypothesis, that the loss is at most the margin; also corrected
     p_loss_holm: float | None = None
-    # estimate of how many more would decide; None if decided, unknown, or above 100
+    # estimate of how many more seeds would decide; None if decided, unknown, or above 100
     more_seeds: int | None = None
     population: Population | None = None  # low and high are for this test set
     look: Look | None = None  # None without a plan of looks

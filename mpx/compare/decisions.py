@@ -11,7 +11,7 @@ from mpx.compare.population import for_population, population, sampled
 from mpx.compare.statistics import Finding, examine, holm, more_seeds
 from mpx.runs.result import Metric
 
-SAME_LENGTH = 0.98  # share of another number of steps from which on both count as the same
+SAME_LENGTH = 0.98  # two trainings count as equally long if the shorter has this share of the steps
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,12 @@ def decide(control: Row, rows: Sequence[Row], metric: Metric, question: Question
     alike = [control, *(row for row in rows if row.runs[0].plain == control.runs[0].plain)]
     compared = [row for row in rows if row.metric or _diverged(row, control)]
     tests = {row.setting: _test(row, control, alike, metric, question) for row in compared}
-    no_loss = _corrected(
-        {name: test.finding.p_no_loss for name, test in tests.items() if test.finding}, tests, question.plan
+    findings = {name: test.finding for name, test in tests.items() if test.finding}
+    no_loss, loss = (
+        _corrected({name: getattr(one, side) for name, one in findings.items()}, tests, question.plan)
+        for side in ("p_no_loss", "p_loss")
     )
-    loss = _corrected(
-        {name: test.finding.p_loss for name, test in tests.items() if test.finding}, tests, question.plan
-    )
-    strictest = question.level / max(1, len(no_loss))  # of Holm's levels
+    strictest = question.level / max(1, len(no_loss))  # Holm's first level
     return {
         name: _decision(test, no_loss.get(name), loss.get(name), strictest, question)
         for name, test in tests.items()

@@ -14,9 +14,8 @@ from mpx.compare.groups import rank
 from mpx.compare.served import Serving, plainest, was_served
 from mpx.compare.speed import ratio
 
-CLEARLY_FASTER = (
-    1.05  # without an interval: speed-ups below may be noise; an idle GPU's runs differ by 1 to 2 %
-)
+# Without an interval a smaller speed-up counts as noise: runs on an idle GPU differ by 1 to 2 %.
+CLEARLY_FASTER = 1.05
 
 
 class Outcome(Enum):

@@ -4,11 +4,11 @@ The user names a control: a full setting such as `fp32-dense optimizer.lr=0.05`,
 such as fp32-dense. With AUTO it is the dense setting of highest precision that ran, or else the sparse one.
 The choice never depends on results.
 
-A precision and sparsity may have run in several variants, for example with data.batch_size=128 and 256. A run
-is compared with a variant that changes nothing the run leaves unchanged; of several such variants, with the
-one that changes most. For example, amp-dense data.batch_size=256 is compared with fp32-dense
-data.batch_size=256 if that ran, and otherwise with plain fp32-dense; amp-dense precision.loss_scale.initial=1
-is compared with plain fp32-dense. If no variant fits but the control ran in only one, that one is used.
+A precision and sparsity may have run in several variants, for example with data.batch_size=128 and 256. A
+variant fits a run that has all of its changes. The run is compared with the fitting variant that has most.
+For example, amp-dense data.batch_size=256 is compared with fp32-dense data.batch_size=256 if that ran, and
+otherwise with plain fp32-dense; amp-dense precision.loss_scale.initial=1 is compared with plain fp32-dense.
+If no variant fits but the control ran in only one, that one is used.
 
 If no other run shares a variant's changes and a plainer variant ran, the variant is a setting under study
 instead of a control: with control=amp-dense, amp-dense precision.loss_scale.initial=1 is compared with plain
@@ -29,8 +29,8 @@ from mpx.settings.compare import typed_text
 USUAL = "fp32-dense"
 # highest first
 PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")
-# Part of another name, as a loop of the user's or Lightning has it -> the one whose rank it has: float64,
-# 32-true, bfloat16, half
+# regular expression in another precision's name, as Lightning or a user's loop has it -> the one that ranks
+# alike: float64, 32-true, bfloat16, half
 ALIKE = (
     ("64|double", "fp32"), ("tf32", "tf32"), ("32|single", "fp32"), ("bf16|bfloat", "amp_bf16"), ("16|half",
     "amp"), ("8", "fp8")
@@ -113,8 +113,8 @@ def _by_variant(
 
 
 def _controls(runs: list[Run], control: str) -> list[Changes]:
-    """The control's variants for comparison: the plainest ones, and those whose changes another setting
-    shares.
+    """The control's variants for comparison: those that no other variant is a part of, and those whose
+    changes another setting shares.
     """
     variants = {text_of(run.changes): run.changes for run in runs if run.plain == control}.values()
     others = {text_of(run.changes): run.changes for run in runs if run.plain != control}.values()
@@ -181,12 +181,13 @@ def setting_named(name: str, runs: list[Run]) -> str | None:
     that all share.
     """
     plain, *words = name.split()
+    # a run spells 1 for 1.0
     named = {
         key: re.sub(r"^(-?\d+)\.0$", r"\1", value)
         for key, value in (word.partition("=")[::2] for word in words)
     }
     shared = shared_changes(runs).items()
-    for run in runs:  # which spell 1 for 1.0
+    for run in runs:
         if run.plain == plain and named.items() <= run.changes.items() <= named.items() | shared:
             return run.setting
     return None
@@ -217,7 +218,7 @@ def _lacking(runs: list[Run], control: str) -> str:
     if not variants:
         return f"no run of {control} here to compare with"
     typed = typed_text("control", variants[0])
-    return f"no run of {control} without other changes; to compare all with one that ran, type it as {typed}"
+    return f"these runs fit no run of {control}; to compare all with one setting, type {typed}"
 
 
 def _note(members: Members, runs: list[Run], control: str) -> str | None:

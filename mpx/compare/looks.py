@@ -108,7 +108,7 @@ class Plan:
         """Whether the last look will hardly decide if the seeds to come are like those so far (Jennison and
         Turnbull, chapter 10).
 
-        p: of the test for no loss or of that for a loss, the smaller. Stopping so makes no decision, so it
+        p: the smaller one of the two tests, for no loss and for a loss. Stopping so makes no decision, so it
         costs power but no error.
         """
         from mpx.compare.boundaries import chance

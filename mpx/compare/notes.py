@@ -1,6 +1,4 @@
-"""Notes on a group: the caveats that a reader must know to interpret its figures, of at most twelve kinds,
-one sentence each.
-"""
+"""Notes on a group: the caveats that a reader must know to interpret its figures, one sentence each."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

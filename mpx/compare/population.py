@@ -34,7 +34,7 @@ from mpx.compare.run import Run
 from mpx.compare.statistics import Finding
 from mpx.runs.result import PREDICTIONS, Metric, Predictions
 
-ACCURACY = "test/accuracy"  # the metric of which predictions keep each sample's part
+ACCURACY = "test/accuracy"  # the only metric that is a mean over samples which predictions.json keeps
 TINY = 1e-15  # a variance below comes from rounding
 STEPS = 60  # halvings of the range of a p value
 

@@ -30,7 +30,7 @@ class ServingPlace:
     device: str
     smallest: int  # at which latency is shown
     largest: int  # at which throughput is shown and compared
-    # its processor, driver, versions of PyTorch and mpx, and which it is; None: unknown
+    # its processor, driver, versions of PyTorch and mpx, and its id; None: unknown
     host: str | None = None
 
 

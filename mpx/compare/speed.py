@@ -102,8 +102,8 @@ def _most_common(places: Iterable[Place], others: Iterable[Place] = ()) -> Place
 
 
 def place_for(runs: Sequence[Run], place: Place | None) -> Place | None:
-    """The place of these runs' speed: the control's `place` if any of them counts there, else their most
-    common one.
+    """The place of these runs' speed: the control's `place` if the speed of any of them counts there, else
+    their most common one.
     """
     return place if at(place, runs) else usual_place(runs)
 

@@ -42,7 +42,9 @@ class Finding:
     method: Method
     difference: float
     n: int  # pairs, or values on the smaller side
-    effect: float  # distance from the margin, positive if the loss is smaller; a gain counts as no difference
+    # distance from the margin, positive if the loss is smaller. A gain counts as 0, so that the advised
+    # number of seeds does not rely on it.
+    effect: float
     low: float | None = None
     high: float | None = None
     p_no_loss: float | None = None  # for the hypothesis that the loss is the margin or more
@@ -59,7 +61,7 @@ def examine(
     confidence: float,
 ) -> Finding:
     """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in
-    Comparison.
+    Question.
     """
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2

@@ -67,11 +67,6 @@ def fastest(problem: Problem) -> int:
     return _found[problem]
 
 
-def used() -> bool:
-    """Whether this process has chosen an algorithm of cuSPARSELt."""
-    return bool(_found)
-
-
 def stop() -> None:
     """End the child, which holds memory on the device. The next search starts a new one."""
     global _child

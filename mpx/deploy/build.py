@@ -73,7 +73,8 @@ def no_instructions(fmt: str, device: torch.device) -> str | None:
 
 
 def _mode(fmt: str, device: torch.device) -> Mode:
-    return MODES[MODE.get(fmt, "fp32" if device.type == "cpu" else "bf16_true")]  # GPUs with BF16 have INT8
+    # of int8, the rest of the model; a GPU with BF16 has INT8 products, too
+    return MODES[MODE.get(fmt, "fp32" if device.type == "cpu" else "bf16_true")]
 
 
 def of_run(folder: Path, config: Settings, target: str | list[str] | None) -> Trained:

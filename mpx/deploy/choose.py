@@ -15,7 +15,7 @@ from mpx.deploy.kernels import Kernel, Layer
 from mpx.errors import UserError
 from mpx.settings.deploy import QUANTISED
 
-# a model may read the weights of a layer that a product replaced
+# errors by which a way is refused; a model may read the weights of a layer that a product replaced
 UNFIT: tuple[type[BaseException], ...] = (*REFUSED, AttributeError)
 Announce = Callable[[str], None]
 

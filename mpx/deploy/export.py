@@ -20,7 +20,6 @@ from mpx.deploy import onnx
 from mpx.deploy.backends import reason_of, relative_error
 from mpx.deploy.build import Samples, cast, in_format
 from mpx.deploy.choose import Way
-from mpx.deploy.onnx import two_of
 from mpx.deploy.prepare import Serving
 from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
 from mpx.deploy.record import EXPORTS
@@ -74,10 +73,12 @@ def exports(
 def _program(serving: Serving, test: Samples) -> File:
     """A program of torch.export. Raises RuntimeError if the model cannot be exported."""
     size, file = min(serving.references), io.BytesIO()
-    model, x = in_format(serving.trained, serving.mode, CPU), cast(test.batch(size).cpu(), serving.mode)
+    model = in_format(serving.trained, serving.mode, CPU)
+    # a single sample would fix the batch size to 1
+    x, two = (cast(test.batch(count).cpu(), serving.mode) for count in (size, 2))
     with onnx.as_runtime_errors(), onnx.quiet():
         shapes = ({0: torch.export.Dim("batch", min=1)},)
-        torch.export.save(torch.export.export(model, (two_of(x),), dynamic_shapes=shapes), file)
+        torch.export.save(torch.export.export(model, (two,), dynamic_shapes=shapes), file)
         file.seek(0)
         error = relative_error(torch.export.load(file).module()(x), serving.references[size])
     return File(file.getvalue(), {"relative_error": error})
@@ -112,8 +113,8 @@ def weights_file(
     """A safetensors file. model: on the CPU, in the format of the weights that do not have 8 bits. config: of
     the run.
 
-    ranges: of the inputs of the layers whose weights have 8 bits, by name; None where ONNX Runtime serves
-    them.
+    ranges: of the inputs of the layers whose weights have 8 bits, by name; None where they are quantised as
+    for ONNX Runtime.
     """
     from safetensors.torch import save
 
@@ -144,7 +145,7 @@ def weights_file(
             "LAYER.input_scale, where given, "
             "is that of its input; batch norms are part of the convolutions before them"
         )
-    # none are tied
+    # safetensors refuses tensors that share memory
     whole = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     return File(save(whole, about), beside={} if fmt in QUANTISED else _of_transformers(model))
 

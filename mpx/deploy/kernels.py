@@ -231,7 +231,8 @@ def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer
 def with_kernels(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping[str, float]) -> nn.Module:
     """`model`, in which these kernels replace the named layers.
 
-    ranges: of the layers' inputs, for 8 bits. A layer without one only gets zeros.
+    ranges: of the layers' inputs, for 8 bits. A layer that calibration never called, or with zeros alone, has
+    none.
     """
     for name, kernel in chosen.items():
         layer = model.get_submodule(name)

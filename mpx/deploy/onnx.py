@@ -35,11 +35,6 @@ def missing() -> str | None:
     return f"{', '.join(absent)} not installed; {install('deploy')} brings them" if absent else None
 
 
-def two_of(x: Tensor) -> Tensor:
-    """Two samples: a single one would fix the batch size to 1."""
-    return x.repeat_interleave(2, dim=0)[:2]
-
-
 class OnnxModel:
     """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError if ONNX Runtime refuses the graph,
     or an input.

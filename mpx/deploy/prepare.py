@@ -62,7 +62,7 @@ class Serving:
 def prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples, sizes: list[int]) -> Serving:
     """sizes: of batches, the largest first."""
     device, image = test.device, given.data.spec.kind == "image"
-    x = test.batch(2).cpu()
+    x = test.batch(2).cpu()  # a single sample would fix the batch size of an exported graph to 1
     trained = Trained(folded(given.model, x), given.data) if image else given
     with float32_matmuls(MODES["fp32"], emulate=False):
         plain = in_format(given, MODES["fp32"], device)
@@ -74,7 +74,7 @@ def prepared(given: Trained, fmt: str, mode: Mode, test: Samples, val: Samples, 
 
     @cache
     def onnx_model() -> OnnxModel:
-        content = onnx.exported(trained.model, onnx.two_of(x))
+        content = onnx.exported(trained.model, x)
         if fmt == "int8":
             content = onnx.quantised(content, lambda: (x.cpu() for x in calibrating()), static=image)
         return OnnxModel(content)
@@ -157,7 +157,7 @@ def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) 
                 model(x)
 
     watch(widest)
-    # others are not called, or with zeros only
+    # a layer that is never called, or with zeros alone, has no range
     largest = {name: value for name, value in largest.items() if value > 0}
     if fmt == "fp8":
         return largest

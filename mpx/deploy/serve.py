@@ -76,7 +76,8 @@ def serve(
         with float32_matmuls(mode, emulate=False):
             ways, table = _ways(serving, weights, wanted, cast(test.batch(sizes[0]), mode), announce)
             chosen, measured = _measured(serving, ways, test, announce)
-            # in a container NVML shows the host's process ids: its child would count as another process
+            # in a container NVML shows the host's process ids: the child that searches for algorithms would
+            # count as another process
             algorithms.stop()
             alone, reason = checks.verdict(measured["cpu_used_by_others"])
             if asked is not None:

@@ -5,6 +5,6 @@ every run       windows.py times steps, and throughput.py calls it during a Ligh
                 memory; environment.py: versions and hardware; devices.py: this machine's accelerators;
                 exclusive.py: whether another program used the device
 profile=true    profile.py traces steps and decides what limits them
-mpx.bench       matmul.py and timing.py, the base of mpx/bench/
+mpx.bench       matmul.py; and timing.py, for mpx.deploy, too
 limits          ceilings.py: vendors' figures, mpx.bench's of this machine, and MFU
 """

@@ -37,7 +37,7 @@ def usable_gpus(key: str, accelerator: str) -> int:
 
 
 def why_no_gpu() -> str:
-    """What PyTorch says when it is to use a GPU: none, no driver, or one that is too old."""
+    """Why PyTorch can use no GPU: there is none, no driver, or one that is too old."""
     if torch.version.cuda is None:
         return (
             "this torch was built without CUDA; pytorch.org/get-started has the line that installs one "

@@ -62,13 +62,12 @@ class ExclusivityChecks:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._shared: Answer | None = None  # the first result that found the device shared
-        self._newest: Answer = None, None
+        # the newest, or the first that found the device shared
+        self._answer: Answer = None, None
 
     def look(self) -> None:
-        self._newest = exclusive(self.device)
-        if self._newest[0] is False and self._shared is None:
-            self._shared = self._newest
+        if self._answer[0] is not False:
+            self._answer = exclusive(self.device)
 
     def verdict(self, cpu_used_by_others: float | None = None) -> Answer:
         """Check once more. Returns the first result that found the device shared, otherwise the newest.
@@ -77,7 +76,7 @@ class ExclusivityChecks:
         """
         if self.device.type != "cpu":
             self.look()
-            return self._shared or self._newest
+            return self._answer
         if cpu_used_by_others is None:
             return None, "it is unknown how much of the CPU other programs used"
         if cpu_used_by_others < BUSY:

@@ -16,8 +16,8 @@ from mpx.private.lightning import Entered
 
 MOST = 8  # shapes of samples whose operations are counted
 UNLIKE = (
-    f"samples differ in size between batches, and the operations of at most {MOST} sizes, which are known "
-    "before the step, are counted"
+    f"batches differ in the size of their samples, and operations are counted for at most {MOST} sizes, "
+    "which must be known before the step"
 )
 MANUAL = (
     "manual optimization may compute other operations in other batches, and only the first batch's "

@@ -79,7 +79,7 @@ class Traced:
 class Profile(Callback):
     """folder: for the trace. sampled: interval in optimizer steps at which numerics sample.
 
-    emulated: the precision is. against: why cuda_graphs or compile cannot be advised.
+    emulated: whether the precision is. against: why cuda_graphs or compile cannot be advised.
     """
 
     def __init__(

@@ -18,9 +18,9 @@ class Throughput(Windows, Callback):
     everything between epochs.
 
     warmup_steps: steps to leave out at the start, after a resume and after `restart_warmup`: compilation,
-    autotuning, pruning. samples: a function from a batch to its number of samples. Without it, their number
-    is the first dimension that all tensors of the batch
-        share; if they share none, the throughput is unknown.
+    autotuning, pruning.
+    samples: a function from a batch to its number of samples. Without it, their number is the first dimension
+    that all tensors of the batch share; if they share none, the throughput is unknown.
     logs: whether to log `speed/train_samples_per_s` after each epoch.
 
     `samples_per_s` is the throughput so far, over all processes; None before a window has ended.

@@ -121,7 +121,9 @@ class Windows:
         return self._marks is not None
 
     def warm_up_again(self) -> None:
-        """The time since the last step, such as that of a pruning, counts as `other`."""
+        """Leave out the next `warmup_steps` steps. The time since the last step, such as that of a pruning,
+        counts as `other`.
+        """
         self._end_steps("other")
         self.close_window("warmup")
         self._left = self.warmup_steps
@@ -224,7 +226,9 @@ class Windows:
         self.cpu_used_by_others()
 
     def cpu_used_by_others(self) -> float | None:
-        """The share of the cores' time from the first window to the end, or to the first call before it."""
+        """The share of the cores' time that other programs used, from the first window to the end or to the
+        first call before it.
+        """
         if self._cpu is not None and self._cpu_share is None:
             self._cpu_share = self._cpu.by_others()
         return self._cpu_share

@@ -1,7 +1,7 @@
 """The callback that writes a run's record: `pl.Trainer(callbacks=[mpx.Record(study="mine")])`."""
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from mpx.errors import UserError, nearest
+from mpx.errors import UserError
 from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment, host_id, host_of_all
 from mpx.measure.exclusive import ExclusivityChecks
@@ -23,7 +23,7 @@ from mpx.precision.switches import keep_apart
 from mpx.private.lightning import combine_what_is_logged, find
 from mpx.record.parts import audit_of, precision_part, sparsity_part, speed_part
 from mpx.record.run import RunRecord
-from mpx.runs.result import SPEED, line_of, metric_name, stage_of
+from mpx.runs.result import SPEED, line_of, metric_name, not_logged, stage_of
 from mpx.settings.arguments import check_record, plain
 from mpx.sparsity.callback import Pruning
 from mpx.system.processes import refuse_sharded
@@ -32,8 +32,8 @@ NO_THROUGHPUT = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.T
 
 
 class Newest(dict[str, float]):
-    """The newest value of everything that the module logs, by its name in the record. `forget` is for a model
-    that has just been pruned.
+    """The newest value of everything that the module logs, by its name in the record. After `forget`, as the
+    model has just been pruned, a value counts only once the module logs it again.
     """
 
     def __init__(self) -> None:
@@ -56,26 +56,6 @@ class Newest(dict[str, float]):
     def forget(self, trainer: pl.Trainer) -> None:
         self._old = dict(trainer.callback_metrics)
         self.clear()
-
-
-def refuse_missing(
-    metric: str | None, trainer: pl.Trainer, logged: Container[str], key: str = "metric"
-) -> None:
-    """Raise UserError where the module has not logged `metric`. logged: the names in the record of what it
-    has logged. key: the setting that names it.
-    """
-    if metric is not None and metric_name(metric) not in logged:
-        if metric in trainer.logged_metrics:
-            raise UserError(
-                f"{key}={metric}: the module logs it for single steps alone. Log it with on_epoch=True, "
-                "or name another."
-            )
-        names = trainer.callback_metrics
-        words = ", ".join(sorted(names)) or "nothing"
-        raise UserError(
-            f"{key}={metric}: the module logs no such value.{nearest(metric, names)} It logs "
-            f"{words}. Name one of them."
-        )
 
 
 @dataclass(frozen=True)
@@ -204,8 +184,9 @@ class Record(Callback):
             return
         # Lightning shows no metrics of several loaders
         hidden = trainer.sanity_checking and len(trainer.num_sanity_val_batches) > 1
-        if self._stage == "val" and not hidden:
-            refuse_missing(self.metric, trainer, set(map(metric_name, trainer.callback_metrics)))
+        logged = map(metric_name, trainer.callback_metrics)
+        if self._stage == "val" and not hidden and metric_name(str(self.metric)) not in logged:
+            raise not_logged(str(self.metric), trainer)
         if not trainer.sanity_checking:
             self._fit.newest.take(trainer)
             self._fit.exclusivity.look()
@@ -216,20 +197,20 @@ class Record(Callback):
             self._fit.newest.forget(trainer)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end_stage(trainer, named=self._stage not in (None, "test"), says_completed=True)
+        self._end_stage(trainer, expected=self._stage not in (None, "test"), says_completed=True)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end_stage(trainer, named=self._stage == "test", says_completed=False)
+        self._end_stage(trainer, expected=self._stage == "test", says_completed=False)
 
-    def _end_stage(self, trainer: pl.Trainer, *, named: bool, says_completed: bool) -> None:
-        """named: whether `metric` is of a stage that has ended."""
+    def _end_stage(self, trainer: pl.Trainer, *, expected: bool, says_completed: bool) -> None:
+        """expected: whether the module must have logged `metric` by now."""
         if self._fit is None or self.folder is None:  # training has not begun, or another process writes
             return
         self._fit.newest.take(trainer)
         self._write(trainer, self._fit, None)
         if says_completed or self._fit.run.record["status"] != "completed":
             self._fit.run.say_status()
-        if named and metric_name(str(self.metric)) not in self._fit.newest:
+        if expected and metric_name(str(self.metric)) not in self._fit.newest:
             logged = ", ".join(sorted(self._fit.newest))
             print(f"mpx.Record: metric={self.metric}: the module logs no such value. It logs {logged}")
 
@@ -272,7 +253,7 @@ class Record(Callback):
         self, trainer: pl.Trainer, fit: Fit, exception: BaseException | None
     ) -> tuple[str, str | None]:
         """The status, and one line about what is wrong."""
-        # a loader's worker gets it, too, and its end is an error
+        # SIGTERM ends a loader's worker, too, which is an error here
         if exception is not None and trainer.received_sigterm:
             return "interrupted", line_of(exception)
         plugin, trouble = trainer.precision_plugin, None

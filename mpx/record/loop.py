@@ -33,7 +33,7 @@ Sparsity = Callable[[], dict[str, Any]] | None
 
 
 class Loop:
-    """Made with the first step or value, with which the run begins. Then steps, values, and `end`.
+    """A run, from its first step or value on: steps, values, then `end`.
 
     device: that is timed; None: the model's. model, scaler, observe, output_dir: as of mpx.Recorder.
     """
@@ -76,7 +76,7 @@ class Loop:
         return Scalars(self.run)
 
     def _watch(self) -> FirstStep:
-        """FP32 operands multiply as PyTorch's switches say at this moment."""
+        """Of the first step. FP32 products count as TF32 or FP32 by PyTorch's switches at this moment."""
         formats: Any = multiplied_now(self.device)
         audit = Audit(Mode("observed", **formats), emulate=False, flops_of=model_flops)
         first = FirstStep(audit, then=self._observed)
@@ -85,7 +85,7 @@ class Loop:
 
     def _observed(self, audit: Audit) -> None:
         """Print where the first step's formats contradict the setting's precision."""
-        reset_peak(self.device)  # an uncompiled step may need more memory
+        reset_peak(self.device)  # the observed step ran uncompiled, and its peak is not the training's
         mode = MODES.get(self.run.record["setting"]["precision"])
         if mode is None:
             return

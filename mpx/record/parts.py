@@ -27,13 +27,10 @@ PATTERNS: dict[str, Pattern] = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
 UNSEEN = "mpx.Recorder sees a loop from outside"
 
 
-def is_emulated(plugin: Precision) -> bool:
-    return isinstance(plugin, ModePrecision) and plugin.emulate
-
-
 def audit_of(plugin: Precision, kernels_of: torch.device | None = None) -> Audit:
     """kernels_of: a device whose kernels the audit reads, too."""
-    return Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=model_flops, kernels_of=kernels_of)
+    emulate = isinstance(plugin, ModePrecision) and plugin.emulate
+    return Audit(mode_of(plugin), emulate=emulate, flops_of=model_flops, kernels_of=kernels_of)
 
 
 def speed_part(
@@ -69,11 +66,11 @@ def _cpu_use(windows: Windows, devices: int) -> dict[str, Any]:
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:
-    """Of a Trainer. steps: of the optimizers. Lightning's own plugins do not tell which of them a GradScaler
-    skipped.
+    """The part of a run in a Lightning Trainer. steps: of the optimizers, where mpx's plugin does not count
+    them. Lightning's own plugins do not tell which of them a GradScaler skipped.
     """
     mode = mode_of(plugin)
-    part: dict[str, Any] = {"mode": mode.name, "emulated": is_emulated(plugin), "formats": mode.formats}
+    part: dict[str, Any] = {"mode": mode.name, "emulated": audit.emulate, "formats": mode.formats}
     part |= {"observed": audit.observed(), "audit": audit.record()}
     part |= (
         plugin.record()
@@ -86,8 +83,8 @@ def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, s
 def loop_precision_part(
     name: str, audit: Audit, scaler: Any, initial: float | None, steps: int
 ) -> dict[str, Any]:
-    """Of a loop whose setting has this precision. scaler: a torch.amp.GradScaler, or None. initial: its scale
-    before the first step.
+    """The part of a loop whose setting has this precision. scaler: a torch.amp.GradScaler, or None. initial:
+    its scale before the first step.
     """
     mode = MODES.get(name)
     part = {
@@ -127,7 +124,7 @@ def _scaling(scaler: Any, steps: int, initial: float | None = None) -> dict[str,
 
 
 def sparsity_part(pruning: Pruning | None, fmt: str, device: torch.device) -> dict[str, Any]:
-    """Of a Trainer. fmt: the number format of the run's matrix products."""
+    """The part of a run in a Lightning Trainer. fmt: the number format of the run's matrix products."""
     return (
         dict(DENSE)
         if pruning is None or not pruning.masks.weights
@@ -137,7 +134,7 @@ def sparsity_part(pruning: Pruning | None, fmt: str, device: torch.device) -> di
 
 @torch.no_grad()
 def loop_sparsity_part(name: str, model: nn.Module | None) -> dict[str, Any]:
-    """Of a loop whose setting has this sparsity, measured from the weights."""
+    """The part of a loop whose setting has this sparsity, measured from the weights."""
     part: dict[str, Any] = DENSE | {"pattern": name}
     if model is None:
         return (

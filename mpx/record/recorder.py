@@ -127,7 +127,9 @@ class Recorder:
 
     @property
     def folder(self) -> Path:
-        """The run's folder, in rank 0. Raises UserError before the `with` block, and in other ranks."""
+        """The run's folder, in rank 0, which begins with this if no step has. Raises UserError before the
+        `with` block, and in other ranks.
+        """
         if not self.ended:
             self._begin()
         return self._run.path
@@ -176,7 +178,7 @@ class Recorder:
         """Scalars of the current step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are
         read later.
         """
-        check_metrics(dict.fromkeys(values, 0.0))
+        check_metrics(dict.fromkeys(values, 0.0))  # the names alone: a value may be on a GPU
         numbers = {name: number(name, value) for name, value in values.items()}
         self._begin().log(numbers)
 

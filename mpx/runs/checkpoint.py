@@ -16,6 +16,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from mpx.runs import signals
 from mpx.runs.folder import BEST, LAST, PART
+from mpx.runs.result import not_logged
 
 # begins the key of the best epoch in checkpoints that mpx wrote with Lightning's ModelCheckpoint
 OLD_BEST = "Best{"
@@ -99,8 +100,8 @@ class Checkpoints(Checkpoint):
     when a signal ends the run.
 
     After an epoch that is not the last one, it does so only if `every_s` seconds have passed since it saved.
-    If the epoch's validation is the best so far, the file has the second name `best.ckpt`. check: called
-    before the comparison; raises if `monitor` is not logged.
+    If the epoch's validation is the best so far, the file has the second name `best.ckpt`. Raises
+    UserError if the module has not logged `monitor`.
 
     A checkpoint holds no accumulated gradients. So within an epoch it follows only a batch in which the
     optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
@@ -108,9 +109,8 @@ class Checkpoints(Checkpoint):
 
     def __init__(
         self, folder: Path, monitor: str | None, mode: str, *, every_steps: int | None, every_s: float,
-        check: Callable[[pl.Trainer], None] = lambda trainer: None,
     ):  # fmt: skip
-        self.last, self.best, self.monitor, self.check = folder / LAST, folder / BEST, monitor, check
+        self.last, self.best, self.monitor = folder / LAST, folder / BEST, monitor
         self.sign = 1 if mode == "max" else -1
         self.every_steps, self.every_s = every_steps, every_s
         self.score = float("-inf")  # of the best epoch, times the sign
@@ -180,9 +180,10 @@ class Checkpoints(Checkpoint):
             self._end(trainer)
 
     def _is_best(self, trainer: pl.Trainer) -> bool:
-        self.check(trainer)
         if self.monitor is None:
             return True
+        if self.monitor not in trainer.callback_metrics:
+            raise not_logged(self.monitor, trainer)
         score = self.sign * float(trainer.callback_metrics[self.monitor])
         better = score > self.score
         self.score = score if better else self.score

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mpx.errors import UserError
+from mpx.errors import UserError, nearest
 from mpx.runs.folder import RESULT
 from mpx.system.version import with_commit
 from mpx.system.whole_file import write_whole
@@ -101,6 +101,23 @@ def metric_name(name: str) -> str:
         f"{stage}/{rest}"
         if rest and stage in ("train", "val", "valid", "validation", "test")
         else f"own/{name}"
+    )
+
+
+def not_logged(metric: str, trainer: Any, key: str = "metric") -> UserError:
+    """The error for a metric that a module has not logged. trainer: Lightning's. key: the setting that names
+    it.
+    """
+    if metric in trainer.logged_metrics:
+        return UserError(
+            f"{key}={metric}: the module logs it for single steps alone. Log it with on_epoch=True, or name "
+            "another."
+        )
+    names = trainer.callback_metrics
+    words = ", ".join(sorted(names)) or "nothing"
+    return UserError(
+        f"{key}={metric}: the module logs no such value.{nearest(metric, names)} It logs {words}. Name one "
+        "of them."
     )
 
 

@@ -19,7 +19,6 @@ from omegaconf import DictConfig
 from mpx.compare.aggregate import compare, question
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Group
-from mpx.compare.groups import by_label
 from mpx.compare.looks import Plan, plan_of
 from mpx.compare.run import Run
 from mpx.compare.words import title
@@ -105,8 +104,8 @@ class Looks:
 
         Prints what is decided.
         """
-        control = by_label(runs, self.plan.control)
-        asked = question(control=control, margin=self.plan.margin, confidence=self.plan.confidence)
+        plan = self.plan
+        asked = question(control=plan.control, margin=plan.margin, confidence=plan.confidence)
         comparison = compare(runs, asked, study=self.study.name, folder=self.study)
         return {name: seeds for group in comparison.groups for name, seeds in _seeds_wanted(group).items()}
 

@@ -5,8 +5,6 @@ devices, precision → data and model → steps → measuring and pruning → tr
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -32,6 +30,7 @@ from mpx.runs.folder import Folder
 from mpx.runs.history import History, refuse_other_data, refuse_other_optimizer
 from mpx.runs.weights import read_checkpoint
 from mpx.sparsity.callback import Pruning
+from mpx.sparsity.choose import choose_recipe, plan
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
 from mpx.system.processes import not_finite
@@ -41,7 +40,7 @@ from mpx.training.logging import RunLogger
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.optimizer import Schedule, build_schedule, check_limits, count_steps
-from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
+from mpx.training.pruning import build_masks, build_pruning, check_resumed, load_dense_weights
 from mpx.training.trainer import Devices, build_trainer, choose_devices
 
 
@@ -62,12 +61,10 @@ class Run:
     logger: RunLogger
     advice: str  # what to try if the run has diverged
     results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
-    chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
-    # of texts: the lengths of batches and the share of padding, for the record
-    padding: Callable[[], dict[str, Any]] = dict
+    acceleration: Acceleration
+    choice: Callable[[], Choice]  # how the steps are taken, as was decided last
     # whether there are data for this stage: validation or test
     has: Callable[[str], bool] = lambda stage: True
-    release: Callable[[], None] = lambda: None  # frees what a run that failed would hold
 
 
 @dataclass(frozen=True)
@@ -127,16 +124,12 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
         ),
     )  # fmt: skip
 
-    def chosen() -> dict[str, Any]:
-        return (
-            steps.choice if compiling is None else compiling.choice
-        ).record() | steps.acceleration.record()
-
     return Run(
         inputs.devices, inputs.precision, inputs.datamodule, steps.module, measuring, pruning, inputs.history,
         beginning, checkpoints,
-        trainer, logger, advice, results=lambda: steps.module.results, chosen=chosen,
-        padding=partial(inputs.datamodule.padding, inputs.devices.count), release=steps.acceleration.release,
+        trainer, logger, advice, results=lambda: steps.module.results,
+        acceleration=steps.acceleration,
+        choice=lambda: steps.choice if compiling is None else compiling.choice,
     )  # fmt: skip
 
 
@@ -188,7 +181,9 @@ def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
     model, devices, data = inputs.model, inputs.devices, inputs.datamodule.data
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     total = count_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, total)
+    recipe = (
+        None if cfg.sparsity.pattern == "dense" else choose_recipe(cfg.sparsity, plan(cfg.sparsity, total))
+    )
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     schedule = build_schedule(cfg.schedule, total, recipe)
 
@@ -215,7 +210,7 @@ def build_steps(cfg: DictConfig, inputs: Inputs) -> Steps:
 def _build_pruning(
     cfg: DictConfig, inputs: Inputs, steps: Steps, measuring: Measuring, checkpoints: Checkpoints
 ) -> Pruning | None:
-    """It restarts what it is given: results and speed of the dense model no longer count."""
+    """After it prunes, it resets what was of the dense model: best checkpoint, results, speed, averages."""
     if steps.masks is None or steps.recipe is None:
         return None
     module, recipe, schedule = steps.module, steps.recipe, steps.schedule
@@ -226,7 +221,7 @@ def _build_pruning(
     return build_pruning(
         cfg.sparsity, cfg.seed, steps.masks, recipe, measuring.throughput, module, inputs.datamodule, after,
         cfg.trainer.progress,
-        lambda: steps.acceleration.counts()[0],
+        lambda: steps.acceleration.replayed,
     )  # fmt: skip
 
 

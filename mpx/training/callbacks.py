@@ -26,6 +26,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import BarFromOne
 from mpx.runs.checkpoint import reached_max_steps
 from mpx.runs.history import History, RandomState
+from mpx.runs.result import not_logged
 from mpx.settings.check import falls
 from mpx.sparsity.callback import Pruning
 from mpx.system.printing import number, rate
@@ -159,9 +160,7 @@ class EndsEarly(EarlyStopping):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.monitor not in trainer.callback_metrics and not trainer.sanity_checking:
-            from mpx.record.lightning_record import refuse_missing  # of a project, which has imported it
-
-            refuse_missing(self.monitor, trainer, (), "trainer.early_stopping")
+            raise not_logged(self.monitor, trainer, "trainer.early_stopping")
         pruning = self.pruning
         if pruning is None or pruning.masks.complete or pruning.recipe.after_training:
             super().on_validation_end(trainer, pl_module)
@@ -239,8 +238,10 @@ def callbacks(
     pruning: Pruning | None, ema: Ema | None, compiling: Callback | None, ends: Sequence[Callback],
     advice: str, project: bool = False,
 ) -> list[Callback]:  # fmt: skip
-    """compiling: decides after the first steps whether to compile the rest. ends: what validates and saves.
-    advice: what to try when the run has diverged. project: Lightning says how it continues."""
+    """compiling: decides after the first steps whether to compile the rest. ends: run after all others: the
+    last validation, checkpoints. advice: what to try when the run has diverged. project: Lightning says how
+    it continues.
+    """
     settings = cfg.trainer
     scalars = Scalars(
         settings.log_every_n_steps, per_step=precision.scalars, per_epoch=measuring.of_an_epoch,

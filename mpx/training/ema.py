@@ -26,9 +26,9 @@ class Ema(Callback):
     AveragedModel(use_buffers=True), because those of the newest weights do not fit the average. A checkpoint
     holds the training weights as the model's state and the averages under this callback's name.
 
-    masks: of a model that is pruned; None: it stays dense. Where recipes change the masks, averages are not
-    zero at all positions that are pruned now. They are evaluated as if they were, and go on unchanged, so
-    that the number of validations does not change them.
+    masks: of a model that is pruned; None: it stays dense. Where recipes change the masks, an average may be
+    non-zero at a position that is pruned now. A validation masks a copy and leaves the average as it is, so
+    that the number of validations changes nothing.
     """
 
     def __init__(self, decay: float, model: nn.Module, masks: Masks | None = None):

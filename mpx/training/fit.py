@@ -53,7 +53,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     quiet()
     _prepare(cfg, record)
     run = _assemble(cfg, folder, record, trial, config)
-    _note_origin(record, run, cfg, folder)
+    _record_and_check_origin(record, run, cfg, folder)
     reset_peak(run.devices.root)
     with float32_matmuls(run.precision.mode, emulate=run.precision.emulate):
         try:
@@ -65,7 +65,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             with suppress(Exception):  # an error while measuring must not hide the first one
                 fill_record(record, run, together=False)
             with suppress(Exception):
-                run.release()
+                run.acceleration.release()
             raise
     fill_record(record, run)
     _check_finite(run, record.get("metric"))
@@ -91,7 +91,7 @@ def _assemble(cfg: DictConfig, folder: Folder, record: dict[str, Any], trial: st
             record["environment"]["threads"] = torch.get_num_threads()
             run.logger.begin(also, record["setting"])
             start_logs(trainer, cfg, record, trial)
-            _say_from_what(cfg, folder, run)
+            _print_start(cfg, folder, run)
 
     if is_project(cfg):
         from mpx.training.project import assemble_project  # with what only a project needs
@@ -104,7 +104,7 @@ def _assemble(cfg: DictConfig, folder: Folder, record: dict[str, Any], trial: st
     return run
 
 
-def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Folder) -> None:
+def _record_and_check_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Folder) -> None:
     """Record what the run continues and, of data that a user's function makes, a hash. Raises UserError for
     other data of the same name.
     """
@@ -115,7 +115,7 @@ def _note_origin(record: dict[str, Any], run: Run, cfg: DictConfig, folder: Fold
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
 
 
-def _say_from_what(cfg: DictConfig, folder: Folder, run: Run) -> None:
+def _print_start(cfg: DictConfig, folder: Folder, run: Run) -> None:
     if isinstance(run.datamodule, DataModule):
         batches = int(run.trainer.num_training_batches)
         print(samples_line(run.datamodule.data, cfg.data.batch_size * run.trainer.world_size, batches))

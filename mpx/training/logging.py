@@ -27,9 +27,9 @@ class RunLogger(TensorBoardLogger):
     curves.csv beside them. What a module logs before the first batch is dropped: until then the folder may be
     that of an earlier run.
 
-    purge_step: the first step that an interrupted part may have logged and this part logs again; 0 for a new
-    run. A signal waits until values are written: KeyboardInterrupt within the queue of the writer's thread
-    would leave a wrong count there, by which the thread ends with a traceback.
+    purge_step: TensorBoard hides earlier events from this step on, which a resumed run logs again; 0 for a
+    new run. A signal waits until values are written: KeyboardInterrupt within the queue of the writer's
+    thread would leave a wrong count there, by which the thread ends with a traceback.
     """
 
     def __init__(self, folder: Path, purge_step: int):

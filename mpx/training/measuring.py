@@ -56,20 +56,20 @@ def build_measuring(
     acceleration: Acceleration,
     choice: Choice,
     *,
-    own: bool = False,
+    project: bool = False,
 ) -> Measuring:
-    """folder: the run's; a profile writes its trace there. own: for a module of the user's own. Its steps may
-    be short, so they are sampled as rarely as beside a CUDA graph.
+    """folder: the run's; a profile writes its trace there. project: for a module of the user's own. Its steps
+    may be short, so they are sampled as rarely as beside a CUDA graph.
     """
     throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
     then = partial(conclude_audit, precision, show=cfg.audit, strict=cfg.precision.strict)
     watch = WatchFirstStep(FirstStep(audit_of(precision, kernels_of), then))
-    every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
+    every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or project)
     numerics = Numerics(
         every,
         histogram=cfg.numerics.histogram,
-        network=None if own else attrgetter("model"),
+        network=None if project else attrgetter("model"),
     )
     profile = None
     if cfg.profile:

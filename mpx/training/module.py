@@ -23,7 +23,7 @@ from mpx.data.tasks import Meters, TrainingLoss
 from mpx.precision.plugin import ModePrecision
 from mpx.system.processes import from_all
 from mpx.training.ema import Ema
-from mpx.training.optimizer import Schedule, build_optimizer, say_whether_recorded
+from mpx.training.optimizer import Schedule, build_optimizer, mark_capturable
 
 PLAIN = Acceleration()
 MAX_SAMPLES = 500_000  # of Right; as text their bits take 83 KB, and a field of a CSV file at most 128 KiB
@@ -120,10 +120,9 @@ class TrainingModule(pl.LightningModule):
         self.results |= plain
         if stage == "val_" and self.trainer.logger is not None:
             # Lightning would give the validation after N steps the number N − 1, which a run that is
-            # continued may log again.
-            # after training, whose last validation has this number already
-            pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING
-            self.trainer.logger.log_metrics(plain, step=self.trainer.global_step + pruned_since)
+            # continued may log again. One after the training follows another that has number N.
+            after_training = self.trainer.state.fn == TrainerFn.VALIDATING
+            self.trainer.logger.log_metrics(plain, step=self.trainer.global_step + after_training)
 
     def forget_results(self, trainer: pl.Trainer) -> None:
         """After a pruning, a validation of the dense model no longer counts."""
@@ -154,7 +153,7 @@ class TrainingModule(pl.LightningModule):
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         """A step that the loss scaler skips advances neither the schedule nor the average of the weights."""
         self.schedule.apply(optimizer.optimizer)
-        say_whether_recorded(optimizer.optimizer)
+        mark_capturable(optimizer.optimizer)
         search = self.acceleration.search
         with nullcontext() if search is None else search():
             optimizer.step(closure=optimizer_closure)
@@ -187,7 +186,9 @@ class TrainingModule(pl.LightningModule):
 
 
 class Right:
-    """For classification of whole samples. It waits for no device before `take`."""
+    """Which test samples the model gets right, for predictions.json, where a sample has one class. They stay
+    on the device until `take`.
+    """
 
     def __init__(self, spec: Spec):
         self.kept = spec.task == "classification" and spec.kind != "lm"

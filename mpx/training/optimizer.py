@@ -42,11 +42,11 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
         fused=_fused_is_sound(cfg.name, parameters),
         **settings,
     )
-    groups = [
+    settings_of_groups = [
         {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
     ]
     optimizer.register_load_state_dict_post_hook(_lay_out_state)
-    optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, groups))
+    optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, settings_of_groups))
     return optimizer
 
 
@@ -82,11 +82,12 @@ def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:
                 state[name] = torch.empty_like(weight, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
-def say_whether_recorded(optimizer: torch.optim.Optimizer) -> None:
+def mark_capturable(optimizer: torch.optim.Optimizer) -> None:
     """Tell Adam whether a CUDA graph records the next step. Told wrongly, it refuses the recording or warns
     in an ordinary step.
 
-    Called before every step, because a checkpoint brings the value of its own run. A fused Adam ignores it.
+    Called before every step, because a checkpoint brings the value of its own run. A fused Adam
+    only checks it.
     """
     for group in optimizer.param_groups:
         if "capturable" in group:

@@ -4,7 +4,7 @@ sparsity and record.
 How such a run continues is up to Lightning and to the project.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import pytorch_lightning as pl
@@ -18,11 +18,11 @@ from mpx.acceleration.compiled import prepare_compiler
 from mpx.errors import UserError
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import build_precision
-from mpx.record.lightning_record import Newest, refuse_missing
+from mpx.record.lightning_record import Newest
 from mpx.runs.checkpoint import Checkpoints
 from mpx.runs.folder import Folder
 from mpx.runs.history import History
-from mpx.runs.result import stage_of
+from mpx.runs.result import metric_name, not_logged, stage_of
 from mpx.runs.weights import continuing
 from mpx.settings import target
 from mpx.settings.check import falls
@@ -60,13 +60,14 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         Logged(cfg.metric),
         _choice(cfg.trainer, module),
     )
-    measuring = build_measuring(cfg, folder.path, precision, Acceleration(), choice, own=True)
+    acceleration = Acceleration()
+    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice, project=True)
     validated = (
         cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
     )
     checkpoints = Checkpoints(
         folder.path, validated, cfg.metric_goal, every_steps=cfg.trainer.checkpoint_every_n_steps,
-        every_s=cfg.trainer.save_every_s, check=logged.check,
+        every_s=cfg.trainer.save_every_s,
     )  # fmt: skip
     pruning = None
     if cfg.sparsity.pattern != "dense":
@@ -81,13 +82,13 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
             advice=advice,
             ends=[AsksForMetric(), logged, LastValidation(), checkpoints], project=True,
         ),
-        project=True, manual=not module.automatic_optimization,
+        project=True, unused_parameters=not module.automatic_optimization,
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, checkpoints,
         trainer, logger,
-        advice, results=lambda: logged.values, chosen=choice.record, has=lambda stage: offers(stage, module,
-        datamodule),
+        advice, results=lambda: logged.values, acceleration=acceleration, choice=lambda: choice,
+        has=lambda stage: offers(stage, module, datamodule),
     )  # fmt: skip
 
 
@@ -202,11 +203,6 @@ class Logged(Callback):
                 "Return those that it steps."
             )
 
-    def check(self, trainer: pl.Trainer) -> None:
-        """For the choice of the best epoch, whose metric has the name under which the module logs it."""
-        if self.metric not in trainer.callback_metrics and _stage(self.metric) != "test":
-            refuse_missing(self.metric, trainer, ())
-
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
 
@@ -214,9 +210,13 @@ class Logged(Callback):
         """The last epoch's values of training, which come after its validation."""
         self.values.take(trainer)
         if _stage(self.metric) == "train":
-            refuse_missing(self.metric, trainer, self.values)
+            self._check(trainer, self.values)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
         if _stage(self.metric) == "test":
-            refuse_missing(self.metric, trainer, self.values.names)
+            self._check(trainer, self.values.names)
+
+    def _check(self, trainer: pl.Trainer, logged: Container[str]) -> None:
+        if metric_name(str(self.metric)) not in logged:
+            raise not_logged(str(self.metric), trainer)

@@ -18,23 +18,13 @@ from mpx.measure.throughput import Throughput
 from mpx.runs.history import History
 from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.callback import Pruning
-from mpx.sparsity.choose import Apex, choose_pattern, choose_recipe, choose_rules, plan
+from mpx.sparsity.choose import Apex, choose_pattern, choose_rules
 from mpx.sparsity.coverage import sensitivity
 from mpx.sparsity.layers import nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipes import Recipe
 from mpx.system.processes import evaluating
 from mpx.training.module import TrainingModule
-
-
-def build_recipe(sparsity: DictConfig, steps: int) -> Recipe | None:
-    """The recipe of a run of `steps` optimizer steps; None for a dense run.
-
-    Raises UserError for a pruning after the end of the run.
-    """
-    if sparsity.pattern == "dense":
-        return None
-    return choose_recipe(sparsity, plan(sparsity, steps))
 
 
 def build_masks(sparsity: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:

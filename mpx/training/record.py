@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.data.datamodule import DataModule
 from mpx.data.tasks import primary_metric
 from mpx.errors import UserError
 from mpx.measure.environment import host_of_all
@@ -51,12 +52,13 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if together:
         record["environment"]["host"] = host_of_all(record["environment"].get("host"))
     record["metrics"] = run.results()
-    if isinstance(run.module, TrainingModule):
-        name, goal = primary_metric(run.module.spec)
+    if isinstance(run.datamodule, DataModule):
+        name, goal = primary_metric(run.datamodule.data.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         # checksums of samples, labels and order
         train_set, _, test_set = (f"{checksum:08x}" for checksum in run.history.data)
-        record["data"] |= {"train_set": train_set, "test_set": test_set} | run.padding()
+        record["data"] |= {"train_set": train_set, "test_set": test_set}
+        record["data"] |= run.datamodule.padding(run.devices.count)
     # of a project
     record["config"]["data"].setdefault("batch_size", measuring.first.samples or None)
     record["speed"] = speed_part(
@@ -65,7 +67,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
         measuring.exclusivity,
         record["config"]["output_dir"],
         devices=run.trainer.world_size,
-    ) | {"chosen": run.chosen()}
+    ) | {"chosen": run.choice().record() | run.acceleration.record()}
     if (tokens := record["data"].get("tokens_per_sample")) is not None:
         rate = record["speed"]["train_samples_per_s"]
         record["speed"]["train_tokens_per_s"] = rate * tokens if rate else None

@@ -20,7 +20,7 @@ from mpx.private.lightning import (
     leave_signals_alone,
     skip_empty_hooks,
 )
-from mpx.runs.checkpoint import Checkpoints, WholeFiles
+from mpx.runs.checkpoint import WholeFiles
 from mpx.settings.reachable import check_cpu_devices
 from mpx.settings.sparsity import nothing_to_train
 from mpx.settings.values import as_dict
@@ -64,10 +64,11 @@ def choose_devices(trainer: DictConfig) -> Devices:
 def build_trainer(
     cfg: DictConfig, folder: Path, devices: Devices, precision: ModePrecision, logger: RunLogger,
     callbacks: list[Callback], *,
-    project: bool = False, manual: bool = False,
+    project: bool = False, unused_parameters: bool = False,
 ) -> pl.Trainer:  # fmt: skip
-    """project: its loaders are the user's. manual: steps may leave
-    out parameters, as those of one optimizer leave out another's."""
+    """project: its loaders are the user's. unused_parameters: steps may leave out parameters, as those of one
+    optimizer leave out another's.
+    """
     settings, values = cfg.trainer, as_dict(cfg.trainer)
     skip_empty_hooks(callbacks)
     # Lightning reads it from RANK or SLURM_PROCID, which others set as well
@@ -76,12 +77,11 @@ def build_trainer(
         **{key: values[key] for key in PASSED},
         max_steps=0 if nothing_to_train(cfg.sparsity) else settings.max_steps,
         accelerator="gpu" if devices.root.type == "cuda" else "cpu",
-        strategy=_strategy(devices, manual=manual),
+        strategy=_strategy(devices, unused_parameters=unused_parameters),
         plugins=[precision, WholeFiles(), cluster_environment(launch())],
         callbacks=callbacks,
         logger=logger,
         default_root_dir=folder,
-        enable_checkpointing=any(isinstance(callback, Checkpoints) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=int(project and cfg.metric is None),  # a project is asked for its metric
@@ -94,10 +94,9 @@ def build_trainer(
     return trainer
 
 
-def _strategy(devices: Devices, *, manual: bool) -> str | DDPStrategy:
-    """manual: steps may leave out parameters."""
+def _strategy(devices: Devices, *, unused_parameters: bool) -> str | DDPStrategy:
     if devices.count == 1:
         return "auto"
     if devices.root.type == "cuda":  # a recorded step keeps its gradients in DDP's buckets
-        return OneStreamDDP(gradient_as_bucket_view=True, find_unused_parameters=manual)
-    return DDPStrategy(find_unused_parameters=manual)
+        return OneStreamDDP(gradient_as_bucket_view=True, find_unused_parameters=unused_parameters)
+    return DDPStrategy(find_unused_parameters=unused_parameters)

@@ -175,7 +175,7 @@ def test_runs_that_no_control_fits_stand_alone():
         ("optimizer.lr=0.3", 0, {"amp-dense": 2}),
     ]
     assert grouped(runs, AUTO)[-1].note == (
-        "no run of fp32-dense without other changes; to compare all with one that ran, type it as "
+        "these runs fit no run of fp32-dense; to compare all with one setting, type "
         "'control=\"fp32-dense optimizer.lr=0.1\"'"
     )
     assert shapes(both_seeds("amp-dense"), "fp32-dense") == [("", 0, {"amp-dense": 2})]

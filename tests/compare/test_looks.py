@@ -143,6 +143,14 @@ def test_a_study_by_rounds_hardly_ever_misses_a_loss_of_the_margin():
     assert np.mean(seeds_used) < 0.75 * plan.max_seeds
 
 
+def test_a_planned_control_is_known_by_its_label():
+    plan = replace(PLAN, control="baseline")
+    runs = [replace(run, label="baseline") for run in planned("fp32-dense", [0.0] * 4, plan)]
+    for control in ("baseline", "auto"):
+        notes = only(compared([*runs, *planned("amp-dense", NEAR, plan)], control=control))[0].notes
+        assert not any("is not the plan's" in note for note in notes)
+
+
 def test_two_plans_in_one_study_are_refused():
     other = Plan(0.02, 0.95, "auto", 8, 2)
     with pytest.raises(UserError, match=r"different plans of looks, .*0\.01.* and .*0\.02"):

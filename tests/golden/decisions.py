@@ -13,7 +13,10 @@ for results in sys.argv[1:]:
         comparison = mpx.judge(results=results, margin=0.005)
     study = "/".join(results.split("/")[-2:])
     for group in comparison.groups:
-        name = f"{study}: {group.model} {group.data} {dict(group.shared) if hasattr(group, 'shared') else ''}"
+        changes = getattr(group, "changes", None) or getattr(
+            group, "shared", {}
+        )  # as older checkouts call it
+        name = f"{study}: {group.model} {group.data} {dict(changes)}"
         decided[name] = {"train": group.train_verdict, "serve": group.serve_verdict} | {
             row.setting: {
                 "decision": None if row.decision is None else str(row.decision.verdict),
