@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Queue
@@ -121,7 +122,7 @@ class Local(Launcher):
 
     def __init__(self, n_jobs: int) -> None:
         self.running: set[BaseProcess] = set()
-        self.lock = Lock()  # of `running`, and of Hydra, which composes one configuration at a time
+        self.lock = Lock()  # of the processes, and of Hydra, which composes one configuration at a time
         self.ending: int | None = None  # the signal that ends the sweep: no further job starts
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -169,13 +170,16 @@ class Local(Launcher):
                 self.gpus.put(gpu)
 
     def _process(self, words: list[str], environment: dict[str, str], log: Path) -> int:
-        process = start(words, environment, log)
+        # An exit code can be read once, and starting a process reads those of the others that have ended: one
+        # thread at a time.
         with self.lock:
+            process = start(words, environment, log)
             self.running.add(process)
         if self.ending is not None:  # since the job has been started
             process.terminate()
-        process.join()
+        wait([process.sentinel])
         with self.lock:
+            process.join()
             self.running.discard(process)
         return process.exitcode or 0
 

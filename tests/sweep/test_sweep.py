@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -15,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from processes import WAITING_NET, Fork, alive, wait_for
 
 from mpx.settings.front_door import CONF
+from mpx.sweep import jobs
 from mpx.sweep.checks import at_once
 from mpx.system.machine import usable_cores
 
@@ -136,12 +139,29 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
     assert train("model=mlp", *FEW).code == 0, "where no report can be written, the exit code says it"
 
 
+def test_each_job_has_its_own_exit_code(monkeypatch):
+    """Also where some start while others end."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["os"])  # and not pytest
+
+    def start(*_):
+        process = context.Process(target=os._exit, args=(7,))
+        process.start()
+        return process
+
+    monkeypatch.setattr(jobs, "start", start)
+    launcher = jobs.Local(8)
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda _: launcher._process([], {}, Path()), range(200)))
+    assert codes == [7] * 200
+
+
 @pytest.mark.parametrize(
-    ("words", "jobs"), [([], 1), (["hydra.launcher.n_jobs=-1"], usable_cores()), ([TWO_AT_ONCE], 2)]
+    ("words", "count"), [([], 1), (["hydra.launcher.n_jobs=-1"], usable_cores()), ([TWO_AT_ONCE], 2)]
 )
-def test_jobs_at_once(words, jobs):
+def test_jobs_at_once(words, count):
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert at_once(compose("train", words, return_hydra_config=True).hydra) == jobs
+        assert at_once(compose("train", words, return_hydra_config=True).hydra) == count
 
 
 def descendants(pid):
