@@ -137,6 +137,13 @@ def test_a_sweep_whose_output_folder_is_a_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
+def test_a_reference_to_another_key_is_no_mistake_of_a_sweep(forked):
+    words = ["model=mlp", "trainer.max_steps=2", "data.batch_size=${trainer.max_steps}", 'label="a b"']
+    ran = forked("-m", *words, "seed=0")
+    assert ran.code == 0, ran.err
+
+
 def test_a_dotted_key_of_a_file_would_set_nothing(tmp_path):
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "mine.yaml").write_text("# @package _global_\noptimizer.lr: 0.3\n")

@@ -13,6 +13,7 @@ from mpx.compare.collect import read_predictions
 from mpx.errors import UserError
 from mpx.render.curves import read_curves
 from mpx.training import trainer
+from mpx.training.optimizer import check_limits
 from mpx.training.trainer import Devices
 
 SHORT = [
@@ -172,6 +173,14 @@ def test_what_two_devices_cannot_train_is_said_once(command):
         "data.batch_size=1000 on 2 devices needs 2000 train samples but there are 1297: lower data.batch_size"
     )
     assert_refused(command(*SHORT, "data.batch_size=1000", "trainer.devices=2"), f"error: {line}")
+
+
+def test_each_device_needs_a_sample_of_the_test():
+    settings = OmegaConf.create({"limit_val_batches": 1.0, "limit_test_batches": 1.0})
+    check_limits(settings, 256, {"val": 8, "test": 2}, devices=2)
+    line = "trainer.devices: 2 devices need a test sample each, and there are 1"
+    with pytest.raises(UserError, match=line):
+        check_limits(settings, 256, {"val": 8, "test": 1}, devices=2)
 
 
 def test_the_gpus_that_are_named_are_used(monkeypatch):
