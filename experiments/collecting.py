@@ -33,14 +33,14 @@ class Arguments(argparse.ArgumentParser):
         self.exit(2, f"error: {message.rstrip('.')}. --help lists what is allowed.\n")
 
 
-def some_of(allowed: Iterable[Any]) -> Callable[[str], list[Any]]:
-    """The type of an option that takes several of `allowed`, as a,b."""
+def some_of(allowed: Iterable[Any], separator: str = ",") -> Callable[[str], list[Any]]:
+    """The type of an option that takes several of `allowed`, as a,b, or with another separator."""
     words = {str(value): value for value in allowed}
 
     def taken(text: str) -> list[Any]:
-        if unknown := set(text.split(",")) - set(words):
-            raise argparse.ArgumentTypeError(f"{min(unknown)} is not one of {', '.join(words)}")
-        return [words[word] for word in text.split(",")]
+        if unknown := set(text.split(separator)) - set(words):
+            raise argparse.ArgumentTypeError(f"{min(unknown)} is not one of {f'{separator} '.join(words)}")
+        return [words[word] for word in text.split(separator)]
 
     return taken
 

@@ -384,8 +384,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=3600, help="begin no contender after so many")
     parser.add_argument("--parts", type=some_of(PARTS), default=list(PARTS))
     names = list(dict.fromkeys(name for _, name in CONTENDERS))
-    parser.add_argument(
-        "--contenders", type=lambda text: text.split(";"), default=names, help=";".join(names)
-    )
+    parser.add_argument("--contenders", type=some_of(names, ";"), default=names, help=";".join(names))
     parser.add_argument("--tiny", action="store_true", help="small images and few steps")
     experiment(HERE, COLUMNS, measure, card, parser=parser, file="images.csv")

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[1] / "speed"))
-from collecting import Arguments, experiment, markdown, origin_of, read, said, train
+from collecting import Arguments, experiment, markdown, origin_of, read, said, some_of, train
 
 HERE = Path(__file__).parent
 BATCH, EPOCHS, WARMUP, WINDOW = 128, 4, 10, 50
@@ -177,9 +177,8 @@ def by_hand(packed: bool, seed: int, steps: int | None, gpu: bool) -> dict:
     torch.manual_seed(seed)
     model = network("lstm", data.spec).to(device)
     total = steps or EPOCHS * (len(data.train) // BATCH)
-    rate = torch.tensor(
-        tuned("lstm").model.lr.adamw, device=device
-    )  # where a graph finds what the schedule writes
+    # a tensor, where a graph finds what the schedule writes
+    rate = torch.tensor(tuned("lstm").model.lr.adamw, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), rate, fused=True, capturable=gpu)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
     clock, start = Clock(), time.perf_counter()
@@ -312,7 +311,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, help="train so many steps, not whole epochs")
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
     names = list(dict.fromkeys(name for _, name in CONTENDERS))
-    parser.add_argument(
-        "--contenders", type=lambda text: text.split(";"), default=names, help=";".join(names)
-    )
+    parser.add_argument("--contenders", type=some_of(names, ";"), default=names, help=";".join(names))
     experiment(HERE, COLUMNS, measure, card, parser=parser)
