@@ -39,10 +39,8 @@ def decide(control: Row, rows: Sequence[Row], metric: Metric, question: Question
     compared = [row for row in rows if row.metric or _diverged(row, control)]
     tests = {row.setting: _test(row, control, alike, metric, question) for row in compared}
     findings = {name: test.finding for name, test in tests.items() if test.finding}
-    no_loss, loss = (
-        _corrected({name: getattr(one, side) for name, one in findings.items()}, tests, question.plan)
-        for side in ("p_no_loss", "p_loss")
-    )
+    no_loss = _corrected({name: one.p_no_loss for name, one in findings.items()}, tests, question.plan)
+    loss = _corrected({name: one.p_loss for name, one in findings.items()}, tests, question.plan)
     strictest = question.level / max(1, len(no_loss))  # Holm's first level
     return {
         name: _decision(test, no_loss.get(name), loss.get(name), strictest, question)
