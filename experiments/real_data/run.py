@@ -26,14 +26,16 @@ from collecting import Arguments, experiment, markdown, origin_of, read, said, s
 
 HERE = Path(__file__).parent
 BATCH, EPOCHS, WARMUP, WINDOW = 128, 4, 10, 50
+EPOCH = 526  # steps, in which a compiler meets each length
 COLUMNS = ("model", "contender", "seed", "steps", "samples_per_s", "train_s", "wall_s", "padding", "accuracy")
 
 
 def mpx(model: str, lengths: str, seed: int, steps: int | None, gpu: bool, compiling: str = "off") -> dict:
     """A run of mpx, with the values that are tuned for the pair."""
+    warmup = WARMUP if compiling == "off" else EPOCH
     words = (
         f"task={model}_sst2 precision={'amp_bf16' if gpu else 'fp32'} data.batch_size={BATCH} data.lengths={lengths} "
-        f"seed={seed} trainer.max_epochs={EPOCHS} trainer.compile={compiling}"
+        f"seed={seed} trainer.max_epochs={EPOCHS} trainer.compile={compiling} trainer.warmup_steps={warmup}"
     )
     if steps is not None:
         words += f" trainer.max_steps={steps} trainer.limit_val_batches=1"
@@ -80,14 +82,14 @@ def network(model: str, spec):
 class Clock:
     """The rate of the steps after the warm-up."""
 
-    def __init__(self) -> None:
-        self.steps, self.began, self.ended = 0, 0.0, 0.0
+    def __init__(self, warmup: int = WARMUP) -> None:
+        self.warmup, self.steps, self.began = warmup, 0, 0.0
 
     def step(self) -> None:
         import torch
 
         self.steps += 1
-        if self.steps == WARMUP:
+        if self.steps == self.warmup:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self.began = time.perf_counter()
@@ -97,7 +99,7 @@ class Clock:
 
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return (self.steps - WARMUP) * BATCH / (time.perf_counter() - self.began)
+        return (self.steps - self.warmup) * BATCH / (time.perf_counter() - self.began)
 
 
 def transformers_trainer(compiled: bool, seed: int, steps: int | None, gpu: bool) -> dict:
@@ -110,7 +112,7 @@ def transformers_trainer(compiled: bool, seed: int, steps: int | None, gpu: bool
     from transformers import BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
     data, tokens = sst2()
-    clock, pad = Clock(), data.spec.pad_id
+    clock, pad = Clock(EPOCH if compiled else WARMUP), data.spec.pad_id
     os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(compiled)  # else it compiles for each length
     values, config = tuned("bert_small"), network("bert_small", data.spec).bert.config
     config.num_labels = data.spec.classes

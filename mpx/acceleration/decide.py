@@ -65,7 +65,9 @@ def decide(
         "benchmark": why_search,
         "channels_last": why_layout,
     }
+    in_use = {"cuda_graphs": graphs, "compile": compiling not in ("off", UNDECIDED)}
     against = {"cuda_graphs": cannot_record or slower_recorded, "compile": cannot_compile or slower_compiled}
+    against |= {name: "in use" for name, used in in_use.items() if used}
     return Choice(
         graphs,
         "off" if compiling == UNDECIDED else compiling,

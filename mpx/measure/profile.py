@@ -291,8 +291,8 @@ def _launching(traced: Traced, idle: float, unknown: str, against: Mapping[str, 
         graphs = "" if "cuda_graphs" in against else "trainer.cuda_graphs=true or "
         what = f"{traced.launches:,.0f} kernels and copies"
     return (
-        f"Limited by launch overhead: the device computes in {1 - idle:.0%} of a step, in which the host "
-        f"launches {what}.{unknown} Use {graphs}a larger batch. A narrower format does not help."
+        f"Limited by launch overhead: the device computes in {1 - idle:.0%} of a step, which has {what}."
+        f"{unknown} Use {graphs}a larger batch. A narrower format does not help."
     )
 
 

@@ -72,7 +72,7 @@ BUSY = {"busy_ms": 4.0}
             BUSY,
             0.0,
             "launch overhead",
-            "launches 500 kernels and copies. Use trainer.cuda_graphs=true or a larger",
+            "has 500 kernels and copies. Use trainer.cuda_graphs=true or a larger",
         ),
         (BUSY, 0.5, "input", "the batch takes 50% of a step. Use data.loader=resident"),
         ({}, 0.5, "arithmetic", "Tensor Cores"),  # the host waits while the device computes
