@@ -33,6 +33,11 @@ def test_lightnings_signals_and_processes():
     from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 
     assert inspect.isfunction(_TrainingEpochLoop._broadcast_sigterm_tensor)
+    assert list(inspect.signature(_TrainingEpochLoop._build_kwargs).parameters)[1:] == [
+        "kwargs",
+        "batch",
+        "batch_idx",
+    ]
     assert inspect.isfunction(_SignalConnector.register_signal_handlers)
     assert signal.SIGINT in _SignalConnector._get_current_signal_handlers()
     assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == [

@@ -22,7 +22,7 @@ from mpx.runs.result import not_logged
 OLD_BEST = "Best{"
 
 
-EVERY = 1.0  # seconds between two questions whether a signal came, about
+EVERY = 1.0  # seconds, about: to ask whether a signal came, and to take back its handler
 
 
 def reached_max_steps(trainer: pl.Trainer) -> bool:
@@ -117,7 +117,7 @@ class Checkpoints(Checkpoint):
         self._end_signal = EndSignal()
         self._validated = False  # in this epoch
         self._step = 0  # the optimizer step of the batch before
-        self._saved_at = time.monotonic()
+        self._saved_at = self._taken_at = time.monotonic()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -149,7 +149,10 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        signals.run.take_back()  # which compilers replace
+        now = time.monotonic()
+        if now - self._taken_at >= EVERY:
+            self._taken_at = now
+            signals.run.take_back()  # a compiler, which takes longer, replaces it
         before, self._step = self._step, trainer.global_step
         if self._step == before or trainer.is_last_batch or reached_max_steps(trainer):
             return

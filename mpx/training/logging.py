@@ -115,7 +115,7 @@ class Due:
     step: int
     loss: Tensor | None
     lr: float | Tensor | None  # None: the optimizer has none
-    finite: Tensor | None  # whether every loss so far was finite; None: there was none
+    losses: float | Tensor  # the sum of all so far
     event: torch.cuda.Event | None
 
     def ready(self) -> bool:
@@ -146,7 +146,7 @@ class Scalars(Callback):
     ):
         self.every, self.per_step, self.per_epoch = every, per_step, per_epoch
         self.trouble, self.advice = trouble, advice
-        self._finite: Tensor | None = None  # whether every loss so far was finite
+        self._losses: Tensor | float = 0.0  # their sum, which is finite only if each is
         self._due: Due | None = None
         self._wanted = False  # since a batch of the present step
         self._step = 0  # the optimizer step of the batch before
@@ -162,8 +162,7 @@ class Scalars(Callback):
     ) -> None:
         loss = loss_in(outputs)
         if loss is not None:
-            finite = torch.isfinite(loss)
-            self._finite = finite if self._finite is None else self._finite & finite
+            self._losses = self._losses + loss.detach().float()
         before, self._step = self._step, trainer.global_step
         self._wanted |= (batch_idx + 1) % self.every == 0
         if (self._wanted and self._step != before) or trainer.is_last_batch:
@@ -182,7 +181,7 @@ class Scalars(Callback):
         if _reads_later(trainer):
             event = torch.cuda.Event()
             event.record()
-        return Due(trainer.global_step, loss, rate, self._finite, event)
+        return Due(trainer.global_step, loss, rate, self._losses, event)
 
     def _report(self, trainer: pl.Trainer) -> None:
         """Waits until the device has computed the copied values."""
@@ -192,7 +191,7 @@ class Scalars(Callback):
         if due.event is not None:
             due.event.synchronize()
         with self._aside:
-            self._stop_unless_finite(due.finite, trainer, due.step)
+            self._stop_unless_finite(due.losses, trainer, due.step)
             values = {} if due.lr is None else {"train/lr": float(due.lr)}
             # a module of the user's own may log it
             if due.loss is not None and "train/loss" not in trainer.callback_metrics:
@@ -202,7 +201,7 @@ class Scalars(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._report(trainer)
-        self._stop_unless_finite(self._finite, trainer, trainer.global_step)
+        self._stop_unless_finite(self._losses, trainer, trainer.global_step)
         _log(trainer, self.per_epoch(), trainer.global_step)
 
     def on_save_checkpoint(
@@ -216,8 +215,8 @@ class Scalars(Callback):
         if isinstance(trainer.logger, RunLogger):
             trainer.logger.flush()
 
-    def _stop_unless_finite(self, finite: Tensor | None, trainer: pl.Trainer, step: int) -> None:
-        lost = finite is not None and not finite
+    def _stop_unless_finite(self, losses: float | Tensor, trainer: pl.Trainer, step: int) -> None:
+        lost = not math.isfinite(losses)
         if trainer.strategy.reduce_boolean_decision(lost, all=False):  # all ranks stop when one must
             lr = trainer.optimizers[0].defaults.get("lr", math.nan)
             raise Diverged(
