@@ -369,13 +369,14 @@ def card(rows: list[dict[str, str]]) -> dict[str, str]:
 
     found = {}
     for part in PARTS:
+        of_part = [row for row in rows if row["part"] == part and row["samples_per_s"]]
         lines = [
             [row["contender"], cell(row["samples_per_s"], ",.0f"), cell(row["waiting"], ".0%"),
              cell(row["wall_s"], ",.0f"), cell(row["accuracy"], ".4f") if part == "cifar10" else ""]
-            for row in rows if row["part"] == part and row["samples_per_s"]
+            for row in of_part
         ]  # fmt: skip
         if lines:
-            found[part] = f"{said(rows, '{device} of {host}, torch {torch}')}.\n\n{markdown(heads, lines)}"
+            found[part] = f"{said(of_part, '{device} of {host}, torch {torch}')}.\n\n{markdown(heads, lines)}"
     return found
 
 
