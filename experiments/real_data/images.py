@@ -112,7 +112,8 @@ def recorded_run(words: Sequence[str]) -> list[dict]:
     chosen = speed["chosen"]
     row = {"samples_per_s": speed["train_samples_per_s"], "steps": record["precision"]["optimizer_steps"]}
     row |= {"waiting": speed["data_wait_fraction"], "accuracy": record["metrics"].get("test/accuracy")}
-    note = f"{chosen['loader']}: {chosen['why']['loader']}; compile {chosen['compile']}"
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in speed["time_to_train_parts_s"].items())
+    note = f"{chosen['loader']}: {chosen['why']['loader']}; compile {chosen['compile']}; {parts}"
     return [row | {"note": note}]
 
 
