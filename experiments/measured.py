@@ -49,7 +49,7 @@ def measured() -> str:
         "test accuracy in FP32": lambda task: f"{100 * grid[task].rows[0].metric.mean:.1f} %",
         "no loss on this test set": lambda task: without_loss(grid[task]),
         "no loss on new samples": lambda task: without_loss_anywhere(grid[task]),
-        "fastest of these": lambda task: named(fastest(grid[task])),
+        "named by the verdict": lambda task: named(fastest(grid[task])),
         "its throughput ÷ FP32's": lambda task: f"{fastest(grid[task]).speedup.ratio:.2f}",
         "FP32's time to train ÷ its": lambda task: ratio(fastest(grid[task]).sooner),
         "points that 2:4 changes in FP16, not planned beforehand": lambda task: points(in_fp16[task]),
@@ -89,7 +89,7 @@ def without_loss_anywhere(group: Group) -> str:
     lows = [row.decision.population.low for row in group.rows[1:]]
     shown = sum(low is not None and low > -MARGIN for low in lows)
     winner = (fastest(group).decision.population.low or -1) > -MARGIN
-    return f"{shown} of {len(lows)}" + ("" if winner else ", not the fastest")
+    return f"{shown} of {len(lows)}" + ("" if winner else ", not the one named")
 
 
 def ratio(speedup: Speedup) -> str:

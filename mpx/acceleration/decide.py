@@ -66,8 +66,8 @@ def decide(
         "channels_last": why_layout,
     }
     in_use = {"cuda_graphs": graphs, "compile": compiling not in ("off", UNDECIDED)}
-    against = {"cuda_graphs": cannot_record or slower_recorded, "compile": cannot_compile or slower_compiled}
-    against |= {name: "in use" for name, used in in_use.items() if used}
+    cannot = {"cuda_graphs": cannot_record or slower_recorded, "compile": cannot_compile or slower_compiled}
+    against = {name: "in use" if in_use[name] else cannot[name] for name in in_use}
     return Choice(
         graphs,
         "off" if compiling == UNDECIDED else compiling,

@@ -21,7 +21,7 @@ def samples_in(batch: Any) -> int | None:
     None if the tensors differ in it, as images of several sizes and their boxes do, or if all lie in lists
     within the batch, whose items may be single samples.
     """
-    lengths = {tensor.shape[0] for tensor in tensors(batch)}
+    lengths = {tensor.size(0) for tensor in tensors(batch)}
     return lengths.pop() if len(lengths) == 1 and any(True for _ in _of_all_samples(batch)) else None
 
 
@@ -30,7 +30,7 @@ def shapes_in(batch: Any, samples: int | None) -> Shapes:
     tensor whose first dimension is not the samples counts as a whole.
     """
     return frozenset(
-        tensor.shape[1:] if tensor.shape[0] == samples else tensor.shape for tensor in tensors(batch)
+        tensor.shape[1:] if tensor.size(0) == samples else tensor.shape for tensor in tensors(batch)
     )
 
 

@@ -85,21 +85,19 @@ class WatchFirstStep(Callback):
 
     def __init__(self, first: FirstStep, samples: Callable[[Any], int | None] = samples_in):
         self.first, self.samples_of = first, samples
-        self._batch: tuple[int | None, Shapes] = None, frozenset()  # samples and shapes of the present one
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if not pl_module.automatic_optimization:
             self.first.unlike = MANUAL
-        samples = self.samples_of(batch)
-        self._batch = samples, shapes_in(batch, samples)
-        self.first.begin(self._batch[1])
+        self.first.begin(shapes_in(batch, self.samples_of(batch)))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.first.end(*self._batch)
+        samples = self.samples_of(batch)
+        self.first.end(samples, shapes_in(batch, samples))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException

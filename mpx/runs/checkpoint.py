@@ -152,7 +152,7 @@ class Checkpoints(Checkpoint):
         now = time.monotonic()
         if now - self._taken_at >= EVERY:
             self._taken_at = now
-            signals.run.take_back()  # a compiler, which takes longer, replaces it
+            signals.run.take_back()  # a compiler may have replaced it
         before, self._step = self._step, trainer.global_step
         if self._step == before or trainer.is_last_batch or reached_max_steps(trainer):
             return

@@ -141,7 +141,7 @@ def validation_loss(trainer: pl.Trainer, module: TrainingModule, data: DataModul
     mean = MeanMetric(nan_strategy="disable").to(device).set_dtype(torch.float64)  # `to` resets the dtype
     with evaluating(module), torch.random.fork_rng([device] if device.type == "cuda" else []):
         for _, batch in zip(range(most), batches, strict=False):
-            x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+            x, y = trainer.precision_plugin.convert_input(batch)
             with trainer.precision_plugin.val_step_context():
                 logits, y = judged(module(x), y, module.spec.task)
                 mean.update(loss_of(logits, y, task=module.spec.task).expand(y.numel()))
