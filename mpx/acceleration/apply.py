@@ -35,7 +35,7 @@ class Choice:
     undecided: bool = False  # the first steps are timed, then the others are compiled if that pays
     on_gpu: bool = False
     loader: str | None = None  # one of PLACES; chosen by mpx.data
-    # cuda_graphs, compile: why it is not advised, such as that it is in use
+    # cuda_graphs, compile: why it is not advised, whatever was asked for
     against: dict[str, str] = field(default_factory=dict)
 
     def with_loader(self, loader: str, why: str) -> "Choice":

@@ -65,9 +65,7 @@ def decide(
         "benchmark": why_search,
         "channels_last": why_layout,
     }
-    in_use = {"cuda_graphs": graphs, "compile": compiling not in ("off", UNDECIDED)}
-    cannot = {"cuda_graphs": cannot_record or slower_recorded, "compile": cannot_compile or slower_compiled}
-    against = {name: "in use" if in_use[name] else cannot[name] for name in in_use}
+    against = {"cuda_graphs": cannot_record or slower_recorded, "compile": cannot_compile or slower_compiled}
     return Choice(
         graphs,
         "off" if compiling == UNDECIDED else compiling,

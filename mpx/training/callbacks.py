@@ -111,7 +111,6 @@ class CompileIfItPays(Callback):
         against = agreed(None if left_s >= PAYS_FROM_S else words)
         compiling = "off" if against is not None else "default"
         why = self.choice.why | {"compile": against or words}
-        self.choice.against["compile"] = against or "in use"  # which a profile reads later
         self.choice = replace(self.choice, undecided=False, compile=compiling, why=why)
         if against is not None:
             say(f"speed: not compiled ({against})")

@@ -59,11 +59,6 @@ def test_plain():
     assert choice.channels_last  # a GPU's layout is no matter of choice
 
 
-def test_what_is_in_use_is_not_advised():
-    choice = decide("speed=plain", "trainer.cuda_graphs=true", "precision=amp")
-    assert choice.against == {"cuda_graphs": "in use"}
-
-
 def test_each_by_hand_wins_over_speed():
     chosen = {"cuda_graphs": True, "compile": "default", "benchmark": True, "channels_last": True}
     words = [f"trainer.{name}={str(value).lower()}" for name, value in chosen.items()]
