@@ -199,9 +199,10 @@ class Profile(Callback):
         if not operations or speed["step_ms_p50"] is None:
             no_operations = "the profiler saw no operations, as where CUPTI may not be used"
             return about | {"bound": None, "reason": "no step was timed" if operations else no_operations}
+        in_use = [name for name in ("cuda_graphs", "compile") if speed["chosen"][name] not in (False, "off")]
         bound, sentence = bottleneck(
             self.traced, speed["step_ms_p50"], speed["data_wait_fraction"], precision["mode"],
-            emulated=self.emulated, against=self.against,
+            emulated=self.emulated, against={**dict.fromkeys(in_use, "in use"), **self.against},
         )  # fmt: skip
         return about | {"bound": bound, "sentence": sentence}
 

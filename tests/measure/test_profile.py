@@ -6,7 +6,7 @@ import json
 import pytest
 from few_steps import FEW_STEPS
 
-from mpx.measure.profile import Operation, Traced, bottleneck, of_cpu, of_gpu
+from mpx.measure.profile import Operation, Profile, Traced, bottleneck, of_cpu, of_gpu
 
 GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN"  # BF16, on Tensor Cores
 COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
@@ -84,6 +84,18 @@ def test_known_bottlenecks(changed, waited, bound, said):
     limit, sentence = bottleneck(a_step(**changed), 10.0, waited, "amp", emulated=False, against={})
     assert limit == bound
     assert said in sentence
+
+
+def test_what_a_run_uses_is_not_advised(tmp_path):
+    profile = Profile(None, tmp_path, sampled=100, emulated=False, against={})
+    profile.traced = a_step(busy_ms=4.0)
+    speed = {
+        "step_ms_p50": 10.0,
+        "data_wait_fraction": 0.0,
+        "chosen": {"cuda_graphs": True, "compile": "off"},
+    }
+    said = profile.record(speed, {"mode": "amp"})["sentence"]
+    assert said.endswith("copies. Use a larger batch. A narrower format does not help.")
 
 
 @pytest.mark.parametrize("loader", ["resident", "workers"])
