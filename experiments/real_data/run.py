@@ -30,9 +30,13 @@ EPOCH = 526  # steps, in which a compiler meets each length
 COLUMNS = ("model", "contender", "seed", "steps", "samples_per_s", "train_s", "wall_s", "padding", "accuracy")
 
 
+def warmup_of(compiled: bool, steps: int | None) -> int:
+    return EPOCH if compiled and steps is None else WARMUP
+
+
 def mpx(model: str, lengths: str, seed: int, steps: int | None, gpu: bool, compiling: str = "off") -> dict:
     """A run of mpx, with the values that are tuned for the pair."""
-    warmup = WARMUP if compiling == "off" or steps is not None else EPOCH
+    warmup = warmup_of(compiling != "off", steps)
     words = (
         f"task={model}_sst2 precision={'amp_bf16' if gpu else 'fp32'} data.batch_size={BATCH} data.lengths={lengths} "
         f"seed={seed} trainer.max_epochs={EPOCHS} trainer.compile={compiling} trainer.warmup_steps={warmup}"
@@ -112,7 +116,7 @@ def transformers_trainer(compiled: bool, seed: int, steps: int | None, gpu: bool
     from transformers import BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
     data, tokens = sst2()
-    clock, pad = Clock(EPOCH if compiled and steps is None else WARMUP), data.spec.pad_id
+    clock, pad = Clock(warmup_of(compiled, steps)), data.spec.pad_id
     os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(compiled)  # else it compiles for each length
     values, config = tuned("bert_small"), network("bert_small", data.spec).bert.config
     config.num_labels = data.spec.classes
