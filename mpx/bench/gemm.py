@@ -1,5 +1,5 @@
-"""Matrix products, dense and 2:4, called eagerly and in a CUDA graph: square ones, BERT's linear layers,
-batches.
+"""Matrix products, dense and 2:4, called eagerly and in a CUDA graph: square ones and BERT's linear
+layers.
 
 A 2:4 product counts the operations of the dense one. cuSPARSELt multiplies a compressed weight by dense
 activations, weight first, so that the result is transposed; transposing it back costs more than it gains. Its
@@ -17,7 +17,6 @@ from mpx.bench.work import Row, Work, graphed, ladder, multiplied, share, timed,
 from mpx.measure.matmul import (
     PRODUCT_FORMATS,
     Product,
-    batched,
     linear,
     product,
     random_matrix,
@@ -36,9 +35,8 @@ SIZE = {"cpu": 1024, "cuda": 8192}
 # of BERT-small, base and large, whose feed-forward is 4 times as wide
 WIDTHS = {"cpu": (512,), "cuda": (512, 768, 1024)}
 TOKENS = {"cpu": (512,), "cuda": (32768, 512)}
-BATCH, BATCHED = {"cpu": 64, "cuda": 4096}, (16, 32, 64)  # pairs of matrices, and their rows
-# shape's name, batch, (rows, columns, inner), make
-Shaped = tuple[str, int, tuple[int, int, int], Callable[[], Product]]
+# shape's name, (rows, columns, inner), make
+Shaped = tuple[str, tuple[int, int, int], Callable[[], Product]]
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[Row]:
@@ -48,33 +46,27 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     largest = SIZE[device.type] if size == "auto" else int(size)
     for fmt in MEASURED:
         announce(fmt)
-        for shape, batch, sizes, make in _products(fmt, device, largest, layers=size == "auto"):
-            about = {"device": device.type, "library": "torch", "format": fmt, "shape": shape, "batch": batch}
+        for shape, sizes, make in _products(fmt, device, largest, layers=size == "auto"):
+            about = {"device": device.type, "library": "torch", "format": fmt, "shape": shape}
             about |= dict(zip(("rows", "columns", "inner"), sizes, strict=True))
             yield from _ways(about, fmt, sizes, device, make)
 
 
 def _products(fmt: str, device: torch.device, largest: int, *, layers: bool) -> Iterator[Shaped]:
-    for n in BATCHED:
-        yield "batched", BATCH[device.type], (n, n, n), partial(batched, fmt, BATCH[device.type], n, device)
     for n in ladder(largest):
-        yield "square", 1, (n, n, n), partial(product, fmt, n, device)
+        yield "square", (n, n, n), partial(product, fmt, n, device)
     for tokens in TOKENS[device.type] if layers else ():
         for width in WIDTHS[device.type]:
             for outputs, inputs in ((4 * width, width), (width, 4 * width)):
-                yield (
-                    "linear",
-                    1,
-                    (tokens, outputs, inputs),
-                    partial(linear, fmt, tokens, outputs, inputs, device),
-                )
+                make = partial(linear, fmt, tokens, outputs, inputs, device)
+                yield "linear", (tokens, outputs, inputs), make
 
 
 def _ways(
     about: Row, fmt: str, sizes: tuple[int, int, int], device: torch.device, make: Callable[[], Product]
 ) -> Iterator[Row]:
     """Rows of one product: eager and in a CUDA graph, each dense and, where cuSPARSELt has it, 2:4."""
-    vendor, sparse = vendors(device), fmt in FORMATS_2OF4 and about["shape"] != "batched"
+    vendor, sparse = vendors(device), fmt in FORMATS_2OF4
     for pattern in ("dense", "2of4") if device.type == "cuda" and sparse else ("dense",):
         for how in ("eager", "graph") if device.type == "cuda" else ("eager",):
             of_pattern, reason = make, None
@@ -111,14 +103,9 @@ def sparse_linear(
 
 def show(about: About, rows: list[Row]) -> None:
     name = device_name(about)
-    for shape, title in (
-        ("square", "Square products"),
-        ("batched", f"{rows[0]['batch']} small products at once"),
-    ):
-        some = [row for row in rows if row["shape"] == shape]
-        pivot(
-            f"{title} on {name}, TFLOP/s by size", some, ("format", "pattern", "how"), "rows", "tflops_per_s"
-        )
+    square = [row for row in rows if row["shape"] == "square"]
+    title = f"Square products on {name}, TFLOP/s by size"
+    pivot(title, square, ("format", "pattern", "how"), "rows", "tflops_per_s")
     if layers := gains(rows):
         columns = [
             ("tokens×out×in", "layer", None),

@@ -32,7 +32,7 @@ class WrongProductError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Product:
-    """a: [m, k] and b: [k, n], both in the format; batched: [batch, m, k] and [batch, k, n].
+    """a: [m, k] and b: [k, n], both in the format.
 
     `call()` returns a·b, as int32 from int8, as BF16 from FP8, else in the type of the operands.
     """
@@ -67,16 +67,6 @@ def linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.devic
         random_matrix(fmt, (outputs, inputs), device, seed=1),
     )
     return multiply(fmt, x, weight.t())
-
-
-def batched(fmt: str, batch: int, n: int, device: torch.device) -> Product:
-    """A product of `batch` pairs of square matrices. Raises RuntimeError for formats in which PyTorch has no
-    batched product.
-    """
-    if fmt == "int8" or fmt.startswith("fp8"):
-        raise RuntimeError(f"PyTorch has no batched product in {fmt}")
-    a, b = (random_matrix(fmt, (batch, n, n), device, seed) for seed in (0, 1))
-    return Product(fmt, a, b, lambda: torch.bmm(a, b))
 
 
 def random_matrix(fmt: str, shape: Sequence[int], device: torch.device, seed: int) -> Tensor:

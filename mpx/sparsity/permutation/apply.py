@@ -47,13 +47,10 @@ class Permutation:
     def apply(self, tensors: Mapping[str, Tensor]) -> None:
         """Reorder tensors in place, by name: a state_dict, or moving averages with its names and shapes.
         Other names are ignored.
-
-        A dimension may have size 1 if it holds one value for a whole row or column, as in factored optimizer
-        state.
         """
         for axis, index in self.indices.items():
             tensor = tensors.get(axis.name)
-            if tensor is not None and tensor.shape[axis.dim] > 1:
+            if tensor is not None:
                 block = tensor if axis.rows is None else tensor[slice(*axis.rows)]
                 block.copy_(block.index_select(axis.dim, index.to(tensor.device)))
 
@@ -71,9 +68,8 @@ def apply_everywhere(
         if tensor.grad is not None:
             permutation.apply({name: tensor.grad})
         for optimizer in optimizers:
-            for key, value in _values(optimizer.state.get(tensor, {})):
-                if (laid_out := _along(tensor, key, value)) is not None:
-                    permutation.apply({name: laid_out})
+            for _, value in _values(optimizer.state.get(tensor, {})):
+                permutation.apply({name: value})
 
 
 def stays_behind(parameters: Mapping[str, Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> str | None:
@@ -83,7 +79,7 @@ def stays_behind(parameters: Mapping[str, Tensor], optimizers: Iterable[torch.op
     for optimizer in optimizers:
         for name, parameter in parameters.items():
             for key, value in _values(optimizer.state.get(parameter, {})):
-                if _along(parameter, key, value) is None:
+                if value.shape != parameter.shape:
                     return (
                         f"{type(optimizer).__name__}'s state {key!r} of {name}, of shape "
                         f"{tuple(value.shape)}, cannot move along"
@@ -99,24 +95,6 @@ def _values(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Tensor) and one.numel() > 1:
                 yield key, one
-
-
-def _along(parameter: Tensor, key: str, value: Tensor) -> Tensor | None:
-    """The state as a view with the parameter's dimensions, with size 1 in each dimension over which it is a
-    mean. None for other shapes.
-
-    torch's Adafactor keeps these dimensions. The one of fairseq, transformers and timm drops them; its keys
-    tell rows from columns.
-    """
-    shape = parameter.shape
-    if key.endswith("_row") and value.shape == shape[:-1]:
-        return value.unsqueeze(-1)
-    if key.endswith("_col") and value.shape == shape[:-2] + shape[-1:]:
-        return value.unsqueeze(-2)
-    fits = value.dim() == len(shape) and all(
-        size in (1, whole) for size, whole in zip(value.shape, shape, strict=True)
-    )
-    return value if fits else None
 
 
 def apply_checked(

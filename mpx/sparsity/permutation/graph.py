@@ -17,7 +17,7 @@ from mpx.private.torch_dispatch import schema_of
 from mpx.sparsity.permutation.channels import UNIFORM, Axis, Group
 from mpx.sparsity.permutation.operations import described, filled, name_of, result, tensors_in
 from mpx.sparsity.permutation.rules_functions import COPIES
-from mpx.sparsity.permutation.trace import Call, open_modules, trace, within
+from mpx.sparsity.permutation.trace import Call, refuse_other_calls, trace
 from mpx.sparsity.permutation.walk import Parameter, Walk
 
 
@@ -26,21 +26,19 @@ def find_groups(
 ) -> tuple[list[Group], dict[Axis, list[str | None]]]:
     """Groups of exchangeable channels, and per axis and position the reason why it stays (None: it can move).
 
-    Joins the facts of all calls in both modes. exhaustive: the model is only called in these ways; otherwise
-    the channels that other calls could act on stay (trace.py). model: in evaluation mode. Raises
-    CannotTrace.
+    Joins the facts of all calls in both modes. exhaustive: the model is only called in these ways. model: in
+    evaluation mode. Raises CannotTrace, also if the model could be called in other ways (trace.py).
     """
     programs = trace(model, ways)
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(
         model.named_buffers(remove_duplicate=False)
     )
-    used = {id(tensors[name]) for program in programs for name in _used(program)}
-    held = {} if exhaustive else open_modules(model, ways, used)
+    if not exhaustive:
+        used = {id(tensors[name]) for program in programs for name in _used(program)}
+        refuse_other_calls(model, ways, used)
     walk = Walk()
-    for program in {
-        _form(one): one for one in (trace(model, ways, marked=True) if held else programs)
-    }.values():
-        _follow(walk, program, _placeholders(walk, program, tensors, first_names(model)), held)
+    for program in {_form(one): one for one in programs}.values():
+        _follow(walk, program, _placeholders(walk, program, tensors, first_names(model)))
     return walk.channels.solve()
 
 
@@ -69,22 +67,14 @@ def _form(program: ExportedProgram) -> tuple:
     return tuple(map(str, shown))
 
 
-def _follow(
-    walk: Walk, program: ExportedProgram, values: dict[torch.fx.Node, Any], held: dict[str, str]
-) -> None:
-    """values: those of the placeholders; gets those of the operations. held: module paths and why the
-    channels in their code stay.
-    """
+def _follow(walk: Walk, program: ExportedProgram, values: dict[torch.fx.Node, Any]) -> None:
+    """values: those of the placeholders; gets those of the operations."""
     aliases = Aliases(walk)
     for node in program.graph.nodes:
         if node.op == "call_function":
             walk.operation = described(node)
             values[node] = result(walk, node, values)
             aliases.follow(node, values)
-            for path in within(node) if held else ():
-                if path in held:
-                    for value in tensors_in([values[node], filled(node.args, values)]):
-                        walk.hold(value, held[path])
         elif node.op == "output":
             for value in tensors_in(filled(node.args, values)):
                 walk.channels.pin(walk.labels(value), "it reaches the model's output")

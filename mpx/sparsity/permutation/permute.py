@@ -17,7 +17,7 @@ from mpx.sparsity.permutation.apply import Permutation, apply_checked, stays_beh
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.graph import find_groups, first_names
 from mpx.sparsity.permutation.search import GROUP, WORK, Share, rows_of, search, shares
-from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
+from mpx.sparsity.permutation.trace import CannotTrace, Example, calls
 from mpx.system.printing import track
 from mpx.system.processes import evaluating
 
@@ -56,8 +56,9 @@ def permute_model(
 
     example_input: one batch on the model's device (a tensor, the tuple of positional arguments or a
     dictionary of keyword arguments). A list holds one batch for each way to call the model. A batch of two
-    samples is enough. exhaustive: the model is only ever called in these ways. Otherwise the function leaves
-    in place each channel that an unused parameter or a missing argument could act on.
+    samples is enough. A decoder of transformers takes `use_cache=False` in it, since torch.export does not
+    know the type of its cache. exhaustive: the model is only ever called in these ways. Otherwise a parameter
+    that takes no part in them, or an optional argument that none gives, leaves the model unchanged.
     weights: the weights that will be pruned (`mpx.sparsity.layers.weights`); None: all weights that sparse
     Tensor Cores support. optimizer: one or several; their state is reordered with the parameters. A state of
     another shape (LBFGS) leaves the model unchanged. work: the search budget in nanoseconds of one core. The
@@ -81,7 +82,7 @@ def permute_model(
 
     if (reason := stays_behind(model.state_dict(keep_vars=True), optimizers)) is not None:
         return refused(reason)
-    with evaluating(model), without_cache(model):
+    with evaluating(model):
         try:
             groups, reasons = find_groups(model, ways, exhaustive=exhaustive)
         except CannotTrace as error:

@@ -52,26 +52,6 @@ def conv(
     return walk.spread(outputs, dim, shapes[0])
 
 
-def conv_transpose(
-    walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_
-) -> Tensor:
-    """weight: [in, out / groups, *kernel]."""
-    dim = len(shapes[0]) - len(weight.shape) + 1
-    inputs = walk.along(walk.labels(input), dim)
-    walk.tie(inputs, walk.axis(walk.matrix(weight), 0))
-    if groups == 1:
-        outputs = walk.axis(weight, 1)
-    else:
-        rows = len(inputs) // groups
-        outputs = torch.cat(
-            [walk.axis(weight, 1, rows=(group * rows, group * rows + rows)) for group in range(groups)]
-        )
-        _keep_groups(walk, groups, inputs, outputs)
-    if bias is not None:
-        walk.tie(outputs, walk.axis(bias, 0))
-    return walk.spread(outputs, dim, shapes[0])
-
-
 def embedding(walk: Walk, shapes: list[torch.Size], weight: Parameter, **_) -> Tensor:
     """weight: [entries, features]. Entries are looked up by number, so they stay."""
     walk.channels.pin(walk.axis(weight, 0), f"entries of {weight.name} are looked up by their number")
@@ -203,9 +183,6 @@ LAYERS: dict[str, Callable] = {
     "conv1d": conv,
     "conv2d": conv,
     "conv3d": conv,
-    "conv_transpose1d": conv_transpose,
-    "conv_transpose2d": conv_transpose,
-    "conv_transpose3d": conv_transpose,
     "embedding": embedding,
     "batch_norm": channel_norm,
     "instance_norm": channel_norm,

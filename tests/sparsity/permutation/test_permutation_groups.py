@@ -112,10 +112,6 @@ FOLLOWED = {
         nn.ReLU(), nn.Linear(8, 4)),
         (3, 6), "3.weight",
     ),
-    "transposed convolution": (
-        lambda: nn.Sequential(nn.ConvTranspose2d(4, 16, 2), nn.ReLU(), nn.Conv2d(16, 8, 1)), (2, 4, 3, 3),
-        "2.weight",
-    ),
     "GLU": (lambda: nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 8)), (3, 6), "2.weight"),
 }  # fmt: skip
 

@@ -1,7 +1,6 @@
-"""What one trace does not meet: training mode, arguments that are not given, parameters without part in it,
-other views of a tensor.
-"""
+"""What one trace does not meet: training mode, arguments that are not given, parameters without part in it."""
 
+import pytest
 import torch
 from helpers_for_permutation import permuted, permuted_names
 from torch import Tensor, nn
@@ -46,10 +45,48 @@ def test_a_wrong_rule_in_training_mode_is_noticed(monkeypatch):
     monkeypatch.setattr(
         graph,
         "trace",
-        lambda model, ways, marked=False, original=graph.trace: original(model, ways, marked=marked)[:1],
+        lambda model, ways, original=graph.trace: original(model, ways)[:1],
     )
     model, x = Auxiliary(), torch.randn(4, 16)
     before = model(x)
     report = permuted(model, x, exhaustive=True)
     assert "everything was put back" in report.reason
     assert largest_change(before, model(x)) == 0
+
+
+class Optional(nn.Module):
+    """Its last layer is used only if it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.extra = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(32, 16)
+
+    def forward(self, x, both=False):
+        h = self.a(x).relu()
+        return self.b(h) + self.extra(h) if both else self.b(h)
+
+
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        ({"x": torch.ones(2, 16), "both": False}, "extra.weight takes no part in the passes on example_input"),
+        ({"x": torch.ones(2, 16)}, "extra.weight takes no part in the passes on example_input"),
+        (
+            [{"x": torch.ones(2, 16)}, {"x": torch.ones(2, 16), "both": True}], None,
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_example_calls_is_asked_for(example, reason):
+    torch.manual_seed(0)
+    report = permuted(Optional(), example)
+    assert (report.reason or "").partition(",")[0] == (reason or "")
+    assert permuted_names(report) == (set() if reason else {"b.weight", "extra.weight"})
+
+
+def test_an_argument_that_no_example_gives_is_asked_for():
+    class Masked(Auxiliary):
+        def forward(self, x, mask=None):
+            return self.b(self.a(x).relu()) + self.aux(self.a(x).relu())
+
+    report = permuted(Masked(), torch.ones(2, 16))
+    assert report.reason.startswith("forward takes mask, which example_input lacks")
