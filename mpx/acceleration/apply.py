@@ -93,11 +93,6 @@ class Acceleration:
     graph: StepGraph | None = None  # replays whole steps
     compiled: Compiled | None = None  # computes the loss of a batch
 
-    def given_up(self) -> dict[str, str]:
-        """Why a part that was chosen is not used after all, by the name of its key."""
-        parts = {"cuda_graphs": self.graph, "compile": self.compiled}
-        return {name: part.given_up for name, part in parts.items() if part is not None and part.given_up}
-
     @property
     def replayed(self) -> int:
         """Steps so far."""

@@ -47,7 +47,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     for fmt in MEASURED:
         announce(fmt)
         for shape, sizes, make in _products(fmt, device, largest, layers=size == "auto"):
-            about = {"device": device.type, "library": "torch", "format": fmt, "shape": shape}
+            about: Row = {"device": device.type, "library": "torch", "format": fmt, "shape": shape}
             about |= dict(zip(("rows", "columns", "inner"), sizes, strict=True))
             yield from _ways(about, fmt, sizes, device, make)
 

@@ -4,6 +4,7 @@ count its operations.
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,7 +13,6 @@ from pytorch_lightning.callbacks import Callback
 from mpx.measure.batches import UNCOUNTED, Shapes, samples_in, shapes_in
 from mpx.measure.flops import FlopCounter
 from mpx.precision.audit import Audit
-from mpx.private.lightning import Entered
 
 MOST = 8  # shapes of samples whose operations are counted
 UNLIKE = (
@@ -40,7 +40,7 @@ class FirstStep:
         self._counter: FlopCounter | None = None  # of a step that is counted
         self._flops: dict[Shapes | None, float] = {}  # per sample
         self._trained: Counter[Shapes | None] = Counter()  # samples
-        self._entered = Entered()
+        self._entered = ExitStack()
 
     @property
     def flops_per_sample(self) -> float | None:

@@ -1,5 +1,6 @@
 """The precision plugin by the name of a mode: `pl.Trainer(plugins=mpx.Precision("amp"))`."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from mpx.errors import UserError, nearest
 from mpx.precision import plugin
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.switches import float32_matmuls
-from mpx.private.lightning import Entered
 from mpx.settings.arguments import checked, defaults
 from mpx.settings.check import check_scale
 
@@ -61,7 +61,7 @@ class Precision(plugin.ModePrecision):
             for name, value in loss_scale.items()
             if value != usual[name]
         }
-        self._switches = Entered()
+        self._switches = ExitStack()
 
     def convert_module(self, module: Any) -> nn.Module:
         """Lightning calls this when it starts, and only then knows the device."""

@@ -1,7 +1,6 @@
 """Private API of PyTorch Lightning 2.6."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
@@ -35,15 +34,6 @@ def before_step(precision: Precision, model: pl.LightningModule, optimizer: Any)
     and its step.
     """
     precision._after_closure(model, optimizer)
-
-
-class Entered(ExitStack):
-    """Contexts that are entered for as long as a part of the Trainer needs them. A copy of that part has
-    entered none.
-    """
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Entered":
-        return Entered()
 
 
 def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:

@@ -121,10 +121,6 @@ class Recorder:
             self._run.close()
             self._signals.close()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Recorder":
-        """A block has one Recorder, also where a callback that has it is copied."""
-        return self
-
     @property
     def folder(self) -> Path:
         """The run's folder, in rank 0, which begins with this if no step has. Raises UserError before the

@@ -45,10 +45,6 @@ class Folder:
         write_whole(self.path / CONFIG, config)
         self.begun = True
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Folder":
-        """A copied Trainer names the same folder, which this process locks once."""
-        return self
-
     def abandon(self) -> None:
         """The run ends before training begins: leave everything as it was."""
         if self.made:

@@ -1,9 +1,6 @@
 """A second Trainer has nothing of the first: masks, folder, loss scale, counts."""
 
-import copy
-
 import pytest
-import pytorch_lightning as pl
 import torch
 from own_module import Module, fit, loader, record_of
 
@@ -64,32 +61,3 @@ def test_a_checkpoint_that_could_not_be_continued_has_no_part_in_the_next_run(tm
     fit(pruning, record, module=OfTwo())
     assert record.folder.name == "seed0-2"
     assert record_of(record.folder)["sparsity"]["verified"]
-
-
-def test_a_trainer_is_copied_while_it_fits(tmp_path):
-    """As Lightning's own parts are. The copy has entered no context of the original, and ends none of
-    them.
-    """
-
-    class Copying(pl.Callback):
-        copies = ()
-
-        def copy(self, trainer, *_):
-            self.copies = (*self.copies, copy.deepcopy(trainer), copy.deepcopy(trainer.callbacks[:-1]))
-
-        on_train_start = on_before_optimizer_step = on_validation_end = on_fit_end = copy
-
-        def __deepcopy__(self, memo):
-            return self
-
-    before = torch.backends.cuda.matmul.fp32_precision
-    record, copying = mpx.Record(study="mine", output_dir=tmp_path), Copying()
-    parts = [mpx.Sparsity(recipe="from_start"), mpx.Throughput(), mpx.Numerics(every=2), record]
-    trainer = fit(*parts, copying, plugins=mpx.Precision("fp32"), epochs=1, max_steps=2)
-    assert len(copying.copies) == 2 * 5
-    assert record_of(record.folder)["status"] == "completed"
-    assert torch.backends.cuda.matmul.fp32_precision == before
-    for part in (mpx.Precision("tf32"), trainer.precision_plugin):
-        copied = fit(plugins=copy.deepcopy(part), epochs=1, max_steps=2)
-        assert copied.global_step == 2
-    assert torch.backends.cuda.matmul.fp32_precision == before
