@@ -130,13 +130,12 @@ def relative_error(made: Product, out: Tensor | None = None) -> float:
     out: the result of a call; None: call it here. Raises WrongProductError where the error is more than the
     format explains.
     """
-    rows, inner = made.a.shape[0], made.a.shape[-1]  # of a batch: the matrices
+    rows, inner = made.a.shape
     out = made.call() if out is None else out
-    if out.shape != (shape := (*made.a.shape[:-1], made.b.shape[-1])):
+    if out.shape != (shape := (rows, made.b.shape[1])):
         raise WrongProductError(f"wrong product: of shape {tuple(out.shape)}, not {tuple(shape)}")
     picked = torch.randperm(rows, generator=torch.Generator().manual_seed(1))[:CHECKED_ROWS].to(made.a.device)
-    b = made.b.double() if made.b.dim() == 2 else made.b[picked].double()
-    reference = _picked(made.a, picked).double() @ b
+    reference = _picked(made.a, picked).double() @ made.b.double()
     result = _picked(out, picked)
     error = float((result.double() - reference).norm() / reference.norm())
     if not error <= tolerance(made.fmt, inner):

@@ -49,6 +49,7 @@ class ASP:
         allow_permutation: bool = True,
         *,
         example_input: Any = None,
+        exhaustive: bool = False,
     ) -> Pruning:
         """Choose what is pruned and how, without pruning yet. A model that was initialised before starts
         afresh.
@@ -61,7 +62,9 @@ class ASP:
         their parameters, {MyLinear: ["weight"]}. allow_permutation: reorder channels before pruning, so that
         m4n2_1d keeps more magnitude; the model's function is
             unchanged. Needs example_input: one batch on the model's device: a tensor, a tuple of positional
-            arguments or a dict of keyword arguments; a list of these, one for each way to call the model.
+            arguments or a dict of keyword arguments; a list of these, one for each way to call the model
+            (a decoder of transformers with use_cache=False). exhaustive: there is no other way to call it,
+            so that parameters without part in them are never used.
         Raises UserError for an unknown mask or layer type.
         """
         if not isinstance(model, nn.Module):
@@ -78,7 +81,7 @@ class ASP:
         )
         cls._newest = Pruning(
             model, weights, pattern_of(mask_calculator), verbosity=verbosity, recompute=allow_recompute_mask,
-            allow_permutation=allow_permutation, example_input=example_input,
+            allow_permutation=allow_permutation, example_input=example_input, exhaustive=exhaustive,
         )  # fmt: skip
         return cls._newest
 
@@ -127,6 +130,7 @@ class ASP:
         *,
         allow_permutation: bool = True,
         example_input: Any = None,
+        exhaustive: bool = False,
     ) -> Pruning:
         """Prune once before further training: init_model_for_pruning with Linear, Conv2d and attention,
         init_optimizer_for_pruning, and compute_sparse_masks."""
@@ -136,6 +140,7 @@ class ASP:
             whitelist=[nn.Linear, nn.Conv2d, nn.MultiheadAttention],
             allow_permutation=allow_permutation,
             example_input=example_input,
+            exhaustive=exhaustive,
         )
         pruning.init_optimizer_for_pruning(optimizer)
         pruning.compute_sparse_masks()

@@ -31,14 +31,11 @@ class Pruning:
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], pattern: Pattern, *, verbosity: int, recompute: bool,
-        allow_permutation: bool, example_input: Any,
+        allow_permutation: bool, example_input: Any, exhaustive: bool,
     ):  # fmt: skip
         self.masks = Masks(weights, pattern, remember=recompute)
-        self.verbosity, self.allow_permutation, self.example_input = (
-            verbosity,
-            allow_permutation,
-            example_input,
-        )
+        self.verbosity, self.allow_permutation = verbosity, allow_permutation
+        self.example_input, self.exhaustive = example_input, exhaustive
         self.optimizers: list[Optimizer] = []
         self._model = ref(model)  # weak, since the model owns this object
         self._hooks: list[RemovableHandle] = []
@@ -169,6 +166,7 @@ class Pruning:
             report = permute_model(
                 model,
                 self.example_input,
+                exhaustive=self.exhaustive,
                 weights=self.masks.weights,
                 optimizer=self.optimizers,
                 progress=self.verbosity > 1,

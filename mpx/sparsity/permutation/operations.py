@@ -27,7 +27,6 @@ from mpx.sparsity.permutation.rules_functions import (
     UNIFORM_VALUES,
 )
 from mpx.sparsity.permutation.rules_layers import LAYERS
-from mpx.sparsity.permutation.trace import stack
 from mpx.sparsity.permutation.walk import Parameter, Sides, Value, Walk
 
 BY_SIDES = {*ELEMENTWISE, *REDUCTIONS, *MOVES, *COPIES, *RESHAPES, "_weight_norm", "batch_norm", "index"}
@@ -125,7 +124,8 @@ def name_of(node: torch.fx.Node) -> str:
 
 def described(node: torch.fx.Node) -> str:
     """`relu in layers.3`, for reasons."""
-    place = next(iter(stack(node)[::-1]), "")
+    modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    place = modules[-1] if modules else ""
     return f"{name_of(node)} in {place}" if place else name_of(node)
 
 

@@ -58,11 +58,12 @@ def permute_model(
     dictionary of keyword arguments). A list holds one batch for each way to call the model. A batch of two
     samples is enough. A decoder of transformers takes `use_cache=False` in it, since torch.export does not
     know the type of its cache. exhaustive: the model is only ever called in these ways. Otherwise a parameter
-    that takes no part in them, or an optional argument that none gives, leaves the model unchanged.
+    or buffer that takes no part in them leaves the model unchanged, and so does an optional argument that
+    none gives.
     weights: the weights that will be pruned (`mpx.sparsity.layers.weights`); None: all weights that sparse
     Tensor Cores support. optimizer: one or several; their state is reordered with the parameters. A state of
-    another shape (LBFGS) leaves the model unchanged. work: the search budget in nanoseconds of one core. The
-    default is half a minute; small models need seconds. progress: show a bar on a terminal.
+    another shape (LBFGS, Adafactor) leaves the model unchanged. work: the search budget in nanoseconds of one
+    core. The default is half a minute; small models need seconds. progress: show a bar on a terminal.
 
     The same model and seed give the same order. The function runs the model on `example_input` before and
     after, in both modes. If an output differs, it restores everything and the report says so. A model that

@@ -1,9 +1,10 @@
 """Traces: torch.export's graphs of a model, one for each way to call it and each mode (evaluation,
 training).
 
-A parameter that no trace uses, or an argument of `forward` with a default that no example gives, may act on
-any tensor in another call. So a model with one is refused, and the user gives an example that has it. Models
-of KNOWN libraries are exempt, since their optional arguments are masks, positions, labels and caches.
+A parameter or buffer that no trace uses may act on any tensor in another call, and so may an argument of
+`forward` with a default that no example gives. So a model with one is refused, unless the caller says that
+there are no other calls. Optional arguments of KNOWN libraries pass, since they are masks, positions, labels
+and caches.
 """
 
 import inspect
@@ -21,11 +22,10 @@ from torch.export import ExportedProgram
 # one batch: a tensor, the positional arguments, or the keyword arguments
 Example = Tensor | tuple | Mapping[str, Any]
 KNOWN = ("torch", "torchvision", "timm", "transformers")
-ANOTHER = ", so what it does to the channels is unknown: give a list with an example that has it"
 
 
 class CannotTrace(Exception):
-    """torch.export cannot trace this model. The text says why in one line."""
+    """Not all that the model does is known, so it stays as it is. The text says why in one line."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,17 @@ def refuse_other_calls(model: nn.Module, ways: list[Call], used: set[int]) -> No
     the parameters and buffers that the traces use.
     """
     kept = {id(tensor) for tensor in model.state_dict(keep_vars=True).values() if tensor.is_floating_point()}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if id(tensor) in kept - used:
-            raise CannotTrace(f"{name} takes no part in the passes on example_input{ANOTHER}")
+    unseen = [
+        f"{name} takes no part in the passes on example_input"
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if id(tensor) in kept - used
+    ]
     if missing := _not_given(model, ways):
-        raise CannotTrace(f"forward takes {missing}, which example_input lacks{ANOTHER}")
-
-
-def stack(node: torch.fx.Node) -> list[str]:
-    """Paths of the modules whose forward calls led to this operation, the model's own ("") first."""
-    return [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        unseen.append(f"forward takes {missing}, which example_input lacks")
+    if unseen:
+        raise CannotTrace(
+            f"{unseen[0]}: give a list with an example that has it, or exhaustive=True if no other call does"
+        )
 
 
 def _not_given(model: nn.Module, ways: list[Call]) -> str | None:

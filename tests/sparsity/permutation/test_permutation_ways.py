@@ -66,21 +66,23 @@ class Optional(nn.Module):
         return self.b(h) + self.extra(h) if both else self.b(h)
 
 
+UNSEEN = "extra.weight takes no part in the passes on example_input"
+
+
 @pytest.mark.parametrize(
-    ("example", "reason"),
+    ("examples", "exhaustive", "reason", "moved"),
     [
-        ({"x": torch.ones(2, 16), "both": False}, "extra.weight takes no part in the passes on example_input"),
-        ({"x": torch.ones(2, 16)}, "extra.weight takes no part in the passes on example_input"),
-        (
-            [{"x": torch.ones(2, 16)}, {"x": torch.ones(2, 16), "both": True}], None,
-        ),
+        ([False], False, UNSEEN, set()),
+        ([False], True, None, {"b.weight"}),
+        ([False, True], False, None, {"b.weight", "extra.weight"}),
     ],
-)  # fmt: skip
-def test_what_no_example_calls_is_asked_for(example, reason):
+)
+def test_what_no_example_calls_is_asked_for(examples, exhaustive, reason, moved):
     torch.manual_seed(0)
-    report = permuted(Optional(), example)
-    assert (report.reason or "").partition(",")[0] == (reason or "")
-    assert permuted_names(report) == (set() if reason else {"b.weight", "extra.weight"})
+    ways = [{"x": torch.ones(2, 16), "both": both} for both in examples]
+    report = permuted(Optional(), ways, exhaustive=exhaustive)
+    assert (report.reason and report.reason.partition(":")[0]) == reason
+    assert permuted_names(report) == moved
 
 
 def test_an_argument_that_no_example_gives_is_asked_for():
