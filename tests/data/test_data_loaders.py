@@ -92,6 +92,17 @@ def test_state_continues_at_the_next_batch(data, stop):
     assert same(whole[stop:], list(batches))
 
 
+def test_a_checkpoint_at_an_epochs_end_leaves_the_next_epoch_whole(data):
+    def loader():
+        return TrainLoader(ResidentReader(data.train, 0, CPU), len(data.train), 32, seed=0)
+
+    trained = loader()
+    take(trained, 3)
+    again = loader()
+    again.load_state_dict(trained.state_dict())
+    assert same(take(loader(), 4), take(again, 4))
+
+
 def test_an_epoch_is_drawn_while_the_one_before_ends(data, monkeypatch):
     drawn, plan = [], type(data.train).plan
     monkeypatch.setattr(
