@@ -59,6 +59,16 @@ def test_training_goes_on_as_if_nothing_had_happened(model, make):
     torch.testing.assert_close(model(x), plain(x), rtol=0, atol=1e-5)
 
 
+def test_a_state_of_another_shape_leaves_the_model_as_it_is():
+    model = mlp()
+    optimizer = torch.optim.Adafactor(model.parameters())  # has means over rows and columns
+    steps(model, optimizer, 1)
+    before = copy.deepcopy(model.state_dict())
+    report = permuted(model, torch.randn(2, 16), optimizer=optimizer)
+    assert report.reason == "Adafactor's state 'row_var' of 0.weight, of shape (32, 1), cannot move along"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
 def test_moving_averages_follow_by_name():
     model = mlp()
     average = copy.deepcopy(model)
