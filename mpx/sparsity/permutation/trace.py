@@ -106,19 +106,11 @@ def refuse_other_calls(model: nn.Module, ways: list[Call], used: set[int]) -> No
 
 
 def _not_given(model: nn.Module, ways: list[Call]) -> str | None:
-    """The first argument with a default that every call leaves out."""
-    given = [
-        inspect.signature(type(model).forward).bind(model, *call.args, **call.kwargs).arguments
-        for call in ways
-    ]
-    return next(
-        (name for name in _optional(model) if not any(name in arguments for arguments in given)), None
-    )
-
-
-def _optional(module: nn.Module) -> list[str]:
-    """Arguments of forward with a default, in a class that is not of a library we know."""
-    if type(module).forward.__module__.partition(".")[0] in KNOWN:
-        return []
-    parameters = inspect.signature(type(module).forward).parameters.values()
-    return [one.name for one in parameters if one.default is not one.empty]
+    """The first argument of forward with a default that every call leaves out; None for KNOWN libraries."""
+    forward = type(model).forward
+    if forward.__module__.partition(".")[0] in KNOWN:
+        return None
+    signature = inspect.signature(forward)
+    given = {name for call in ways for name in signature.bind(model, *call.args, **call.kwargs).arguments}
+    with_default = (one.name for one in signature.parameters.values() if one.default is not one.empty)
+    return next((name for name in with_default if name not in given), None)
